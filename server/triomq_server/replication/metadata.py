@@ -1,0 +1,135 @@
+"""What a slave needs besides the log: topics, consumer offsets, delay offsets and groups, asked of the master every 10 s.
+
+The requests are RocketMQ's four; what comes back is decoded here and handed over in whole tables, so that the broker can swap
+them in. It answers to `SlaveSynchronize`; rules in the replication specification, section 7.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+
+_log = logging.getLogger(__name__)
+
+FIRST_S = 0.1
+"""RocketMQ waits 3 s; an earlier first fetch lets a fresh slave serve earlier."""
+PERIOD_S = 10.0
+SOONEST_S = 0.2
+"""Shortest time between two fetches, whoever asks for one."""
+TIMEOUT_S = 3.0
+
+
+class MetadataTables(Protocol):
+    """The broker's tables, as the slave's metadata replaces them. Each method takes a response body as it came.
+
+    A table is built aside and swapped in whole: no reader ever sees an empty one. A body that cannot be decoded raises
+    ValueError and changes nothing.
+    """
+
+    def replace_topics(self, body: bytes) -> None:
+        """GET_ALL_TOPIC_CONFIG: version and table, taken over if the version differs; persisted."""
+
+    def merge_consumer_offsets(self, body: bytes) -> None:
+        """GET_ALL_CONSUMER_OFFSET: each received ``topic@group`` replaces its whole queue map, others stay; persisted."""
+
+    def save_delay_offsets(self, body: bytes) -> None:
+        """GET_ALL_DELAY_OFFSET: written to delayOffset.json as it came."""
+
+    def replace_groups(self, body: bytes) -> None:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: like topics."""
+
+
+class RequestLink(Protocol):
+    """A link to the master's ordinary port."""
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        """Send and wait for the answer."""
+
+
+OpenLink = Callable[[str], AbstractAsyncContextManager[RequestLink]]
+
+
+class MetadataSync:
+    """Keeps a slave's tables equal to its master's.
+
+    Args:
+      tables: the broker's side.
+      open_link: opens a link to ``host:port``.
+      own_address: this broker's own address: a slave never copies from itself.
+    """
+
+    def __init__(self, tables: MetadataTables, open_link: OpenLink, *, own_address: str) -> None:
+        self._tables = tables
+        self._open_link = open_link
+        self._own_address = own_address
+        self._wanted = trio.Event()
+        self._last_error: str | None = None
+        self.master: str | None = None
+        self.rounds = 0
+        """How often all four tables came over."""
+
+    def follow(self, master: str | None) -> None:
+        """Take the address a registration was answered with; a new one is asked at once. None: stop asking."""
+        if master != self.master:
+            self.master = master
+            self._wanted.set()
+
+    def fetch_soon(self) -> None:
+        """Ask before the period is over: something arrived that the tables do not know."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Fetch every 10 s, and when asked to, until cancelled."""
+        await trio.sleep(FIRST_S)
+        while True:
+            self._wanted = trio.Event()
+            if self.master is not None and self.master != self._own_address:
+                await self._round(self.master)
+            await trio.sleep(SOONEST_S)
+            with trio.move_on_after(PERIOD_S - SOONEST_S):
+                await self._wanted.wait()
+
+    async def _round(self, master: str) -> None:
+        """Fetch the four tables over one link; one that fails does not stop the next."""
+        try:
+            async with self._open_link(master) as link:
+                complete = True
+                for code, take in self._steps():
+                    complete = await self._fetch(link, code, take) and complete
+                if complete:
+                    self.rounds += 1
+                    self._last_error = None
+        except (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._note_failure(f"{master}: {error}")
+
+    def _steps(self) -> tuple[tuple[RequestCode, Callable[[bytes], None]], ...]:
+        tables = self._tables
+        return (
+            (RequestCode.GET_ALL_TOPIC_CONFIG, tables.replace_topics),
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, tables.merge_consumer_offsets),
+            (RequestCode.GET_ALL_DELAY_OFFSET, tables.save_delay_offsets),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, tables.replace_groups),
+        )
+
+    async def _fetch(self, link: RequestLink, code: RequestCode, take: Callable[[bytes], None]) -> bool:
+        answer = await link.request(Command.request(code), TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            self._note_failure(f"{code.name} answered with code {answer.code}: {answer.remark}")
+            return False
+        try:
+            take(bytes(answer.body))
+        except ValueError as error:
+            self._note_failure(f"{code.name} answered with something else than its table: {error}")
+            return False
+        return True
+
+    def _note_failure(self, text: str) -> None:
+        """Log a failure once, not every ten seconds."""
+        if text != self._last_error:
+            _log.warning("metadata of the master: %s", text)
+        self._last_error = text

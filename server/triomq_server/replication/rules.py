@@ -1,0 +1,145 @@
+"""The decisions of replication as pure functions: where a slave's copy begins, which reports count, who is close enough.
+
+Nothing here waits, sends or looks at a clock. The rules stand in the replication specification, sections 3, 4 and 6; where
+RocketMQ 4.9 is careless with acknowledged messages, `compat_49` chooses between its behaviour and the safe one.
+"""
+
+import enum
+from collections.abc import Iterable
+from typing import Protocol, Self
+
+import attrs
+
+
+class HaConfig(Protocol):
+    """The keys of the store configuration that replication reads, under RocketMQ's names; sizes in bytes, times in ms."""
+
+    @property
+    def mapped_file_size_commit_log(self) -> int:
+        """Size of one log file."""
+
+    @property
+    def ha_send_heartbeat_interval(self) -> int:
+        """Something is sent at least this often."""
+
+    @property
+    def ha_housekeeping_interval(self) -> int:
+        """Silence after which a link is closed."""
+
+    @property
+    def ha_transfer_batch_size(self) -> int:
+        """Largest frame body."""
+
+    @property
+    def ha_slave_fallbehind_max(self) -> int:
+        """A slave further behind counts as absent."""
+
+
+@attrs.frozen(kw_only=True)
+class HaSettings:
+    """What both ends of a replication link are told: RocketMQ's HA keys, durations in seconds.
+
+    Attributes:
+      file_bytes: size of one log file; master and slave must agree (``mappedFileSizeCommitLog``).
+      heartbeat_s: something is sent at least this often (``haSendHeartbeatInterval``).
+      housekeeping_s: a link on which nothing came for this long is closed (``haHousekeepingInterval``).
+      batch_bytes: largest body of one transfer frame (``haTransferBatchSize``).
+      fall_behind_max_bytes: a slave further behind does not count as present (``haSlaveFallbehindMax``).
+      connect_timeout_s: how long one attempt to connect may take.
+      reconnect_s: pause between attempts; the first one after a loss comes within a tenth of a second.
+      send_bytes: how much a master hands to the socket in one call; frames stay as they are.
+      compat_49: RocketMQ 4.9's own behaviour instead of the safe one.
+    """
+
+    file_bytes: int
+    heartbeat_s: float = 5.0
+    housekeeping_s: float = 20.0
+    batch_bytes: int = 32768
+    fall_behind_max_bytes: int = 256 * 1024 * 1024
+    connect_timeout_s: float = 5.0
+    reconnect_s: float = 1.0
+    send_bytes: int = 1024 * 1024
+    compat_49: bool = False
+
+    @classmethod
+    def from_config(cls, config: HaConfig, *, compat_49: bool) -> Self:
+        """Read the HA keys of a broker's store configuration (milliseconds there, seconds here)."""
+        return cls(
+            file_bytes=config.mapped_file_size_commit_log,
+            heartbeat_s=config.ha_send_heartbeat_interval / 1000,
+            housekeeping_s=config.ha_housekeeping_interval / 1000,
+            batch_bytes=config.ha_transfer_batch_size,
+            fall_behind_max_bytes=config.ha_slave_fallbehind_max,
+            compat_49=compat_49,
+        )
+
+
+class Report(enum.Enum):
+    """What to do with an offset that a slave reported."""
+
+    ACCEPT = enum.auto()
+    AHEAD = enum.auto()
+    """The slave claims bytes that this log does not have: close the link; its history may differ from ours."""
+    NEGATIVE = enum.auto()
+    """No offset at all: close the link."""
+
+
+def judge_report(offset: int, *, log_max: int, first: bool, compat_49: bool) -> Report:
+    """Decide whether a slave's report counts.
+
+    RocketMQ 4.9 believes a link's first report whatever it says, and so may answer senders with success for
+    messages that no slave has; the safe rule checks the first report like every other.
+    """
+    if offset < 0:
+        return Report.NEGATIVE
+    if offset > log_max and not (first and compat_49):
+        return Report.AHEAD
+    return Report.ACCEPT
+
+
+def start_offset(reported: int, *, log_min: int, log_max: int, file_bytes: int, compat_49: bool) -> int:
+    """Where the stream for a slave begins, given its first report.
+
+    A slave that has something continues there, unchecked. An empty one (0) gets only the newest file from
+    RocketMQ 4.9; the safe rule gives it everything there is. Both are frames that a 4.9 slave understands, since
+    an empty log takes its first file from the first frame.
+    """
+    if reported > 0:
+        return reported
+    if compat_49:
+        return max(log_max - log_max % file_bytes, 0)
+    return log_min
+
+
+def follows(own_max: int, frame_offset: int) -> bool:
+    """Whether a frame continues the slave's log: it starts at the log's end, or the log is empty."""
+    return own_max in (0, frame_offset)
+
+
+def stays_in_file(offset: int, size_bytes: int, file_bytes: int) -> bool:
+    """Whether a frame ends inside the log file it starts in; if not, the two ends use different file sizes."""
+    return 0 <= size_bytes <= file_bytes - offset % file_bytes
+
+
+def acknowledged(live: Iterable[int | None], before: int, *, compat_49: bool) -> int:
+    """The highest log offset that some slave holds.
+
+    Args:
+      live: last accepted report of every open link; None where none has come yet.
+      before: what this function returned last.
+      compat_49: never fall, as 4.9 does, even when the slave that held the bytes is gone.
+    """
+    now = max((offset for offset in live if offset is not None), default=0)
+    return max(now, before) if compat_49 else now
+
+
+def slave_is_near(end_offset: int, *, acknowledged_offset: int, links: int, fall_behind_max_bytes: int) -> bool:
+    """Whether a send that ends at `end_offset` may wait for a slave (`HAService.isSlaveOK`).
+
+    Args:
+      end_offset: first byte after the message.
+      acknowledged_offset: what slaves hold.
+      links: open links; the safe rule counts only those that have reported.
+      fall_behind_max_bytes: the distance from which on slaves count as absent.
+    """
+    return links > 0 and end_offset - acknowledged_offset < fall_behind_max_bytes

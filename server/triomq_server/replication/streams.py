@@ -1,0 +1,114 @@
+"""What replication needs of its surroundings: a log to read or extend, and byte streams to the other end.
+
+Sockets get bytes straight from views of the mapped log files (one `sendmsg` for many frames) and read into one buffer;
+any other `trio.abc.Stream`, as used by tests, works too, only slower.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import trio
+
+Dial = Callable[[str], Awaitable[trio.abc.Stream]]
+"""Connects to ``host:port``; raises OSError when that fails."""
+
+Listen = Callable[[str, int], Awaitable[Sequence[trio.abc.Listener[trio.abc.Stream]]]]
+"""Listens on a host and port (0: any free one)."""
+
+
+class SourceLog(Protocol):
+    """The part of a message store that a master reads."""
+
+    @property
+    def log_min_offset(self) -> int:
+        """First byte there is."""
+
+    @property
+    def log_max_offset(self) -> int:
+        """First byte not there yet."""
+
+    append_listeners: list[Callable[[int], None]]
+
+    def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
+        """Log bytes from `offset` on, never across a file's end; None where there are none."""
+
+
+class FollowingLog(Protocol):
+    """The part of a message store that a slave extends."""
+
+    @property
+    def log_max_offset(self) -> int:
+        """First byte not there yet; 0 in an empty log."""
+
+    def append_raw(self, data: bytes | memoryview, offset: int) -> None:
+        """Put the master's bytes at the log's end, which is `offset`."""
+
+    def notify_arrivals(self) -> None:
+        """Tell held pulls what has arrived."""
+
+
+async def dial_tcp(address: str) -> trio.abc.Stream:
+    """Connect to ``host:port``; raises OSError."""
+    host, _, port = address.rpartition(":")
+    return await trio.open_tcp_stream(host.strip("[]"), int(port))
+
+
+async def listen_tcp(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
+    """Listen on a host and port, with SO_REUSEADDR; raises OSError."""
+    return await trio.open_tcp_listeners(port, host=host)
+
+
+def peer_name(stream: trio.abc.Stream) -> str:
+    """``ip:port`` of the other end for log lines, or what kind of stream it is."""
+    if not isinstance(stream, trio.SocketStream):
+        return type(stream).__name__
+    try:
+        name = stream.socket.getpeername()
+    except OSError:
+        return "a closed connection"
+    return f"{name[0]}:{name[1]}"
+
+
+async def send_views(stream: trio.abc.Stream, views: list[bytes | memoryview]) -> None:
+    """Send all views in order; on a socket without joining them first. A cancel may leave half a frame on the wire."""
+    if not isinstance(stream, trio.SocketStream):
+        await stream.send_all(b"".join(views))
+        return
+    sock = stream.socket
+    try:
+        sent = await sock.sendmsg(views)
+        left = sum(map(len, views)) - sent
+        while left:
+            views = views_after(views, sent)
+            sent = await sock.sendmsg(views)
+            left -= sent
+    except OSError as error:
+        raise trio.BrokenResourceError from error
+
+
+def views_after(views: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:
+    """What is left of `views` when their first `sent_bytes` are gone; nothing is copied."""
+    for index, view in enumerate(views):
+        if sent_bytes < len(view):
+            return [memoryview(view)[sent_bytes:], *views[index + 1 :]]
+        sent_bytes -= len(view)
+    return []
+
+
+async def receive_into(stream: trio.abc.Stream, buffer: memoryview) -> int:
+    """Put what has arrived into `buffer` and return its length; 0 at the end of the stream."""
+    if isinstance(stream, trio.SocketStream):
+        try:
+            return await stream.socket.recv_into(buffer)
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+    data = await stream.receive_some(len(buffer))
+    buffer[: len(data)] = data
+    return len(data)
+
+
+def let_writes_fill(stream: trio.abc.Stream) -> None:
+    """Undo trio's low-water mark: it keeps interactive streams short of unsent bytes, and starves a bulk one."""
+    if isinstance(stream, trio.SocketStream) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
