@@ -1,0 +1,128 @@
+"""How far each consumer group has read each queue, and the requests that ask for or set offsets.
+
+`OffsetTable` keeps `consumerOffset.json`, byte for byte as RocketMQ writes it (store.md §21). It answers to
+`ConsumerOffsetManager` and `ConsumerManageProcessor`; the requests are those of broker-api.md §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from triomq_protocol import fastjson
+
+from ..store.config_files import ConfigFile
+
+UNKNOWN_OFFSET = -1
+"""What `OffsetTable.query` says of a queue that the group has never committed."""
+
+
+class OffsetTable:
+    """Committed offsets of all groups, in memory and in `consumerOffset.json`.
+
+    A commit only changes memory; `persist_if_changed` is called every flushConsumerOffsetInterval and at the end.
+
+    Args:
+        file: `config/consumerOffset.json`; None keeps the table in memory only.
+    """
+
+    def __init__(self, file: ConfigFile | None) -> None:
+        self._file = file
+        self.table: dict[str, dict[int, int]] = {}
+        """`topic@group` to queue id to offset, the file's own form."""
+        self.changed = False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set one offset; any value, known queue or not, also a lower one (code 15, pull with the commit flag)."""
+        key = f"{topic}@{group}"
+        queues = self.table.get(key)
+        if queues is None:
+            queues = self.table[key] = {}
+        queues[queue_id] = offset
+        self.changed = True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The committed offset, or UNKNOWN_OFFSET (-1)."""
+        queues = self.table.get(f"{topic}@{group}")
+        return UNKNOWN_OFFSET if queues is None else queues.get(queue_id, UNKNOWN_OFFSET)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """A copy of the group's offsets of one topic by queue id; empty if there are none."""
+        return dict(self.table.get(f"{topic}@{group}", ()))
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics that the group has committed offsets of."""
+        return [topic for topic, owner in map(_split, self.table) if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have committed offsets of the topic."""
+        return [owner for name, owner in map(_split, self.table) if name == topic]
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> None:
+        """Give the target group the source group's offsets of one topic (code 314); nothing if there are none."""
+        queues = self.table.get(f"{topic}@{source_group}")
+        if queues is not None:
+            self.table[f"{topic}@{target_group}"] = dict(queues)
+            self.changed = True
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget every group's offsets of a deleted topic."""
+        self._remove([key for key in self.table if _split(key)[0] == topic])
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a deleted group."""
+        self._remove([key for key in self.table if _split(key)[1] == group])
+
+    def merge(self, received: Mapping[str, Mapping[int, int]]) -> None:
+        """Take over the master's offsets: each received key's queues are replaced, other keys stay (ha.md §7.2)."""
+        for key, queues in received.items():
+            self.table[key] = dict(queues)
+        self.changed = True
+
+    # -- file and wire
+
+    def encode(self) -> bytes:
+        """The compact text that slaves fetch (code 43)."""
+        return fastjson.dumps({"offsetTable": self.table})
+
+    def pretty(self) -> bytes:
+        """The file's text."""
+        return fastjson.dumps_pretty({"offsetTable": self.table})
+
+    def load(self) -> None:
+        """Read `consumerOffset.json`; a missing file is no error.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: neither the file nor its backup can be understood.
+        """
+        data = self._file.load() if self._file is not None else None
+        if isinstance(data, Mapping):
+            self.table = offset_table_of(data)
+
+    def persist(self) -> None:
+        """Write `consumerOffset.json`."""
+        self.changed = False
+        if self._file is not None:
+            self._file.save(self.pretty())
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            del self.table[key]
+            self.changed = True
+
+
+def offset_table_of(data: Mapping[object, object]) -> dict[str, dict[int, int]]:
+    """Read the `offsetTable` of a decoded JSON object; whatever does not fit is left out."""
+    tables = data.get("offsetTable")
+    found: dict[str, dict[int, int]] = {}
+    if isinstance(tables, Mapping):
+        for key, queues in tables.items():
+            if isinstance(queues, Mapping):
+                found[str(key)] = {int(queue): int(offset) for queue, offset in queues.items()}
+    return found
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Topic and group of a `topic@group` key."""
+    topic, _, group = key.partition("@")
+    return topic, group

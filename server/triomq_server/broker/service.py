@@ -1,0 +1,80 @@
+"""The broker as its request handlers see it: one object that holds the store, the tables and what runs beside them.
+
+Handlers are functions `(broker, link, command)`; nothing here waits, listens or answers. `lifecycle.py` builds this object,
+opens the listeners around it and takes it down again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import trio
+
+from ..config import BrokerConfig
+from ..store import MessageStore
+from .clients import ClientTable
+from .groups import GroupTable
+from .long_polling import HeldPulls
+from .offsets import OffsetTable
+from .registration import Registration
+from .stats import BrokerStats
+from .topics import TopicTable
+
+
+class Replication(Protocol):
+    """What sends need of a master's replication (`replication.master.HaMaster`)."""
+
+    def slave_ok(self, end_offset: int) -> bool:
+        """Whether a slave is near enough to be waited for."""
+
+    def park_until_replicated(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
+        """Call `done(True)` when a slave holds everything before `end_offset`, `done(False)` at `deadline` (trio's clock)."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Broker:
+    """Everything one broker consists of.
+
+    Attributes:
+        config: the broker's settings; request 25 changes them while it runs.
+        store: its messages.
+        topics, groups, offsets: its tables; each persists itself.
+        clients: producers and consumers with a live link.
+        stats: counters of traffic.
+        held_pulls: pulls that wait for messages.
+        registration: keeps the name servers informed; `registration.register_soon()` after a change.
+        replication: the master's end of replication; None until it runs.
+        nursery: owns background tasks of handlers; ends before the store is closed.
+        clock: wall clock in ms.
+        chance: where random queue choices come from.
+        address: `brokerIP1:listenPort`, as registered at name servers.
+        ha_address: `brokerIP2:haListenPort`.
+        store_host: `address` packed, the STOREHOST of every record (8 or 20 bytes).
+    """
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    clients: ClientTable
+    stats: BrokerStats
+    held_pulls: HeldPulls
+    registration: Registration
+    nursery: trio.Nursery
+    clock: Callable[[], int]
+    chance: random.Random
+    address: str
+    ha_address: str
+    store_host: bytes
+    replication: Replication | None = None
+    on_config_change: list[Callable[[], None]] = attrs.Factory(list)
+    """Called after request 25 has changed `config`: caches of settings are made anew."""
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows a master: it takes no messages and changes no topics."""
+        return self.config.store.broker_role == "SLAVE"
