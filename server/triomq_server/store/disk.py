@@ -1,0 +1,320 @@
+"""The one room that touches files: a `Disk` hands out fixed-size mapped files and does small file chores.
+
+Everything else in the store works on offsets and buffers. Tests and simulations hand in `memory_disk.MemoryDisk`.
+A mapped file must be reserved before it is written: a store into an unbacked page of a full disk would kill the
+process with SIGBUS, while a failed reservation is an ordinary ENOSPC that can be answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import resource
+import shutil
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import attrs
+import trio
+
+T = TypeVar("T")
+
+PAGE_BYTES = 4096
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.madvise.restype = ctypes.c_int
+
+
+class StoreLocked(Exception):
+    """Another process (or another store in this process) has this store directory open. Stop that one first."""
+
+
+@attrs.frozen
+class DiskUsage:
+    """Bytes of the partition that holds a path: `free` counts root's reserve, `usable` what we may still use."""
+
+    total_bytes: int
+    free_bytes: int
+    usable_bytes: int
+
+
+class MappedFile(Protocol):
+    """A file of fixed size as a writable buffer. Bytes read as zero until written."""
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The bytes; write only what has been reserved."""
+        ...
+
+    def reserve(self, start: int, end: int) -> None:
+        """Make sure that bytes start..end can be written; OSError(ENOSPC) if not. Safe to repeat, keeps content."""
+        ...
+
+    def sync(self, start: int, end: int) -> None:
+        """Force bytes start..end (perhaps more) to the disk. Blocks: call it through `Disk.run`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file. Slices handed out stay valid until they are dropped."""
+        ...
+
+
+class Disk(Protocol):
+    """Files by path. Plain methods are quick; what may wait for the hardware goes through `run`."""
+
+    async def run(self, chore: Callable[[], T]) -> T:
+        """Run a blocking chore off the event loop (in a worker thread, where there is hardware to wait for)."""
+        ...
+
+    def create(self, path: str, size: int, reserve: int) -> MappedFile:
+        """A new zero-filled file, its first `reserve` bytes reserved; parent directories are made. OSError if not."""
+        ...
+
+    def open(self, path: str) -> MappedFile:
+        """Map an existing file."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Length of a file; FileNotFoundError."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last modified, ms since the epoch."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def is_directory(self, path: str) -> bool:
+        """Whether a directory is there."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; fine if it is there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Delete a file; fine if it is gone already."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Delete a directory and all below it; fine if it is gone already."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """All bytes of a small file; FileNotFoundError."""
+        ...
+
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file from scratch and (unless told otherwise) force it to the disk."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename, replacing the target in one step, durably."""
+        ...
+
+    def usage(self, path: str) -> DiskUsage:
+        """Space on the partition that holds the path."""
+        ...
+
+    def boot_id(self) -> str:
+        """Changes whenever unsynced file content may have been lost (the machine was restarted)."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take the store lock (store.md §11.3); returns what releases it. Raises StoreLocked."""
+        ...
+
+
+class RealMappedFile:
+    """A `MappedFile` on the operating system's files."""
+
+    __slots__ = ("_path", "buffer")
+
+    def __init__(self, path: str, buffer: mmap.mmap) -> None:
+        self._path = path
+        self.buffer = buffer
+
+    def reserve(self, start: int, end: int) -> None:
+        # The descriptor is opened per chore: chores are rare, descriptors are scarce (mmap keeps one per file itself),
+        # and closing cannot race with a sync in a worker thread.
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, start, end - start)
+        finally:
+            os.close(fd)
+        self._populate(start, end)
+
+    def _populate(self, start: int, end: int) -> None:
+        """Fault the pages in now, in one go: four times as cheap as one fault at a time while appending.
+
+        Only advice: kernels that do not know it, or cannot, leave the pages to be faulted in later.
+        """
+        start -= start % PAGE_BYTES
+        try:
+            anchor = ctypes.c_char.from_buffer(self.buffer)
+        except ValueError:  # closed meanwhile
+            return
+        _libc.madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
+
+    def sync(self, start: int, end: int) -> None:
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # expired meanwhile: nothing left to force
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        # BufferError: slices are out; the map goes when the last of them is dropped.
+        with contextlib.suppress(BufferError):
+            self.buffer.close()
+
+
+_locked_paths: set[str] = set()  # POSIX locks do not see a second open in the same process
+_locked_paths_guard = threading.Lock()
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def __init__(self, *, threads: int = 4) -> None:
+        self._limiter = trio.CapacityLimiter(threads)
+        # Two descriptors per queue are soon more than the customary 1024.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    async def run(self, chore: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(chore, limiter=self._limiter)
+
+    def create(self, path: str, size: int, reserve: int) -> MappedFile:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, size)
+            if reserve:
+                os.posix_fallocate(fd, 0, reserve)
+            buffer = mmap.mmap(fd, size)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        file = RealMappedFile(path, buffer)
+        if reserve:
+            file._populate(0, reserve)
+        _sync_directory(os.path.dirname(path))
+        return file
+
+    def open(self, path: str) -> MappedFile:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return RealMappedFile(path, mmap.mmap(fd, 0))
+        finally:
+            os.close(fd)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as f:
+            return f.read()
+
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(data)
+            f.flush()
+            if sync:
+                os.fsync(f.fileno())
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+        _sync_directory(os.path.dirname(target))
+
+    def usage(self, path: str) -> DiskUsage:
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        s = os.statvfs(path)
+        return DiskUsage(s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize, s.f_bavail * s.f_frsize)
+
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+                return f.read().strip()
+        except OSError:
+            return ""
+
+    def lock(self, path: str) -> Callable[[], None]:
+        path = os.path.realpath(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with _locked_paths_guard:
+            if path in _locked_paths:
+                raise StoreLocked(f"{path} is locked by this process: the store directory is already open")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as e:
+                os.close(fd)
+                if e.errno in (errno.EACCES, errno.EAGAIN):
+                    raise StoreLocked(f"{path} is locked: another broker process uses this store directory") from None
+                raise
+            os.pwrite(fd, b"lock", 0)
+            _locked_paths.add(path)
+
+        def release() -> None:
+            with _locked_paths_guard:
+                _locked_paths.discard(path)
+                os.close(fd)
+
+        return release
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

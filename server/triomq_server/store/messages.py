@@ -1,0 +1,151 @@
+"""What goes into the store and what comes out of it: plain values, no behaviour.
+
+The classes are msgspec structs because one of each is made per message or per pull on the hot path.
+Statuses carry RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`); what they become on the wire is
+the broker's business (store.md §5.3 and §15.2).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+
+class AppendStatus(IntEnum):
+    """How an append ended (`PutMessageStatus`). Only `PUT_OK` means that the message is in the log."""
+
+    PUT_OK = 0
+    MESSAGE_ILLEGAL = 1
+    PROPERTIES_SIZE_EXCEEDED = 2
+    SERVICE_NOT_AVAILABLE = 3
+    CREATE_MAPEDFILE_FAILED = 4
+    OS_PAGECACHE_BUSY = 5
+    UNKNOWN_ERROR = 6
+
+
+class ReadStatus(IntEnum):
+    """How a read ended (`GetMessageStatus`, store.md §15.1)."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class NewRecord(msgspec.Struct, gc=False):
+    """One message to be stored, as the broker wants it on disk.
+
+    `properties` are the final property bytes: CLUSTER added, WAIT dropped, and for a delayed message REAL_TOPIC
+    and REAL_QID inside, with `topic` and `queue_id` already those of SCHEDULE_TOPIC_XXXX. The store does not look into
+    them; `tags`, `keys`, `uniq_key` and `delay_level` repeat what dispatch needs to know.
+    `born_host` and `store_host` are packed: address bytes (4 or 16) and a 4-byte port. The IPv6 bits of `sys_flag`
+    are set from their lengths.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = b"\0\0\0\0\0\0\0\0"
+    store_host: bytes = b"\0\0\0\0\0\0\0\0"
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    tags: str | None = None
+    keys: str | None = None
+    uniq_key: str | None = None
+    delay_level: int = 0
+
+
+class NewBatch(msgspec.Struct, gc=False):
+    """A batch (code 320) to be stored: `body` holds the elements as the producer sent them (messages.md §7).
+
+    `properties` are the batch-level property bytes, appended to each element's own.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = b"\0\0\0\0\0\0\0\0"
+    store_host: bytes = b"\0\0\0\0\0\0\0\0"
+    reconsume_times: int = 0
+
+
+class AppendResult(msgspec.Struct, gc=False):
+    """Where a message (or a batch) came to lie. With any status but PUT_OK the numbers are meaningless.
+
+    `physical_offset` is the first byte in the log, `end_offset` the first byte behind, `queue_offset` the (first) index
+    in the queue, `physical_offsets` one log offset per element of a batch (empty for a single message).
+    """
+
+    status: AppendStatus
+    physical_offset: int = -1
+    size_bytes: int = 0
+    end_offset: int = -1
+    queue_offset: int = 0
+    store_timestamp: int = 0
+    physical_offsets: tuple[int, ...] = ()
+
+    @property
+    def message_ids(self) -> tuple[int, ...]:
+        """Physical offsets to build the message ids from: one per stored record."""
+        return self.physical_offsets or (self.physical_offset,)
+
+
+class ReadResult(msgspec.Struct, gc=False):
+    """What a pull found. `slices` are views of the log's maps; contiguous records share one slice.
+
+    A slice stays valid (its pages stay mapped) for as long as it is held, even when the store has been closed or the
+    file deleted since; hold it briefly.
+    """
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    slices: list[memoryview]
+    message_count: int = 0
+    bytes_total: int = 0
+    suggest_slave: bool = False
+
+
+class QueryResult(msgspec.Struct, gc=False):
+    """Records found by key, in ascending log order, and how far the index reaches."""
+
+    records: list[memoryview]
+    index_last_update_timestamp: int
+    index_last_update_physical_offset: int
+
+
+class Arrival(NamedTuple):
+    """A message became visible in a queue; `next_offset` is the queue's offset behind it."""
+
+    topic: str
+    queue_id: int
+    next_offset: int
+    tags_code: int
+    store_timestamp: int
+
+
+class TagMatcher(Protocol):
+    """A pull's filter. The store asks it per entry, then per record (store.md §16)."""
+
+    def by_consume_queue(self, tags_code: int) -> bool:
+        """Whether an entry with this (sign-extended) tags code may match."""
+        ...
+
+    def by_commitlog(self, record: memoryview) -> bool:
+        """Whether the record itself matches; only asked after `by_consume_queue` said yes."""
+        ...
