@@ -1,0 +1,200 @@
+"""Topics, groups, configuration and statistics of one broker: codes 17, 21, 25, 26, 50-54, 200, 201, 202, 207, 215,
+315, 321 (broker-api.md sections 12, 13, 15, 16)."""
+
+from triomq_protocol.body import Body
+from triomq_protocol.header import Header, Int32, Int64
+from triomq_protocol.requests.heartbeat import SubscriptionData
+from triomq_protocol.requests.message_queue import MessageQueue
+from triomq_protocol.requests.registration import DataVersion
+
+
+class CreateTopicRequest(Header):
+    """Header of UPDATE_AND_CREATE_TOPIC (17)."""
+
+    topic: str
+    default_topic: str | None = None
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+
+
+class DeleteTopicRequest(Header):
+    """Header of DELETE_TOPIC_IN_BROKER (215)."""
+
+    topic: str
+
+
+class GetAllTopicConfigResponse(Header):
+    """Answer header of 21: no fields."""
+
+
+class GetTopicStatsInfoRequest(Header):
+    """Header of GET_TOPIC_STATS_INFO (202)."""
+
+    topic: str
+
+
+class TopicOffset(Body):
+    """Bounds of one queue; upstream `TopicOffset`."""
+
+    last_update_timestamp: int = 0
+    max_offset: int = 0
+    min_offset: int = 0
+
+
+class TopicStatsTable(Body):
+    """Answer body of 202."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = {}
+
+
+class SubscriptionGroupConfig(Body):
+    """One consumer group as a broker keeps it: body of 200."""
+
+    broker_id: int = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    group_name: str | None = None
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    which_broker_when_consume_slowly: int = 1
+
+
+class SubscriptionGroupTable(Body):
+    """All groups of a broker: answer body of 201, subscriptionGroup.json; upstream `SubscriptionGroupWrapper`."""
+
+    data_version: DataVersion = DataVersion()
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+
+class DeleteSubscriptionGroupRequest(Header):
+    """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+class GetBrokerConfigResponse(Header):
+    """Answer header of 26: DataVersion JSON of the configuration."""
+
+    version: str | None = None
+
+
+class ViewBrokerStatsDataRequest(Header):
+    """Header of VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    stats_key: str
+
+
+class BrokerStatsItem(Body):
+    """Sum, per-second rate and average per call over one window."""
+
+    avgpt: float = 0.0
+    sum: int = 0
+    tps: float = 0.0
+
+
+class BrokerStatsData(Body):
+    """Answer body of 315."""
+
+    stats_day: BrokerStatsItem | None = None
+    stats_hour: BrokerStatsItem | None = None
+    stats_minute: BrokerStatsItem | None = None
+
+
+class QueryConsumeQueueRequest(Header):
+    """Header of QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+class ConsumeQueueEntry(Body):
+    """One entry of a consume queue; upstream `ConsumeQueueData`."""
+
+    bit_map: str | None = None
+    eval: bool = False
+    extend_data_json: str | None = None
+    msg: str | None = None
+    physic_offset: int = 0
+    physic_size: int = 0
+    tags_code: int = 0
+
+
+class QueryConsumeQueueBody(Body):
+    """Answer body of 321; upstream `QueryConsumeQueueResponseBody`."""
+
+    filter_data: str | None = None
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+    queue_data: list[ConsumeQueueEntry] | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+class CreateAccessConfigRequest(Header):
+    """Header of UPDATE_AND_CREATE_ACL_CONFIG (50)."""
+
+    access_key: str | None = None
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAccessConfigRequest(Header):
+    """Header of DELETE_ACL_CONFIG (51)."""
+
+    access_key: str | None = None
+
+
+class UpdateGlobalWhiteAddrsConfigRequest(Header):
+    """Header of UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53)."""
+
+    global_white_addrs: str | None = None
+    acl_file_full_path: str | None = None
+
+
+class GetBrokerAclConfigResponse(Header):
+    """Answer header of GET_BROKER_CLUSTER_ACL_INFO (52)."""
+
+    version: str | None = None
+    all_acl_file_version: str | None = None
+    broker_name: str | None = None
+    broker_addr: str | None = None
+    cluster_name: str | None = None
+
+
+class GetBrokerClusterAclConfigResponse(Header):
+    """Answer header of GET_BROKER_CLUSTER_ACL_CONFIG (54): no fields."""
+
+
+class PlainAccessConfig(Body):
+    """One account of an access control file."""
+
+    access_key: str | None = None
+    admin: bool = False
+    default_group_perm: str | None = None
+    default_topic_perm: str | None = None
+    group_perms: list[str] | None = None
+    secret_key: str | None = None
+    topic_perms: list[str] | None = None
+    white_remote_address: str | None = None
+
+
+class ClusterAclConfig(Body):
+    """Answer body of 54; upstream `AclConfig`."""
+
+    global_white_addrs: list[str] = []
+    plain_access_configs: list[PlainAccessConfig] = []

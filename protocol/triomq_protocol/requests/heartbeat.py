@@ -1,0 +1,93 @@
+"""Clients at the broker: codes 34, 35, 38, 40, 46 (broker-api.md sections 3 and 8)."""
+
+import msgspec
+
+from triomq_protocol.body import Body
+from triomq_protocol.header import Header
+
+CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+BROADCASTING = "BROADCASTING"
+CLUSTERING = "CLUSTERING"
+CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class SubscriptionData(Body):
+    """What a consumer group wants of one topic; sets are lists in Java's order."""
+
+    class_filter_mode: bool = False
+    code_set: list[int] = []
+    expression_type: str = "TAG"
+    sub_string: str | None = None
+    sub_version: int = 0
+    tags_set: list[str] = []
+    topic: str | None = None
+
+
+class ConsumerData(Body):
+    """One consumer group of a client."""
+
+    consume_from_where: str | None = None
+    consume_type: str | None = None
+    group_name: str | None = None
+    message_model: str | None = None
+    subscription_data_set: list[SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class ProducerData(Body):
+    """One producer group of a client."""
+
+    group_name: str | None = None
+
+
+class HeartbeatData(Body):
+    """Body of HEART_BEAT (34)."""
+
+    client_id: str | None = msgspec.field(default=None, name="clientID")
+    consumer_data_set: list[ConsumerData] = []
+    producer_data_set: list[ProducerData] = []
+
+
+class UnregisterClientRequest(Header):
+    """Header of UNREGISTER_CLIENT (35); its answer has an empty header."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class UnregisterClientResponse(Header):
+    """Answer header of 35: no fields."""
+
+
+class GetConsumerListByGroupRequest(Header):
+    """Header of GET_CONSUMER_LIST_BY_GROUP (38)."""
+
+    consumer_group: str
+
+
+class GetConsumerListByGroupResponse(Header):
+    """Answer header of 38: no fields."""
+
+
+class ConsumerIdList(Body):
+    """Answer body of 38; upstream `GetConsumerListByGroupResponseBody`."""
+
+    consumer_id_list: list[str] = []
+
+
+class NotifyConsumerIdsChangedRequest(Header):
+    """Header of NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client, one-way."""
+
+    consumer_group: str
+
+
+class CheckClientConfigBody(Body):
+    """Body of CHECK_CLIENT_CONFIG (46); upstream `CheckClientRequestBody`."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None

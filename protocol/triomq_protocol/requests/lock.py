@@ -1,0 +1,28 @@
+"""Queue locks of orderly consumers: codes 41 and 42 (broker-api.md section 11)."""
+
+import msgspec
+
+from triomq_protocol.body import Body
+from triomq_protocol.requests.message_queue import MessageQueue
+
+
+class LockBatchRequestBody(Body):
+    """Body of LOCK_BATCH_MQ (41)."""
+
+    client_id: str | None = None
+    consumer_group: str | None = None
+    mq_set: list[MessageQueue] = []
+
+
+class LockBatchResponseBody(Body):
+    """Answer body of 41: the queues the client now holds."""
+
+    lock_ok_mq_set: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")
+
+
+class UnlockBatchRequestBody(Body):
+    """Body of UNLOCK_BATCH_MQ (42)."""
+
+    client_id: str | None = None
+    consumer_group: str | None = None
+    mq_set: list[MessageQueue] = []

@@ -1,0 +1,112 @@
+"""Offsets of queues and consumer groups: codes 14, 15, 29, 30, 31, 32, 43, 45 (broker-api.md section 7)."""
+
+from triomq_protocol.body import Body
+from triomq_protocol.header import Header, Int32, Int64
+from triomq_protocol.requests.message_queue import MessageQueue
+
+
+class QueryConsumerOffsetRequest(Header):
+    """Header of QUERY_CONSUMER_OFFSET (14)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    bname: str | None = None
+
+
+class QueryConsumerOffsetResponse(Header):
+    """Answer header of 14."""
+
+    offset: Int64
+
+
+class UpdateConsumerOffsetRequest(Header):
+    """Header of UPDATE_CONSUMER_OFFSET (15); its answer has an empty header."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+    bname: str | None = None
+
+
+class UpdateConsumerOffsetResponse(Header):
+    """Answer header of 15: no fields."""
+
+
+class SearchOffsetRequest(Header):
+    """Header of SEARCH_OFFSET_BY_TIMESTAMP (29); `timestamp` in ms since 1970."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    bname: str | None = None
+
+
+class SearchOffsetResponse(Header):
+    """Answer header of 29."""
+
+    offset: Int64
+
+
+class GetMaxOffsetRequest(Header):
+    """Header of GET_MAX_OFFSET (30)."""
+
+    topic: str
+    queue_id: Int32
+    bname: str | None = None
+
+
+class GetMaxOffsetResponse(Header):
+    """Answer header of 30: the next offset to be written."""
+
+    offset: Int64
+
+
+class GetMinOffsetRequest(Header):
+    """Header of GET_MIN_OFFSET (31)."""
+
+    topic: str
+    queue_id: Int32
+    bname: str | None = None
+
+
+class GetMinOffsetResponse(Header):
+    """Answer header of 31."""
+
+    offset: Int64
+
+
+class GetEarliestMsgStoretimeRequest(Header):
+    """Header of GET_EARLIEST_MSG_STORETIME (32)."""
+
+    topic: str
+    queue_id: Int32
+    bname: str | None = None
+
+
+class GetEarliestMsgStoretimeResponse(Header):
+    """Answer header of 32: ms since 1970, -1 if the queue is empty or unknown."""
+
+    timestamp: Int64
+
+
+class ConsumerOffsetTable(Body):
+    """Body of 43 and of consumerOffset.json: `topic@group` -> queue id -> offset.
+
+    Upstream `ConsumerOffsetSerializeWrapper`.
+    """
+
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class DelayOffsetTable(Body):
+    """Body of 45 and of delayOffset.json: delay level -> next offset; upstream `DelayOffsetSerializeWrapper`."""
+
+    offset_table: dict[int, int] = {}
+
+
+class LocalOffsetTable(Body):
+    """Local offset file of a broadcasting consumer; upstream `OffsetSerializeWrapper`."""
+
+    offset_table: dict[MessageQueue, int] = {}

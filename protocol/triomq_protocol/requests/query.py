@@ -1,0 +1,29 @@
+"""Looking messages up: codes 12 and 33 (broker-api.md section 6)."""
+
+from triomq_protocol.header import Header, Int32, Int64
+
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""Ext field beside the header of code 12: `true` if `key` is a UNIQ_KEY."""
+
+
+class QueryMessageRequest(Header):
+    """Header of QUERY_MESSAGE (12); timestamps are store times in ms."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+
+
+class QueryMessageResponse(Header):
+    """Answer header of 12, also of "not found" (both 0)."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+
+
+class ViewMessageRequest(Header):
+    """Header of VIEW_MESSAGE_BY_ID (33): a physical offset."""
+
+    offset: Int64

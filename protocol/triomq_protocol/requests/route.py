@@ -1,0 +1,137 @@
+"""Routes, cluster and key-value configuration of a name server: codes 100-106, 205, 206, 216, 219, 224, 304, 311-313,
+327 (namesrv.md)."""
+
+from triomq_protocol.body import Body
+from triomq_protocol.header import Header, Int32
+
+
+class GetRouteInfoRequest(Header):
+    """Header of GET_ROUTEINFO_BY_TOPIC (105); without topic the answer is code 17."""
+
+    topic: str | None = None
+    accept_standard_json_only: bool | None = None
+
+
+class QueueData(Body):
+    """A topic's queues on one broker set."""
+
+    broker_name: str | None = None
+    perm: int = 0
+    read_queue_nums: int = 0
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 0
+
+
+class BrokerData(Body):
+    """The addresses of one broker set: broker id (0 is the master) -> `host:port`."""
+
+    broker_addrs: dict[int, str] | None = None
+    broker_name: str | None = None
+    cluster: str | None = None
+
+
+class TopicRouteData(Body):
+    """Answer body of 105: where a topic lives."""
+
+    broker_datas: list[BrokerData] | None = None
+    filter_server_table: dict[str, list[str]] | None = None
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] | None = None
+
+    def encode_standard(self) -> bytes:
+        """The form for callers of version >= 401 or with acceptStandardJsonOnly (remoting.md section 13.1).
+
+        Map keys quoted and sorted, non-ASCII as `\\uXXXX`, `/` as `\\/`.
+        """
+        raise LookupError
+
+
+class ClusterInfo(Body):
+    """Answer body of GET_BROKER_CLUSTER_INFO (106)."""
+
+    broker_addr_table: dict[str, BrokerData] | None = None
+    cluster_addr_table: dict[str, list[str]] | None = None
+
+
+class TopicList(Body):
+    """Answer body of every topic list: 206, 224, 304, 305, 311, 312, 313."""
+
+    broker_addr: str | None = None
+    topic_list: list[str] = []
+
+
+class KVTable(Body):
+    """Text to text: answer body of 103 (order configuration), 219 and 28."""
+
+    table: dict[str, str] = {}
+
+
+class PutKVConfigRequest(Header):
+    """Header of PUT_KV_CONFIG (100); a missing namespace or key is answered by the name server."""
+
+    namespace: str | None = None
+    key: str | None = None
+    value: str | None = None
+
+
+class GetKVConfigRequest(Header):
+    """Header of GET_KV_CONFIG (101)."""
+
+    namespace: str | None = None
+    key: str | None = None
+
+
+class GetKVConfigResponse(Header):
+    """Answer header of 101."""
+
+    value: str | None = None
+
+
+class DeleteKVConfigRequest(Header):
+    """Header of DELETE_KV_CONFIG (102)."""
+
+    namespace: str | None = None
+    key: str | None = None
+
+
+class GetKVListByNamespaceRequest(Header):
+    """Header of GET_KVLIST_BY_NAMESPACE (219)."""
+
+    namespace: str | None = None
+
+
+class WipeWritePermOfBrokerRequest(Header):
+    """Header of WIPE_WRITE_PERM_OF_BROKER (205)."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponse(Header):
+    """Answer header of 205: how many topics lost the write permission."""
+
+    wipe_topic_count: Int32
+
+
+class AddWritePermOfBrokerRequest(Header):
+    """Header of ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponse(Header):
+    """Answer header of 327."""
+
+    add_topic_count: Int32
+
+
+class DeleteTopicFromNamesrvRequest(Header):
+    """Header of DELETE_TOPIC_IN_NAMESRV (216)."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class GetTopicsByClusterRequest(Header):
+    """Header of GET_TOPICS_BY_CLUSTER (224)."""
+
+    cluster: str

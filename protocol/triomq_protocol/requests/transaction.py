@@ -1,0 +1,46 @@
+"""Transactions and send-back: codes 36, 37, 39, 323 (broker-api.md sections 9 and 10)."""
+
+from triomq_protocol.header import Header, Int32, Int64
+
+
+class ConsumerSendMsgBackRequest(Header):
+    """Header of CONSUMER_SEND_MSG_BACK (36)."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    bname: str | None = None
+
+
+class EndTransactionRequest(Header):
+    """Header of END_TRANSACTION (37); `commit_or_rollback` is 8, 12 or 0."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool = False
+    msg_id: str
+    transaction_id: str | None = None
+    bname: str | None = None
+
+
+class CheckTransactionStateRequest(Header):
+    """Header of CHECK_TRANSACTION_STATE (39), broker to client, one-way."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    bname: str | None = None
+
+
+class ResumeCheckHalfMessageRequest(Header):
+    """Header of RESUME_CHECK_HALF_MESSAGE (323)."""
+
+    msg_id: str | None = None
