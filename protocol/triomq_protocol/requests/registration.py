@@ -2,6 +2,8 @@
 
 from typing import Self
 
+import msgspec
+
 from triomq_protocol.body import Body
 from triomq_protocol.header import Header, Int32, Int64
 
@@ -88,7 +90,7 @@ class RegisterBrokerBody(Body):
     """Body of 103."""
 
     filter_server_list: list[str] = []
-    topic_config_serialize_wrapper: TopicConfigTable = TopicConfigTable()
+    topic_config_serialize_wrapper: TopicConfigTable = msgspec.field(default_factory=TopicConfigTable)
 
     def encode_compressed(self) -> bytes:
         """The zlib form of a broker with `compressedRegister` (namesrv.md section 3.1)."""

@@ -1,5 +1,5 @@
-"""Routes, cluster and key-value configuration of a name server: codes 100-106, 205, 206, 216, 219, 224, 304, 311-313,
-327 (namesrv.md)."""
+"""Routes, cluster and key-value configuration of a name server (namesrv.md): codes 100-102, 105, 106, 205, 206, 216,
+219, 224, 304, 311-313, 327."""
 
 from triomq_protocol.body import Body
 from triomq_protocol.header import Header, Int32
