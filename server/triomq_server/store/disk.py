@@ -26,10 +26,12 @@ T = TypeVar("T")
 
 PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
+_PUNCH_HOLE_KEEP_SIZE = 0x03
 
+# ctypes lets the interpreter run meanwhile; mmap.madvise would hold it.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_libc.madvise.restype = ctypes.c_int
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 class StoreLocked(Exception):
@@ -55,6 +57,10 @@ class MappedFile(Protocol):
 
     def reserve(self, start: int, end: int) -> None:
         """Make sure that bytes start..end can be written; OSError(ENOSPC) if not. Safe to repeat, keeps content."""
+        ...
+
+    def zero(self, start: int, end: int) -> None:
+        """Make bytes start..end read as zero again and give their space back; they are no longer reserved."""
         ...
 
     def sync(self, start: int, end: int) -> None:
@@ -141,10 +147,11 @@ class Disk(Protocol):
 class RealMappedFile:
     """A `MappedFile` on the operating system's files."""
 
-    __slots__ = ("_path", "buffer")
+    __slots__ = ("_path", "_unlisted", "buffer")
 
-    def __init__(self, path: str, buffer: mmap.mmap) -> None:
+    def __init__(self, path: str, buffer: mmap.mmap, *, new: bool) -> None:
         self._path = path
+        self._unlisted = new  # the directory that lists the file has not been forced to the disk yet
         self.buffer = buffer
 
     def reserve(self, start: int, end: int) -> None:
@@ -155,9 +162,9 @@ class RealMappedFile:
             os.posix_fallocate(fd, start, end - start)
         finally:
             os.close(fd)
-        self._populate(start, end)
+        self.populate(start, end)
 
-    def _populate(self, start: int, end: int) -> None:
+    def populate(self, start: int, end: int) -> None:
         """Fault the pages in now, in one go: four times as cheap as one fault at a time while appending.
 
         Only advice: kernels that do not know it, or cannot, leave the pages to be faulted in later.
@@ -169,6 +176,20 @@ class RealMappedFile:
             return
         _libc.madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
 
+    def zero(self, start: int, end: int) -> None:
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, end - start) == 0:
+                return
+        finally:
+            os.close(fd)
+        # No holes on this file system. Only bytes that differ are written, so no unbacked page is touched.
+        blank = bytes(1 << 16)
+        for at in range(start, end, len(blank)):
+            part = min(len(blank), end - at)
+            if self.buffer[at : at + part] != blank[:part]:
+                self.buffer[at : at + part] = blank[:part]
+
     def sync(self, start: int, end: int) -> None:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -178,6 +199,9 @@ class RealMappedFile:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+        if self._unlisted:
+            _sync_directory(os.path.dirname(self._path))
+            self._unlisted = False
 
     def close(self) -> None:
         # BufferError: slices are out; the map goes when the last of them is dropped.
@@ -216,16 +240,15 @@ class RealDisk:
             raise
         finally:
             os.close(fd)
-        file = RealMappedFile(path, buffer)
+        file = RealMappedFile(path, buffer, new=True)
         if reserve:
-            file._populate(0, reserve)
-        _sync_directory(os.path.dirname(path))
+            file.populate(0, reserve)
         return file
 
     def open(self, path: str) -> MappedFile:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return RealMappedFile(path, mmap.mmap(fd, 0))
+            return RealMappedFile(path, mmap.mmap(fd, 0), new=False)
         finally:
             os.close(fd)
 

@@ -1,0 +1,69 @@
+"""The broker's JSON tables on disk: written whole, replaced in one step, the previous one kept as `.bak` (store.md §21).
+
+What the tables mean is their owners' business; here is only how one is read and written safely.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from triomq_protocol import fastjson
+from triomq_protocol.errors import BodyError
+
+from .disk import Disk
+
+_log = logging.getLogger(__name__)
+
+
+class ConfigFileDamaged(Exception):
+    """Neither the file nor its `.bak` can be parsed: repair or remove them, then start again."""
+
+
+class ConfigFile:
+    """One JSON file, for example `config/topics.json`."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self.path = path
+        self._disk = disk
+        self._guard = threading.Lock()
+
+    def load(self) -> object | None:
+        """The parsed file, or its `.bak` if the file is missing, empty or broken; None if there is neither.
+
+        Integer keys without quotes are accepted. Raises ConfigFileDamaged when only an unparsable `.bak` is left.
+        """
+        backup = self.path + ".bak"
+        try:
+            text = self._read(self.path)
+            if text:
+                return fastjson.loads(text)
+        except BodyError as e:
+            _log.warning("%s cannot be parsed (%s); taking %s", self.path, e, backup)
+        text = self._read(backup)
+        if not text:
+            return None
+        try:
+            return fastjson.loads(text)
+        except BodyError as e:
+            raise ConfigFileDamaged(f"{self.path} is missing or broken, and {backup} cannot be parsed: {e}") from e
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._disk.read(path).strip()
+        except FileNotFoundError:
+            return b""
+
+    def save(self, data: bytes) -> None:
+        """Replace the file by this text; returns when it is on disk. OSError leaves the old file in place."""
+        with self._guard:
+            temporary = self.path + ".tmp"
+            self._disk.write(temporary, data)
+            if self._disk.exists(self.path):
+                # Copied rather than renamed: at every moment there is a whole file under the real name.
+                self._disk.write(self.path + ".bak", self._disk.read(self.path), sync=False)
+            self._disk.replace(temporary, self.path)
+
+    async def save_in_background(self, data: bytes) -> None:
+        """`save` without holding up the event loop, for tables that are written on a timer."""
+        await self._disk.run(lambda: self.save(data))
