@@ -1,0 +1,33 @@
+"""RocketMQ's configuration keys as attrs classes, and the Java properties text they are written in.
+
+``load_properties`` reads a file's text, ``BrokerConfig.from_properties`` and ``NamesrvConfig.from_properties`` turn it
+into settings plus warnings for what was not usable, and ``printed`` is the form that ``-p`` shows.
+"""
+
+from __future__ import annotations
+
+from triomq_server.config.broker import BrokerConfig
+from triomq_server.config.namesrv import NamesrvConfig
+from triomq_server.config.network import ServerNetworkConfig
+from triomq_server.config.properties import PropertiesError, dump_properties, load_properties
+from triomq_server.config.settings import ConfigError
+from triomq_server.config.store import BrokerRole, FlushDiskType, StoreConfig
+
+__all__ = [
+    "BrokerConfig",
+    "BrokerRole",
+    "ConfigError",
+    "FlushDiskType",
+    "NamesrvConfig",
+    "PropertiesError",
+    "ServerNetworkConfig",
+    "StoreConfig",
+    "dump_properties",
+    "load_properties",
+    "printed",
+]
+
+
+def printed(config: BrokerConfig | NamesrvConfig) -> str:
+    """All settings as ``key=value`` lines without escapes, sorted; the form of ``-p`` and of codes 26 and 319."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(config.to_properties().items()))

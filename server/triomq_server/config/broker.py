@@ -1,0 +1,210 @@
+"""Settings of the broker (spec broker-config §3-§5; RocketMQ's ``BrokerConfig`` with both network sides).
+
+Names are the keys in snake case and units are the keys' own: milliseconds where a comment says nothing else. Store and
+replication keys stand in the same file and are found under ``store``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from triomq_server.config.network import ServerNetworkConfig, first_address, host_name
+from triomq_server.config.settings import ConfigError, apply, respell, setting, to_text, unknown_key_warnings
+from triomq_server.config.store import BrokerRole, StoreConfig
+
+
+def _cpus() -> int:
+    return os.cpu_count() or 1
+
+
+@attrs.define(kw_only=True)
+class BrokerConfig(ServerNetworkConfig):
+    """What a broker can be told; ``store`` holds the keys of its message store.
+
+    Raises:
+        ConfigError: when built for a slave whose ``broker_id`` is not positive.
+    """
+
+    # Identity and network.
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = attrs.field(factory=host_name)
+    broker_id: int = 0
+    broker_ip1: str = setting(factory=first_address, key="brokerIP1")
+    """Address that clients are told, and the STOREHOST of every message."""
+    broker_ip2: str = setting(factory=first_address, key="brokerIP2")
+    """Address that slaves are told."""
+    listen_port: int = setting(10_911, least=0, most=65535)
+    namesrv_addr: str | None = attrs.field(factory=lambda: os.environ.get("NAMESRV_ADDR"))
+    """``host:port`` of every name server, separated by semicolons; see ``name_servers``."""
+    fetch_namesrv_addr_by_address_server: bool = False
+    rmq_address_server_domain: str | None = None
+    rmq_address_server_sub_group: str | None = None
+    broker_permission: int = 6
+    register_name_server_period: int = 30_000
+    """Used within 10000..60000."""
+    register_broker_timeout_mills: int = 6000
+    force_register: bool = True
+    compressed_register: bool = False
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    use_tls: bool = setting(False, key="useTLS")
+    high_speed_mode: bool = False
+    isolate_log_enable: bool = False
+    message_store_plug_in: str = ""
+
+    # Topics, groups, clients.
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = 8
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    flush_consumer_offset_interval: int = setting(5000, least=1)
+    flush_consumer_offset_history_interval: int = 60_000
+    notify_consumer_ids_changed_enable: bool = True
+    channel_not_active_interval: int = 60_000
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1000
+    transfer_msg_by_heap: bool = True
+    slave_read_enable: bool = False
+    enable_property_filter: bool = False
+    filter_support_retry: bool = False
+    filter_server_nums: int = 0
+    enable_calc_filter_bit_map: bool = False
+    expect_consumer_num_use_filter: int = 32
+    max_error_rate_of_bloom_filter: int = 20
+    filter_data_clean_time_span: int = 86_400_000
+    disable_consume_if_consumer_read_slowly: bool = False
+    consumer_fallbehind_threshold: int = 17_179_869_184
+    """Bytes."""
+    store_reply_message_enable: bool = True
+    acl_enable: bool = False
+    start_accept_send_request_time_stamp: int = 0
+    """Milliseconds since 1970."""
+    enable_detail_stat: bool = True
+    auto_delete_unused_stats: bool = False
+    commercial_enable: bool = True
+    commercial_timer_count: int = 1
+    commercial_trans_count: int = 1
+    commercial_big_count: int = 1
+    commercial_base_count: int = 1
+
+    # Flow control; the thread counts are kept for tools only.
+    broker_fast_failure_enable: bool = True
+    wait_time_mills_in_send_queue: int = 200
+    wait_time_mills_in_pull_queue: int = 5000
+    wait_time_mills_in_heartbeat_queue: int = 31_000
+    wait_time_mills_in_transaction_queue: int = 3000
+    send_message_thread_pool_nums: int = setting(factory=lambda: min(_cpus(), 4))
+    put_message_future_thread_pool_nums: int = setting(factory=lambda: min(_cpus(), 4))
+    pull_message_thread_pool_nums: int = setting(factory=lambda: 16 + 2 * _cpus())
+    process_reply_message_thread_pool_nums: int = setting(factory=lambda: 16 + 2 * _cpus())
+    query_message_thread_pool_nums: int = setting(factory=lambda: 8 + _cpus())
+    admin_broker_thread_pool_nums: int = 16
+    client_manage_thread_pool_nums: int = 32
+    consumer_manage_thread_pool_nums: int = 32
+    heartbeat_thread_pool_nums: int = setting(factory=lambda: min(32, _cpus()))
+    end_transaction_thread_pool_nums: int = setting(factory=lambda: max(8 + 2 * _cpus(), 4 * min(_cpus(), 4)))
+    send_thread_pool_queue_capacity: int = 10_000
+    put_thread_pool_queue_capacity: int = 10_000
+    reply_thread_pool_queue_capacity: int = 10_000
+    pull_thread_pool_queue_capacity: int = 100_000
+    end_transaction_pool_queue_capacity: int = 100_000
+    query_thread_pool_queue_capacity: int = 20_000
+    heartbeat_thread_pool_queue_capacity: int = 50_000
+    client_manager_thread_pool_queue_capacity: int = 1_000_000
+    consumer_manager_thread_pool_queue_capacity: int = 1_000_000
+
+    # Transactions.
+    reject_transaction_message: bool = False
+    transaction_time_out: int = 6000
+    transaction_check_max: int = 15
+    transaction_check_interval: int = 60_000
+
+    # The dialling side (NettyClientConfig).
+    client_worker_threads: int = 4
+    client_callback_executor_threads: int = setting(factory=_cpus)
+    client_oneway_semaphore_value: int = 65_535
+    client_async_semaphore_value: int = 65_535
+    connect_timeout_millis: int = 3000
+    client_channel_max_idle_time_seconds: int = setting(120, least=1)
+    client_socket_snd_buf_size: int = 0
+    client_socket_rcv_buf_size: int = 0
+    client_pooled_byte_buf_allocator_enable: bool = False
+    client_close_socket_if_timeout: bool = True
+
+    store: StoreConfig = attrs.field(factory=StoreConfig, metadata={"triomq.skip": True})
+    extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
+    """Keys of the start-up file that nobody knows; shown to tools all the same."""
+
+    def __attrs_post_init__(self) -> None:
+        self.settle()
+
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str], **preset: Any) -> tuple[BrokerConfig, list[str]]:
+        """Defaults, changed by the keys given.
+
+        Args:
+            values: what a file said, as ``load_properties`` returns it.
+            preset: attributes of this class that replace defaults before the file is read.
+
+        Returns:
+            The configuration, and the warnings for whatever was not usable.
+
+        Raises:
+            ConfigError: a slave without a positive ``brokerId``.
+        """
+        config = cls(**preset)
+        spelled, warnings = respell(values)
+        known, complaints = config._apply(spelled)
+        if "storePathRootDir" in spelled and "storePathCommitLog" not in spelled:
+            config.store.store_path_commit_log = ""
+        config.extra = {key: value for key, value in spelled.items() if key not in known}
+        config.settle()
+        return config, [*warnings, *complaints, *unknown_key_warnings(config.extra)]
+
+    def settle(self) -> None:
+        """Force what RocketMQ forces at start: masters are id 0, the HA port is the next one, slaves need an id."""
+        self.store.settle()
+        if self.store.broker_role is not BrokerRole.SLAVE:
+            self.broker_id = 0
+        elif self.broker_id <= 0:
+            raise ConfigError(
+                f"brokerRole=SLAVE needs a brokerId greater than 0, and it is {self.broker_id}; "
+                "id 0 belongs to the master of the set"
+            )
+        # With an ephemeral port the next one cannot be foretold, so the HA listener takes one of its own.
+        self.store.ha_listen_port = self.listen_port + 1 if self.listen_port else 0
+
+    def update(self, values: Mapping[str, str]) -> list[str]:
+        """Change the running configuration (code 25); unknown keys change nothing.
+
+        Values that are read once at start do not react, as in RocketMQ. Returns warnings.
+        """
+        spelled, warnings = respell(values)
+        _, complaints = self._apply(spelled)
+        return [*warnings, *complaints]
+
+    def to_properties(self) -> dict[str, str]:
+        """All keys as text: broker, network, store, and the unknown ones of the start-up file."""
+        return {**to_text(self), **to_text(self.store), **self.extra}
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The name servers' ``host:port``, in the order given."""
+        return [address.strip() for address in (self.namesrv_addr or "").split(";") if address.strip()]
+
+    @property
+    def address(self) -> str:
+        """``host:port`` under which this broker is registered; with port 0 known only after the listener is open."""
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    def _apply(self, values: Mapping[str, str]) -> tuple[set[str], list[str]]:
+        known, warnings = apply(self, values)
+        store_known, store_warnings = apply(self.store, values)
+        return known | store_known, warnings + store_warnings

@@ -1,0 +1,50 @@
+"""Settings of the name server (spec broker-config §11; RocketMQ's ``NamesrvConfig``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from triomq_server.config.network import ServerNetworkConfig
+from triomq_server.config.settings import apply, respell, setting, to_text, unknown_key_warnings
+
+
+def _in_home(name: str) -> str:
+    return str(Path.home() / "namesrv" / name)
+
+
+@attrs.define(kw_only=True)
+class NamesrvConfig(ServerNetworkConfig):
+    """What a name server can be told."""
+
+    listen_port: int = setting(9876, least=0, most=65535)
+    kv_config_path: str = attrs.field(factory=lambda: _in_home("kvConfig.json"))
+    """Where the key-value configuration (order topics) is kept."""
+    config_store_path: str = attrs.field(factory=lambda: _in_home("namesrv.properties"))
+    """Where changes made at run time are written; the file given with ``-c`` if there was one."""
+    product_env_name: str = "center"
+    cluster_test: bool = False
+    order_message_enable: bool = False
+    """Put the order configuration of a topic into its routes."""
+    extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
+    """Keys of the start-up file that nobody knows; shown to tools all the same."""
+
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str]) -> tuple[NamesrvConfig, list[str]]:
+        """Defaults, changed by the keys given; returns the warnings for whatever was not usable."""
+        config = cls()
+        spelled, warnings = respell(values)
+        known, complaints = apply(config, spelled)
+        config.extra = {key: value for key, value in spelled.items() if key not in known}
+        return config, [*warnings, *complaints, *unknown_key_warnings(config.extra)]
+
+    def update(self, values: Mapping[str, str]) -> list[str]:
+        """Change the running configuration (code 318); unknown keys change nothing. Returns warnings."""
+        _, warnings = apply(self, values)
+        return warnings
+
+    def to_properties(self) -> dict[str, str]:
+        """All keys as text, the unknown ones of the start-up file included."""
+        return {**to_text(self), **self.extra}

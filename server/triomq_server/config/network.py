@@ -1,0 +1,73 @@
+"""Settings of the listening side, the same for brokers and name servers (RocketMQ's ``NettyServerConfig``)."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+import attrs
+
+from triomq_server.config.settings import setting
+
+
+def rocketmq_home() -> str | None:
+    """The environment's ``ROCKETMQ_HOME``; nothing here needs it, tools ask for it."""
+    return os.environ.get("ROCKETMQ_HOME")
+
+
+def host_name() -> str:
+    """The machine's name, RocketMQ's default for ``brokerName``."""
+    return socket.gethostname() or "DEFAULT_BROKER"
+
+
+def first_address() -> str:
+    """The address other machines would see: the source address of the default route, else 127.0.0.1.
+
+    No packet is sent: connecting a datagram socket only asks the routing table.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            address = str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+    return "127.0.0.1" if ipaddress.ip_address(address).is_unspecified else address
+
+
+@attrs.define(kw_only=True)
+class ServerNetworkConfig:
+    """Keys that every listening process knows.
+
+    Of the thread counts and buffer switches only the numbers are kept: they are shown and stored for tools, one event
+    loop needs no thread pools.
+    """
+
+    rocketmq_home: str | None = attrs.field(factory=rocketmq_home)
+    listen_port: int = setting(8888, least=0, most=65535)
+    """TCP port; 0 lets the system choose one."""
+    server_worker_threads: int = 8
+    server_callback_executor_threads: int = 0
+    server_selector_threads: int = 3
+    server_oneway_semaphore_value: int = 256
+    """One-way requests of ours that may wait on one link."""
+    server_async_semaphore_value: int = 64
+    """Requests of ours that may wait for answers, all links together."""
+    server_channel_max_idle_time_seconds: int = setting(120, least=1)
+    """A link with no byte in either direction for so many seconds is closed."""
+    server_socket_snd_buf_size: int = 0
+    """Bytes; 0 leaves the system's default. Likewise the next one."""
+    server_socket_rcv_buf_size: int = 0
+    write_buffer_high_water_mark: int = 0
+    write_buffer_low_water_mark: int = 0
+    server_socket_backlog: int = setting(1024, least=1)
+    server_pooled_byte_buf_allocator_enable: bool = True
+    use_epoll_native_selector: bool = False
+
+    # Ours, unknown to RocketMQ.
+    max_connections: int = setting(10_000, least=1)
+    """Accepted links at one time; a further one is closed at once, with a warning in the log."""
+    link_output_limit_bytes: int = setting(16_777_216, least=1)
+    """Unsent bytes of one link above which we read no more from it until they are gone."""
+    max_waiting_requests: int = setting(10_000, least=1)
+    """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""

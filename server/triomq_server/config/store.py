@@ -1,0 +1,174 @@
+"""Settings of the message store and of replication (spec broker-config §6-§10; RocketMQ's ``MessageStoreConfig``).
+
+Names are the keys in snake case and units are the keys' own: milliseconds where a comment says nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+
+import attrs
+
+from triomq_server.config.settings import setting
+
+
+class BrokerRole(enum.StrEnum):
+    """What a broker is to its replication partners."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class FlushDiskType(enum.StrEnum):
+    """Whether a send is answered before or after its bytes are on disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+@attrs.define(kw_only=True)
+class StoreConfig:
+    """What a message store can be told."""
+
+    # Paths. An empty commitlog path follows the root directory.
+    store_path_root_dir: str = attrs.field(factory=lambda: str(Path.home() / "store"))
+    store_path_commit_log: str = ""
+    read_only_commit_log_store_paths: str | None = None
+
+    # Sizes in bytes.
+    mapped_file_size_commit_log: int = setting(1_073_741_824, least=1)
+    mapped_file_size_consume_queue: int = setting(6_000_000, least=20)
+    """Rounded up to whole entries of 20 bytes; see ``consume_queue_file_bytes``."""
+    max_message_size: int = 4_194_304
+
+    # Flushing: intervals in ms, pages of 4096 bytes.
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    sync_flush_timeout: int = 5000
+    flush_interval_commit_log: int = setting(500, least=1)
+    flush_commit_log_timed: bool = True
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_interval_consume_queue: int = setting(1000, least=1)
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval: int = 60_000
+    use_reentrant_lock_when_put_message: bool = True
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = 5
+    fast_fail_if_no_buffer_in_store_pool: bool = False
+    commit_interval_commit_log: int = 200
+    commit_commit_log_least_pages: int = 4
+    commit_commit_log_thorough_interval: int = 200
+    warm_maped_file_enable: bool = False
+    flush_least_pages_when_warm_maped_file: int = 4096
+    check_crc_on_recover: bool = setting(True, key="checkCRCOnRecover")
+    duplication_enable: bool = False
+
+    # Index and queries.
+    message_index_enable: bool = True
+    message_index_safe: bool = False
+    max_hash_slot_num: int = setting(5_000_000, least=1)
+    max_index_num: int = setting(20_000_000, least=2)
+    put_msg_index_hight_water: int = 600_000
+    max_msgs_num_batch: int = 64
+    default_query_max_num: int = 32
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: int = 50_331_648
+    bit_map_length_consume_queue_ext: int = 64
+    enable_lmq: bool = False
+    enable_multi_dispatch: bool = False
+    max_lmq_consume_queue_num: int = 20_000
+
+    # Expiry: intervals in ms, file_reserved_time in hours, ratio in per cent.
+    file_reserved_time: int = 72
+    delete_when: str = "04"
+    clean_resource_interval: int = setting(10_000, least=1)
+    delete_commit_log_files_interval: int = 100
+    delete_consume_queue_files_interval: int = 100
+    destroy_maped_file_interval_forcibly: int = 120_000
+    redelete_hanged_file_interval: int = 120_000
+    disk_max_used_space_ratio: int = 75
+    """As given; RocketMQ clamps it to 10..95 when it is used, see ``disk_ratio_limit``."""
+    clean_file_forcibly_enable: bool = True
+
+    # Reading: bytes and counts per pull; ratio in per cent of the memory.
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    max_transfer_count_on_message_in_disk: int = 8
+    access_message_in_memory_max_ratio: int = 40
+    offset_check_in_slave: bool = False
+    disk_fall_recorded: bool = True
+    os_page_cache_busy_time_out_mills: int = 1000
+    debug_lock_enable: bool = False
+
+    # Replication: intervals and timeouts in ms, sizes in bytes.
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    ha_listen_port: int = setting(10_912, least=0, most=65535)
+    """What a file says is replaced by listenPort + 1 (spec broker-config §1)."""
+    ha_master_address: str | None = None
+    ha_send_heartbeat_interval: int = setting(5000, least=1)
+    ha_housekeeping_interval: int = setting(20_000, least=1)
+    ha_transfer_batch_size: int = setting(32_768, least=1)
+    ha_slave_fallbehind_max: int = 268_435_456
+    slave_timeout: int = 3000
+    enable_dleger_commit_log: bool = setting(False, key="enableDLegerCommitLog")
+    d_leger_group: str | None = None
+    d_leger_peers: str | None = None
+    d_leger_self_id: str | None = None
+    preferred_leader_id: str | None = None
+    store_path_dledger_commit_log: str | None = setting(None, key="storePathDLedgerCommitLog")
+    is_enable_batch_push: bool = False
+
+    # Delay and transactions.
+    message_delay_level: str = _DELAY_LEVELS
+    flush_delay_offset_interval: int = 10_000
+    enable_schedule_message_stats: bool = True
+    enable_schedule_async_deliver: bool = False
+    schedule_async_deliver_max_pending_limit: int = 2000
+    schedule_async_deliver_max_resend_num2_blocked: int = 3
+    max_delay_time: int = 40
+
+    # Java takes these two from system properties (rocketmq.broker.…); fractions of the disk, not per cent.
+    disk_space_warning_level_ratio: float = 0.90
+    disk_space_clean_forcibly_ratio: float = 0.85
+
+    # Ours, unknown to RocketMQ.
+    compat: str = "safe"
+    """"safe", or "4.9" to copy the defects of RocketMQ 4.9 that this program otherwise avoids."""
+    memory_bytes: int = setting(0, least=0)
+    """The memory of which ``access_message_in_memory_max_ratio`` is a share; 0 asks the system for all it has."""
+
+    def __attrs_post_init__(self) -> None:
+        self.settle()
+
+    def settle(self) -> None:
+        """Derive what follows from other keys: the commitlog's place from the root directory."""
+        if not self.store_path_commit_log:
+            self.store_path_commit_log = os.path.join(self.store_path_root_dir, "commitlog")
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows a master."""
+        return self.broker_role is BrokerRole.SLAVE
+
+    @property
+    def consume_queue_file_bytes(self) -> int:
+        """Size of a consume queue file: the key's value rounded up to whole 20-byte entries."""
+        return -(-self.mapped_file_size_consume_queue // 20) * 20
+
+    @property
+    def disk_ratio_limit(self) -> float:
+        """Fraction of the disk above which expired files go at any hour: the key in per cent, clamped to 10..95."""
+        return min(95, max(10, self.disk_max_used_space_ratio)) / 100
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """How far behind the log's end a reader may be and still be served from memory (spec ha §8)."""
+        total = self.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total * self.access_message_in_memory_max_ratio // 100
