@@ -1,0 +1,1 @@
+"""A trio client for Apache RocketMQ."""

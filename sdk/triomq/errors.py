@@ -1,0 +1,291 @@
+"""What can go wrong, sorted by what the caller can do about it.
+
+One root, :class:`MQError`, and four branches: try again (:class:`TransientError`), ask for the route
+again (:class:`RouteError`), change the call (:class:`CallError`), open something anew
+(:class:`ClosedError`).  The retry loop reads two class attributes, ``retriable`` and
+``refresh_route``, and nothing else.  Response codes map to classes in one table (remoting.md §8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from triomq_protocol.codes import ResponseCode
+
+
+class Attempt:
+    """One try at one address, as listed in the error that ends them all.
+
+    Args:
+        address: ``host:port`` that was asked, or ``""`` when none could be chosen.
+        error: what came of it.
+        elapsed_s: how long the try took.
+    """
+
+    __slots__ = ("address", "elapsed_s", "error")
+
+    def __init__(self, address: str, error: MQError, elapsed_s: float) -> None:
+        self.address = address
+        self.error = error
+        self.elapsed_s = elapsed_s
+
+    def __str__(self) -> str:
+        return f"{self.address or 'nobody'} after {self.elapsed_s * 1000:.0f} ms: {self.error.reason}"
+
+    __repr__ = __str__
+
+
+class MQError(Exception):
+    """The root of all errors this package raises on purpose.
+
+    Args:
+        what: what was asked for, in words, e.g. ``"send to topic orders"``.
+        address: ``host:port`` of the peer that was asked; empty when nobody was.
+        code: the peer's response code, if it answered.
+        remark: the peer's own words, if it answered.
+        attempts: every try made, oldest first.
+    """
+
+    retriable: ClassVar[bool] = False
+    """Whether the same request may be tried again, on another broker if there is one."""
+
+    refresh_route: ClassVar[bool] = False
+    """Whether the topic's route should be asked for again first."""
+
+    advice: ClassVar[str] = ""
+    """What the caller can do."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        address: str = "",
+        code: int | None = None,
+        remark: str | None = None,
+        attempts: Sequence[Attempt] = (),
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.address = address
+        self.code = code
+        self.remark = remark
+        self.attempts: tuple[Attempt, ...] = tuple(attempts)
+
+    @property
+    def reason(self) -> str:
+        """The failure in one line, without the advice and without the list of attempts."""
+        parts = [f"{type(self).__name__}: {self.what}"]
+        if self.address:
+            parts.append(f"asked {self.address}")
+        if self.code is not None:
+            parts.append(f"answered {code_name(self.code)}")
+        if self.remark:
+            parts.append(self.remark.split("\nSee http://rocketmq")[0].strip())
+        return "; ".join(parts)
+
+    def __str__(self) -> str:
+        lines = [self.reason.removeprefix(f"{type(self).__name__}: ")]
+        if self.advice:
+            lines[0] += f" ({self.advice})"
+        lines += [f"  attempt {number}: {attempt}" for number, attempt in enumerate(self.attempts, 1)]
+        return "\n".join(lines)
+
+
+class TransientError(MQError):
+    """It may work at another broker, or a little later."""
+
+    retriable = True
+    advice = "try again; another broker or a later moment may do"
+
+
+class ConnectFailed(TransientError):
+    """No connection to the address could be opened; nothing was sent."""
+
+    advice = "nothing was sent; check that the address is right and its process runs"
+
+
+class LinkLost(TransientError):
+    """The connection ended before the answer came; whether the request was carried out is unknown."""
+
+    advice = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
+
+
+class RequestTimeout(TransientError):
+    """No answer within the time allowed; whether the request was carried out is unknown."""
+
+    advice = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
+
+
+class BrokerFault(TransientError):
+    """The broker could not carry the request out (code 1)."""
+
+    advice = "read the remark; another broker may do"
+
+
+class BrokerUnavailable(TransientError):
+    """The broker does not take this request in its present state (code 14): a slave, stopping, or out of disk."""
+
+    advice = "use a master that accepts writes, or wait"
+
+
+class BrokerBusy(TransientError):
+    """The broker sheds load (codes 2 and 215).
+
+    Not tried again by default, as upstream's producer does not: retries make an overload worse.
+    ``RetryPolicy(retry_codes=...)`` changes that.
+    """
+
+    retriable = False
+    advice = "slow down, then try again"
+
+
+class Overloaded(TransientError):
+    """This client itself has too much in flight; nothing was sent."""
+
+    retriable = False
+    advice = "wait for earlier requests to finish, or raise the limit"
+
+
+class RouteError(MQError):
+    """Nobody known serves this topic in the way asked for; the route may be out of date."""
+
+    retriable = True
+    refresh_route = True
+    advice = "check the topic's name, rights and brokers"
+
+
+class RouteNotFound(RouteError):
+    """The name server has no route for the topic, and the default topic gave none either."""
+
+    retriable = False
+    advice = "create the topic, or check that a broker with autoCreateTopicEnable is registered"
+
+
+class TopicNotFound(RouteError):
+    """The broker does not hold the topic (code 17)."""
+
+    advice = "create the topic, or refresh the route"
+
+
+class PermissionDenied(RouteError):
+    """Topic, group or broker forbids it (code 16)."""
+
+    advice = "check the rights of topic, group and broker"
+
+
+class WrongUnit(RouteError):
+    """The broker's unit does not serve this client (codes 204 and 205)."""
+
+
+class NoNameServer(MQError):
+    """No name server is known or none could be reached."""
+
+    advice = "check the name servers' addresses"
+
+
+class CallError(MQError):
+    """The request itself cannot be accepted; the same one will fail again."""
+
+    advice = "change the call"
+
+
+class InvalidCall(CallError):
+    """An argument is out of its range; found before anything was sent."""
+
+
+class MessageIllegal(CallError):
+    """The message breaks a rule of size, name or property (code 13 when a broker says so)."""
+
+    advice = "see messages.md §9 for the limits"
+
+
+class UnsupportedRequest(CallError):
+    """The peer does not know this request (codes 3 and 15)."""
+
+    advice = "the peer is too old or of another kind"
+
+
+class SubscriptionRefused(CallError):
+    """The filter expression or subscription is not usable (codes 23-25, 27, 28)."""
+
+    advice = "check the filter expression and the group's subscription"
+
+
+class GroupNotFound(CallError):
+    """The consumer group does not exist and may not be created (code 26)."""
+
+    advice = "create the subscription group, or allow autoCreateSubscriptionGroup"
+
+
+class NotFound(CallError):
+    """What was asked for is not there (codes 22, 206 and 208)."""
+
+    advice = "nothing is stored under it"
+
+
+class BrokerRefused(CallError):
+    """Any other response code."""
+
+    advice = "read the remark"
+
+
+class ClosedError(MQError):
+    """Something that was needed is no longer open."""
+
+    advice = "open it anew"
+
+
+class ClientClosed(ClosedError):
+    """The client or producer is closed or closing; an unanswered send may or may not have been stored."""
+
+
+class ProtocolViolation(ClosedError):
+    """The peer sent bytes that are not the protocol's; the connection was closed."""
+
+    advice = "check that the address is a name server or broker"
+
+
+CODE_ERRORS: dict[int, type[MQError]] = {
+    ResponseCode.SYSTEM_ERROR: BrokerFault,
+    ResponseCode.SYSTEM_BUSY: BrokerBusy,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: UnsupportedRequest,
+    ResponseCode.MESSAGE_ILLEGAL: MessageIllegal,
+    ResponseCode.SERVICE_NOT_AVAILABLE: BrokerUnavailable,
+    ResponseCode.VERSION_NOT_SUPPORTED: UnsupportedRequest,
+    ResponseCode.NO_PERMISSION: PermissionDenied,
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotFound,
+    ResponseCode.QUERY_NOT_FOUND: NotFound,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: SubscriptionRefused,
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: SubscriptionRefused,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: SubscriptionRefused,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotFound,
+    ResponseCode.FILTER_DATA_NOT_EXIST: SubscriptionRefused,
+    ResponseCode.FILTER_DATA_NOT_LATEST: SubscriptionRefused,
+    ResponseCode.NO_BUYER_ID: WrongUnit,
+    ResponseCode.NOT_IN_CURRENT_UNIT: WrongUnit,
+    ResponseCode.CONSUMER_NOT_ONLINE: NotFound,
+    ResponseCode.NO_MESSAGE: NotFound,
+    ResponseCode.FLOW_CONTROL: BrokerBusy,
+}
+"""Response code -> error class; a code that is not here becomes :class:`BrokerRefused`."""
+
+
+def code_name(code: int) -> str:
+    """The code as ``"NAME (number)"``, or the bare number when nobody named it."""
+    try:
+        return f"{ResponseCode(code).name} ({code})"
+    except ValueError:
+        return str(code)
+
+
+def error_for_code(code: int, remark: str | None, *, what: str, address: str) -> MQError:
+    """The error for a peer's answer.
+
+    Args:
+        code: response code, not 0.
+        remark: the answer's remark.
+        what: what was asked for.
+        address: who answered.
+    """
+    return CODE_ERRORS.get(code, BrokerRefused)(what, address=address, code=code, remark=remark)
