@@ -6,14 +6,14 @@ It answers to `HAService`, `HAConnection` and `GroupTransferService`; the bytes 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 
 import attrs
 import trio
 
-from triomq_protocol.replication import TRANSFER_HEAD_BYTES, ReportDecoder, encode_transfer_head
+from triomq_protocol.errors import RemoteProtocolError
+from triomq_protocol.replication import ReportDecoder, encode_transfer_head
 from triomq_server.replication import rules
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.streams import Listen, SourceLog, let_writes_fill, listen_tcp, peer_name, send_views
@@ -189,7 +189,7 @@ class HaMaster:
                 offsets = decoder.feed(data)
                 if offsets and not self._take_report(link, offsets[-1]):
                     break
-        except trio.BrokenResourceError as error:
+        except (trio.BrokenResourceError, RemoteProtocolError) as error:
             _log.info("slave %s: %s", link.peer, error.__cause__ or error)
         finally:
             end.cancel()
@@ -279,6 +279,3 @@ def _port_of(listeners: object) -> int:
         if isinstance(listener, trio.SocketListener):
             return int(listener.socket.getsockname()[1])
     return 0
-
-
-assert TRANSFER_HEAD_BYTES == 12  # noqa: S101

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 import attrs
 
 
-class HaConfig(Protocol):
+class HaKeys(Protocol):
     """The keys of the store configuration that replication reads, under RocketMQ's names; sizes in bytes, times in ms."""
 
     @property
@@ -62,7 +62,7 @@ class HaSettings:
     compat_49: bool = False
 
     @classmethod
-    def from_config(cls, config: HaConfig, *, compat_49: bool) -> Self:
+    def from_config(cls, config: HaKeys, *, compat_49: bool) -> Self:
         """Read the HA keys of a broker's store configuration (milliseconds there, seconds here)."""
         return cls(
             file_bytes=config.mapped_file_size_commit_log,

@@ -11,8 +11,9 @@ import random
 import attrs
 import trio
 
-from triomq_protocol.replication import TransferDecoder, encode_report
+from triomq_protocol.replication import encode_report
 from triomq_server.replication import rules
+from triomq_server.replication.pieces import PieceDecoder
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, receive_into
 
@@ -85,24 +86,26 @@ class HaSlave:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        pause_s = 0.0
         while True:
             master = self.status.master
             if master is None:
                 self._moved = trio.Event()
                 await self._moved.wait()
                 continue
-            if await self._one_link(master):
-                # After a loss the first attempt comes soon, but not from all slaves in the same instant.
-                pause_s = self._random.uniform(0.05, 0.1)
             self._moved = trio.Event()
+            lived = await self._one_link(master)
+            # A link that lived is worth a quick return, but not by all slaves in the same instant.
+            pause_s = (
+                self._random.uniform(0.05, 0.1)
+                if lived
+                else self._random.uniform(0.8, 1.2) * self._settings.reconnect_s
+            )
             with trio.move_on_after(pause_s):
                 await self._moved.wait()
-            pause_s = self._settings.reconnect_s * self._random.uniform(0.8, 1.2)
 
     async def _one_link(self, master: str) -> bool:
-        """Connect and follow until the link ends; True if the master sent anything, so that it is worth a quick return."""
-        before = self.status.received_bytes, self.status.last_received
+        """Connect and follow until the link ends; True if the master sent anything."""
+        before = self.status.last_received
         try:
             with trio.fail_after(self._settings.connect_timeout_s):
                 stream = await self._dial(master)
@@ -116,7 +119,7 @@ class HaSlave:
             self._note_end(master, "the master closed the connection")
         finally:
             self.status.connected = False
-        return before != (self.status.received_bytes, self.status.last_received)
+        return self.status.last_received != before
 
     def _note_end(self, master: str, reason: str) -> None:
         """Log a loss once, not every second."""
@@ -125,7 +128,7 @@ class HaSlave:
         self.status.last_error = reason
 
     async def _follow(self, stream: trio.abc.Stream) -> None:
-        decoder = TransferDecoder()
+        decoder = PieceDecoder()
         settings = self._settings
         reported = await self._report(stream)
         last_report = last_received = trio.current_time()
@@ -153,7 +156,7 @@ class HaSlave:
         self.status.reports += 1
         return offset
 
-    def _take(self, decoder: TransferDecoder, data: memoryview) -> None:
+    def _take(self, decoder: PieceDecoder, data: memoryview) -> None:
         """Append all log bytes of one receive."""
         log = self._log
         took_bytes = 0

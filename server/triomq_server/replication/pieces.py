@@ -1,0 +1,50 @@
+"""Cuts the master's stream into pieces that can be appended as they arrive, frames finished or not.
+
+The protocol's `TransferDecoder` collects whole frames, which is right for whoever wants frames. A slave wants bytes in its
+log with as few copies as possible, and holds no frame back until its end has come.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from triomq_protocol.replication import TRANSFER_HEAD_BYTES
+
+_HEAD = struct.Struct(">qi")
+
+
+class PieceDecoder:
+    """Reads 12-byte heads and whatever of the bodies has arrived."""
+
+    __slots__ = ("_head", "_left", "_offset")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._offset = 0
+        self._left = 0
+
+    def feed(self, data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+        """Yield (log offset, bytes left of the frame, the part of them that is here), in order.
+
+        A head alone yields an empty part, and so does a heartbeat: its offset can be checked before any byte of the
+        body is there. The size is as the master wrote it, which may be nonsense. The views are of `data`.
+        """
+        at = 0
+        end = len(data)
+        while at < end:
+            if not self._left:
+                need = TRANSFER_HEAD_BYTES - len(self._head)
+                self._head += data[at : at + need]
+                at += need
+                if len(self._head) < TRANSFER_HEAD_BYTES:
+                    return
+                self._offset, self._left = _HEAD.unpack(self._head)
+                self._head = b""
+                if at >= end or self._left <= 0:
+                    yield self._offset, self._left, data[end:]
+                    self._left = max(self._left, 0)
+                    continue
+            part = data[at : at + self._left]
+            yield self._offset, self._left, part
+            at += len(part)
+            self._offset += len(part)
+            self._left -= len(part)

@@ -1,0 +1,253 @@
+"""The master's end over memory streams and the virtual clock: what it sends, when, and what it believes."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from struct import pack, unpack
+
+import pytest
+import trio
+import trio.testing
+
+from triomq_server.replication.master import HaMaster
+from triomq_server.replication.rules import HaSettings
+
+FILE_BYTES = 4096
+SETTINGS = HaSettings(file_bytes=FILE_BYTES, batch_bytes=1000)
+SETTINGS_49 = HaSettings(file_bytes=FILE_BYTES, batch_bytes=1000, compat_49=True)
+
+
+class ScriptedSlave:
+    """A slave that does what the test says, byte for byte."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._received = bytearray()
+
+    async def report(self, *offsets: int) -> None:
+        await self.stream.send_all(b"".join(pack(">q", offset) for offset in offsets))
+
+    async def frame(self) -> tuple[int, bytes]:
+        offset, size = unpack(">qi", await self._exactly(12))
+        return offset, await self._exactly(size)
+
+    async def frames(self, count: int) -> list[tuple[int, int]]:
+        return [(offset, len(body)) for offset, body in [await self.frame() for _ in range(count)]]
+
+    async def closed(self) -> bool:
+        return await self.stream.receive_some() == b""
+
+    async def _exactly(self, count: int) -> bytes:
+        while len(self._received) < count:
+            data = await self.stream.receive_some()
+            if not data:
+                raise EOFError
+            self._received += data
+        taken = bytes(self._received[:count])
+        del self._received[:count]
+        return taken
+
+
+@pytest.fixture
+def serving(line) -> Callable[..., object]:
+    """`async with serving(master) as connect:`, where `await connect()` is another slave."""
+
+    @asynccontextmanager
+    async def serve(master: HaMaster) -> AsyncIterator[Callable[..., object]]:
+        async def connect() -> ScriptedSlave:
+            return ScriptedSlave(await line.dial("master"))
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(master.serve, "", 0, listen=line.listen))
+            yield connect
+            nursery.cancel_scope.cancel()
+
+    return serve
+
+
+async def test_nothing_before_the_first_report(serving, memory_log, autojump_clock) -> None:
+    async with serving(HaMaster(memory_log(b"abc"), SETTINGS)) as connect:
+        slave = await connect()
+        with trio.move_on_after(15) as scope:
+            await slave.frame()
+        assert scope.cancelled_caught
+        await slave.report(0)
+        assert await slave.frame() == (0, b"abc")
+
+
+async def test_batches_end_at_the_limit_and_at_the_file(serving, memory_log, autojump_clock) -> None:
+    log = memory_log(bytes(range(256)) * 20)
+    async with serving(HaMaster(log, SETTINGS)) as connect:
+        slave = await connect()
+        await slave.report(0)
+        frames = [await slave.frame() for _ in range(7)]
+        assert [(offset, len(body)) for offset, body in frames] == [
+            (0, 1000), (1000, 1000), (2000, 1000), (3000, 1000), (4000, 96), (4096, 1000), (5096, 24),
+        ]  # fmt: skip
+        assert b"".join(body for _, body in frames) == log.data
+
+
+async def test_growth_is_sent_at_once_and_heartbeats_fill_the_silence(serving, memory_log, autojump_clock) -> None:
+    log = memory_log(b"a")
+    async with serving(HaMaster(log, SETTINGS)) as connect:
+        slave = await connect()
+        begin = trio.current_time()
+        await slave.report(1)
+        assert await slave.frame() == (1, b"")
+        assert trio.current_time() - begin == pytest.approx(5.0)
+        await trio.sleep(1)
+        log.append(b"bcd")
+        assert await slave.frame() == (1, b"bcd")
+        assert trio.current_time() - begin == pytest.approx(6.0)
+        assert await slave.frame() == (4, b"")
+        assert trio.current_time() - begin == pytest.approx(11.0)
+
+
+@pytest.mark.parametrize(("settings", "first"), [(SETTINGS, 4096), (SETTINGS_49, 8192)])
+async def test_an_empty_slave_gets_everything_or_as_in_49_the_last_file(
+    serving, memory_log, autojump_clock, settings: HaSettings, first: int
+) -> None:
+    log = memory_log(b"x" * 4196, begin=4096)
+    async with serving(HaMaster(log, settings)) as connect:
+        slave = await connect()
+        await slave.report(0)
+        assert (await slave.frame())[0] == first
+
+
+async def test_only_the_last_of_several_reports_counts(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b"x" * 50), SETTINGS)
+    async with serving(master) as connect:
+        slave = await connect()
+        await slave.report(10, 20, 30)
+        assert await slave.frame() == (30, b"x" * 20)
+        assert master.acknowledged_offset == 30
+
+
+async def test_reports_in_pieces(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b"x" * 50), SETTINGS)
+    async with serving(master) as connect:
+        slave = await connect()
+        for byte in pack(">qq", 10, 50):
+            await slave.stream.send_all(bytes([byte]))
+            await trio.sleep(0.01)
+        assert master.acknowledged_offset == 50
+
+
+async def test_a_silent_slave_is_closed_after_the_housekeeping_time(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b""), SETTINGS)
+    async with serving(master) as connect:
+        slave = await connect()
+        await slave.report(0)
+        begin = trio.current_time()
+        while not await slave.closed():
+            pass
+        assert trio.current_time() - begin == pytest.approx(20.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert master.links == ()
+
+
+async def test_a_slave_that_is_ahead_is_closed_at_its_first_report(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b"abc"), SETTINGS)
+    async with serving(master) as connect:
+        slave = await connect()
+        await slave.report(4)
+        assert await slave.closed()
+        assert master.acknowledged_offset == 0
+
+
+async def test_49_believes_a_first_report_and_closes_at_the_second(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b"abc"), SETTINGS_49)
+    async with serving(master) as connect:
+        slave = await connect()
+        await slave.report(4)
+        assert await slave.frame() == (4, b"")
+        assert master.acknowledged_offset == 4
+        await slave.report(4)
+        assert await slave.closed()
+        assert master.acknowledged_offset == 4
+
+
+async def test_a_negative_report_closes(serving, memory_log, autojump_clock) -> None:
+    async with serving(HaMaster(memory_log(b"abc"), SETTINGS)) as connect:
+        slave = await connect()
+        await slave.report(-2)
+        assert await slave.closed()
+
+
+async def test_below_the_log_there_are_only_heartbeats(serving, memory_log, autojump_clock, caplog) -> None:
+    async with serving(HaMaster(memory_log(b"x" * 10, begin=4096), SETTINGS)) as connect:
+        slave = await connect()
+        await slave.report(77)
+        assert await slave.frame() == (77, b"")
+        await slave.report(77)
+        assert await slave.frame() == (77, b"")
+    assert [record.message for record in caplog.records if "never catch up" in record.message] != []
+
+
+async def test_one_report_releases_all_waiting_sends_that_it_covers(serving, memory_log, autojump_clock) -> None:
+    log = memory_log(b"x" * 30)
+    master = HaMaster(log, SETTINGS)
+    heard: list[tuple[int, bool, float]] = []
+    async with serving(master) as connect:
+        assert not master.slave_ok(30)
+        slave = await connect()
+        assert not master.slave_ok(30), "a connection that has said nothing is no slave"
+        await slave.report(10)
+        await slave.frame()
+        assert master.slave_ok(30)
+        begin = trio.current_time()
+        for end in (30, 20, 10, 40):
+            master.park_until_replicated(
+                end, begin + 3, lambda ok, end=end: heard.append((end, ok, trio.current_time() - begin))
+            )
+        assert heard == [(10, True, 0)]
+        await trio.sleep(1)
+        await slave.report(30)
+        await trio.sleep(1)
+        assert heard[1:] == [(20, True, 1), (30, True, 1)]
+        await trio.sleep(2)
+        assert heard[3:] == [(40, False, 3)]
+        master.park_until_replicated(50, begin + 100, lambda ok: heard.append((50, ok, 0)))
+    assert heard[4:] == [(50, False, 0)], "the end of the service answers everyone"
+
+
+async def test_a_later_deadline_does_not_hide_an_earlier_one(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b""), SETTINGS)
+    heard: list[tuple[str, float]] = []
+    async with serving(master):
+        begin = trio.current_time()
+        master.park_until_replicated(9, begin + 50, lambda ok: heard.append(("late", trio.current_time() - begin)))
+        await trio.sleep(1)
+        master.park_until_replicated(9, begin + 2, lambda ok: heard.append(("early", trio.current_time() - begin)))
+        await trio.sleep(60)
+    assert heard == [("early", 2), ("late", 50)]
+
+
+async def test_the_watermark_falls_with_the_slave_that_held_it(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b"x" * 30), SETTINGS)
+    async with serving(master) as connect:
+        near, far = await connect(), await connect()
+        await near.report(30)
+        await far.report(5)
+        await trio.sleep(0.1)
+        assert master.acknowledged_offset == 30
+        await near.stream.aclose()
+        await trio.sleep(0.1)
+        assert master.acknowledged_offset == 5
+
+
+async def test_a_slave_that_does_not_read_stalls_nobody(serving, memory_log, autojump_clock, line) -> None:
+    log = memory_log(b"x" * 100)
+    master = HaMaster(log, SETTINGS)
+    async with serving(master) as connect:
+        stuck, lively = await connect(), await connect()
+
+        async def never() -> None:
+            await trio.sleep_forever()
+
+        line.accepted(0).send_stream.send_all_hook = never
+        await stuck.report(0)
+        await lively.report(0)
+        assert await lively.frame() == (0, b"x" * 100)
+        log.append(b"y")
+        assert await lively.frame() == (100, b"y")

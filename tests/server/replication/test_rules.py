@@ -1,0 +1,106 @@
+"""Every row of the decision tables of replication."""
+
+import pytest
+
+from triomq_server.replication.rules import (
+    HaSettings,
+    Report,
+    acknowledged,
+    follows,
+    judge_report,
+    slave_is_near,
+    start_offset,
+    stays_in_file,
+)
+
+
+@pytest.mark.parametrize(
+    ("offset", "first", "compat_49", "expected"),
+    [
+        (0, True, False, Report.ACCEPT),
+        (100, True, False, Report.ACCEPT),
+        (101, True, False, Report.AHEAD),
+        (101, True, True, Report.ACCEPT),
+        (101, False, True, Report.AHEAD),
+        (101, False, False, Report.AHEAD),
+        (100, False, True, Report.ACCEPT),
+        (-1, True, True, Report.NEGATIVE),
+        (-1, False, False, Report.NEGATIVE),
+    ],
+)
+def test_report(offset: int, first: bool, compat_49: bool, expected: Report) -> None:
+    assert judge_report(offset, log_max=100, first=first, compat_49=compat_49) is expected
+
+
+@pytest.mark.parametrize(
+    ("reported", "log_min", "log_max", "compat_49", "expected"),
+    [
+        (0, 0, 0, True, 0),
+        (0, 0, 65536 * 2 + 9, True, 65536 * 2),
+        (0, 0, 65536 * 2, True, 65536 * 2),
+        (0, 0, 65536 * 2 + 9, False, 0),
+        (0, 65536, 65536 * 2 + 9, False, 65536),
+        (7, 0, 65536 * 2 + 9, True, 7),
+        (7, 65536, 65536 * 2 + 9, False, 7),
+    ],
+)
+def test_start_of_a_stream(reported: int, log_min: int, log_max: int, compat_49: bool, expected: int) -> None:
+    offset = start_offset(reported, log_min=log_min, log_max=log_max, file_bytes=65536, compat_49=compat_49)
+    assert offset == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "frame", "fits"), [(0, 0, True), (0, 65536, True), (5, 5, True), (5, 0, False), (5, 6, False)]
+)
+def test_frame_must_continue_the_log(own: int, frame: int, fits: bool) -> None:
+    assert follows(own, frame) is fits
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "fits"), [(0, 100, True), (0, 101, False), (250, 50, True), (250, 51, False), (0, -1, False)]
+)
+def test_frame_must_end_in_its_file(offset: int, size: int, fits: bool) -> None:
+    assert stays_in_file(offset, size, 100) is fits
+
+
+@pytest.mark.parametrize(
+    ("live", "before", "compat_49", "expected"),
+    [
+        ([], 0, False, 0),
+        ([None], 9, False, 0),
+        ([None], 9, True, 9),
+        ([5, None, 7], 6, False, 7),
+        ([5], 7, False, 5),
+        ([5], 7, True, 7),
+    ],
+)
+def test_acknowledged(live: list[int | None], before: int, compat_49: bool, expected: int) -> None:
+    assert acknowledged(live, before, compat_49=compat_49) == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "acknowledged_offset", "links", "near"),
+    [(10, 10, 0, False), (10, 10, 1, True), (109, 10, 1, True), (110, 10, 2, False), (5, 10, 1, True)],
+)
+def test_slave_is_near(end: int, acknowledged_offset: int, links: int, near: bool) -> None:
+    verdict = slave_is_near(end, acknowledged_offset=acknowledged_offset, links=links, fall_behind_max_bytes=100)
+    assert verdict is near
+
+
+def test_settings_from_rocketmq_keys() -> None:
+    class Keys:
+        mapped_file_size_commit_log = 1024
+        ha_send_heartbeat_interval = 1500
+        ha_housekeeping_interval = 2500
+        ha_transfer_batch_size = 77
+        ha_slave_fallbehind_max = 88
+
+    settings = HaSettings.from_config(Keys(), compat_49=True)
+    assert settings == HaSettings(
+        file_bytes=1024,
+        heartbeat_s=1.5,
+        housekeeping_s=2.5,
+        batch_bytes=77,
+        fall_behind_max_bytes=88,
+        compat_49=True,
+    )
