@@ -1,0 +1,185 @@
+"""What clients tell the broker about themselves: heartbeats, farewells, who else is in the group, queue locks.
+
+Thin glue between frames and the tables of `clients.py` and `locks.py`; codes 34, 35, 38, 41, 42 and 46 of broker-api.md
+§8 and §11 (upstream: ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NoReturn
+
+import structlog
+import trio
+
+from triomq_protocol.codes import LanguageCode, RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests import (
+    CheckClientConfigBody,
+    ConsumerData,
+    ConsumerIdList,
+    GetConsumerListByGroupRequest,
+    GetConsumerListByGroupResponse,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    NotifyConsumerIdsChangedRequest,
+    UnlockBatchRequestBody,
+    UnregisterClientRequest,
+    UnregisterClientResponse,
+)
+from triomq_server.wire import Handlers, Link
+
+from .clients import ClientChannel, ConsumerGroup
+from .locks import LockTable
+from .service import Broker
+from .topics import RETRY_PREFIX
+
+SCAN_INTERVAL_S = 10.0
+"""How often silent clients are looked for."""
+
+TOPIC_SYS_FLAG_UNIT_SUB = 2
+
+log = structlog.get_logger(__name__)
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    locks = LockTable()
+    handlers.plain[RequestCode.HEART_BEAT] = partial(heartbeat, broker)
+    handlers.plain[RequestCode.UNREGISTER_CLIENT] = partial(unregister, broker)
+    handlers.plain[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = partial(list_consumers, broker)
+    handlers.plain[RequestCode.CHECK_CLIENT_CONFIG] = check_client
+    handlers.plain[RequestCode.LOCK_BATCH_MQ] = partial(lock_queues, broker, locks)
+    handlers.plain[RequestCode.UNLOCK_BATCH_MQ] = partial(unlock_queues, locks)
+
+
+# -- heartbeats
+
+
+def heartbeat(broker: Broker, link: Link, command: Command) -> Command:
+    """34: take in a client's groups; a consumer group new to the broker gets its retry topic."""
+    data = HeartbeatData.decode(command.body)
+    channel = _channel(broker, link, command, data)
+    for consumer in data.consumer_data_set:
+        _take_consumer(broker, consumer, channel)
+    for producer in data.producer_data_set:
+        broker.clients.register_producer(_named(producer.group_name, "producerDataSet.groupName"), channel)
+    return command.answer()
+
+
+def _channel(broker: Broker, link: Link, command: Command, data: HeartbeatData) -> ClientChannel:
+    language = command.language
+    return ClientChannel(
+        link=link,
+        client_id=_named(data.client_id, "clientID"),
+        language=language.name if isinstance(language, LanguageCode) else LanguageCode.OTHER.name,
+        version=command.version,
+        last_update_ms=broker.clock(),
+    )
+
+
+def _named(name: str | None, member: str) -> str:
+    """A name that has to be there, since it becomes a key of the tables."""
+    if not name:
+        raise BodyError("HeartbeatData", f"member {member!r} is missing")
+    return name
+
+
+def _take_consumer(broker: Broker, consumer: ConsumerData, channel: ClientChannel) -> None:
+    name = _named(consumer.group_name, "consumerDataSet.groupName")
+    for subscription in consumer.subscription_data_set:
+        _named(subscription.topic, "subscriptionDataSet.topic")
+    config = broker.groups.find(name)
+    if config is not None:
+        sys_flag = TOPIC_SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0
+        broker.topics.ensure(RETRY_PREFIX + name, config.retry_queue_nums, sys_flag=sys_flag)
+    if broker.clients.register_consumer(consumer, channel):
+        _notify_if_enabled(broker, name)
+
+
+def unregister(broker: Broker, link: Link, command: Command) -> Command:
+    """35: this link leaves the named groups."""
+    header = command.header(UnregisterClientRequest)
+    if header.producer_group:
+        broker.clients.unregister_producer(header.producer_group, link)
+    if header.consumer_group and broker.clients.unregister_consumer(header.consumer_group, link):
+        _notify_if_enabled(broker, header.consumer_group)
+    return command.answer(header=UnregisterClientResponse())
+
+
+def list_consumers(broker: Broker, _link: Link, command: Command) -> Command:
+    """38: the client ids of a group's members."""
+    name = command.header(GetConsumerListByGroupRequest).consumer_group
+    group = broker.clients.consumers.get(name)
+    if group is None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+    body = ConsumerIdList(consumer_id_list=group.client_ids()).encode()
+    return command.answer(header=GetConsumerListByGroupResponse(), body=body)
+
+
+def check_client(_link: Link, command: Command) -> Command:
+    """46: whether the broker could serve a subscription; tags always, SQL92 never (it has no such filter)."""
+    if not command.body:
+        return command.answer()
+    subscription = CheckClientConfigBody.decode(command.body).subscription_data
+    if subscription is None or subscription.expression_type in {None, "", "TAG"}:
+        return command.answer()
+    remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+    return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+
+
+# -- news to the group
+
+
+def notify_group(broker: Broker, group: ConsumerGroup) -> None:
+    """40: tell every member that the group has changed, so that it rebalances now."""
+    if not broker.config.notify_consumer_ids_changed_enable:
+        return
+    header = NotifyConsumerIdsChangedRequest(consumer_group=group.name)
+    for link in list(group.channels):
+        link.notify(
+            Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True, language=LanguageCode.JAVA)
+        )
+
+
+def _notify_if_enabled(broker: Broker, name: str) -> None:
+    """Notify what is left of a group unless its own configuration says no."""
+    group, config = broker.clients.consumers.get(name), broker.groups.get(name)
+    if group is not None and (config is None or config.notify_consumer_ids_changed_enable):
+        notify_group(broker, group)
+
+
+def link_closed(broker: Broker, link: Link) -> None:
+    """A link has ended, however: its clients are gone, and their groups' other members hear of it."""
+    for name in broker.clients.drop_link(link):
+        notify_group(broker, broker.clients.consumers[name])
+
+
+async def watch_clients(broker: Broker) -> NoReturn:
+    """Every ten seconds, forget clients without heartbeats and close their links."""
+    while True:
+        await trio.sleep(SCAN_INTERVAL_S)
+        for link in broker.clients.expire(broker.clock()):
+            log.warning("client_expired", peer=link.peer)
+            link.close()
+
+
+# -- queue locks
+
+
+def lock_queues(broker: Broker, locks: LockTable, _link: Link, command: Command) -> Command:
+    """41: lock queues for one client of an orderly consumer group."""
+    body = LockBatchRequestBody.decode(command.body)
+    now_ms = broker.clock()
+    locks.drop_expired(now_ms)
+    granted = locks.lock(body.consumer_group or "", body.client_id or "", body.mq_set, now_ms)
+    return command.answer(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
+
+
+def unlock_queues(locks: LockTable, _link: Link, command: Command) -> Command:
+    """42: release the queues which this client holds."""
+    body = UnlockBatchRequestBody.decode(command.body)
+    locks.unlock(body.consumer_group or "", body.client_id or "", body.mq_set)
+    return command.answer()
