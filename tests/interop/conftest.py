@@ -1,0 +1,285 @@
+"""Real Java 4.9.7 servers and clients beside ours.
+
+Every test of this ring is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
+cannot be had. Servers live for the whole session unless a test needs to stop one; names of topics keep tests apart.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+
+from triomq_benchmarks.java import Java, JavaUnavailableError, find_java, prepare_home
+from triomq_benchmarks.processes import Driver, DriverError
+from triomq_benchmarks.targets import Kind, Server, Target, broker, namesrv
+
+T = TypeVar("T")
+HERE = Path(__file__).parent
+CALL_LIMIT_S = 60
+
+# Small files: several are filled by a test, and a started broker does not reserve gigabytes.
+SMALL_STORE = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20_000,
+    "maxHashSlotNum": 5000,
+    "maxIndexNum": 20_000,
+    "flushConsumerOffsetInterval": 500,
+    "maxMessageSize": 1 << 22,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+            item.add_marker(pytest.mark.slow)
+
+
+@attrs.frozen
+class Sample:
+    """A message to be sent by either side, and what must come back."""
+
+    body: bytes
+    tags: str | None = None
+    keys: str | None = None
+    flag: int = 0
+    properties: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+
+    def for_java(self) -> dict[str, object]:
+        fields: dict[str, object] = {"body": base64.b64encode(self.body).decode(), "flag": self.flag}
+        if self.tags is not None:
+            fields["tags"] = self.tags
+        if self.keys is not None:
+            fields["keys"] = self.keys
+        fields["properties"] = dict(self.properties)
+        return fields
+
+
+def samples(count: int, seed: int = 7, largest_bytes: int = 1500) -> list[Sample]:
+    """`count` different messages, the same for the same seed; two tags, a key each, some with user properties."""
+    chance = random.Random(seed)
+    return [
+        Sample(
+            body=b"%d:" % index + chance.randbytes(chance.randrange(1, largest_bytes)),
+            tags="AB"[index % 2],
+            keys=f"key-{seed}-{index}",
+            flag=index,
+            properties={"colour": "grün", "number": str(index)} if index % 3 == 0 else {},
+        )
+        for index in range(count)
+    ]
+
+
+@attrs.frozen
+class Seen:
+    """A message as a Java client sees it."""
+
+    body: bytes
+    tags: str | None
+    keys: str | None
+    flag: int
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_host: str
+    store_host: str
+    properties: Mapping[str, str]
+
+    def sample(self) -> Sample:
+        own = {name: value for name, value in self.properties.items() if name in {"colour", "number"}}
+        return Sample(self.body, self.tags, self.keys, self.flag, own)
+
+
+def _seen(message: Mapping[str, Any]) -> Seen:
+    return Seen(
+        body=base64.b64decode(message["body"]),
+        tags=message.get("tags"),
+        keys=message.get("keys"),
+        flag=message["flag"],
+        msg_id=message["msgId"],
+        queue_id=message["queueId"],
+        queue_offset=message["queueOffset"],
+        physical_offset=message["commitLogOffset"],
+        sys_flag=message["sysFlag"],
+        born_host=message["bornHost"],
+        store_host=message["storeHost"],
+        properties=message["properties"],
+    )
+
+
+def eventually(ask: Callable[[], T], good: Callable[[T], bool], limit_s: float = 15.0) -> T:
+    """Ask until the answer is good; past the limit, the last answer or error is the caller's to judge."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            answer = ask()
+        except DriverError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            if good(answer) or time.monotonic() > deadline:
+                return answer
+        time.sleep(0.1)
+
+
+class JavaClient:
+    """The real client and admin tool in one JVM; every call has a limit."""
+
+    eventually = staticmethod(eventually)
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def _call(self, op: str, servers: str, **fields: object) -> dict[str, Any]:
+        return self.driver.call({"op": op, "nameServers": servers, **fields}, CALL_LIMIT_S)
+
+    def send(self, servers: str, topic: str, messages: Sequence[Sample], mode: str = "sync") -> list[dict[str, Any]]:
+        found = self._call("send", servers, topic=topic, mode=mode, messages=[one.for_java() for one in messages])
+        return list(found["results"])
+
+    def pull(self, servers: str, topic: str, tags: str = "*", group: str = "java_consumer") -> list[Seen]:
+        return [_seen(one) for one in self._call("pull", servers, topic=topic, tags=tags, group=group)["messages"]]
+
+    def pull_all(self, servers: str, topic: str, count: int) -> list[Seen]:
+        """Pull until `count` messages are there: one-way sends, new topics and the queues come a moment later."""
+        return eventually(lambda: self.pull(servers, topic), lambda seen: len(seen) >= count)
+
+    def query(self, servers: str, topic: str, key: str, maximum: int = 32) -> list[Seen]:
+        return [_seen(one) for one in self._call("query", servers, topic=topic, key=key, max=maximum)["messages"]]
+
+    def query_until_found(self, servers: str, topic: str, key: str) -> list[Seen]:
+        """Query until something is found: the index follows the log."""
+        return eventually(lambda: self.query(servers, topic, key), lambda seen: len(seen) > 0)
+
+    def view(self, servers: str, topic: str, message_id: str) -> Seen:
+        return _seen(self._call("view", servers, topic=topic, id=message_id)["messages"][0])
+
+    def offsets(self, servers: str, topic: str, time_ms: int, group: str = "java_consumer") -> list[dict[str, Any]]:
+        return list(self._call("offsets", servers, topic=topic, time=time_ms, group=group)["queues"])
+
+    def commit(self, servers: str, topic: str, offset: int, group: str) -> None:
+        self._call("commit", servers, topic=topic, offset=offset, group=group)
+
+    def admin(self, servers: str, *arguments: str) -> str:
+        """One mqadmin command line, and what it printed."""
+        line = [*arguments, "-n", servers]
+        return str(self.driver.call({"op": "admin", "arguments": line}, CALL_LIMIT_S)["output"])
+
+    def close(self, servers: str) -> None:
+        """End the clients of servers that are about to go."""
+        self._call("close", servers)
+
+
+@pytest.fixture(scope="session")
+def java() -> Java:
+    try:
+        return find_java()
+    except JavaUnavailableError as error:
+        pytest.skip(f"no RocketMQ 4.9.7 here: {error}")
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("interop")
+
+
+def _java_client(java: Java, home: Path, serialization: str) -> Driver:
+    classes = java.compile(sorted((HERE / "java").glob("*.java")))
+    argv = java.command(
+        "InteropClient",
+        home=prepare_home(home),
+        classes=classes,
+        properties={"rocketmq.serialize.type": serialization},
+    )
+    return Driver(f"Java client ({serialization})", argv, home / "client.out")
+
+
+@pytest.fixture(scope="session")
+def java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
+    """The Java client with JSON headers, its default."""
+    with _java_client(java, scratch / "client-json", "JSON") as driver:
+        yield JavaClient(driver)
+
+
+@pytest.fixture(scope="session")
+def binary_java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
+    """The Java client with headers in RocketMQ's binary form."""
+    with _java_client(java, scratch / "client-binary", "ROCKETMQ") as driver:
+        yield JavaClient(driver)
+
+
+class Servers:
+    """Starts servers of either kind below a folder, with stores of small files."""
+
+    def __init__(self, java: Java, scratch: Path) -> None:
+        self.scratch = scratch
+        self._namesrv = partial(namesrv, java=java)
+        self._broker = partial(broker, java=java)
+
+    def namesrv(self, kind: Kind, name: str, **keywords: Any) -> AbstractContextManager[Server]:
+        return self._namesrv(kind, self.scratch / name, **keywords)
+
+    def broker(
+        self, kind: Kind, name: str, name_servers: str, settings: Mapping[str, object] | None = None
+    ) -> AbstractContextManager[Server]:
+        return self._broker(kind, self.scratch / name, name_servers, settings={**SMALL_STORE, **(settings or {})})
+
+
+@pytest.fixture(scope="session")
+def servers(java: Java, scratch: Path) -> Servers:
+    return Servers(java, scratch)
+
+
+def _target(servers: Servers, kind: Kind, stack: ExitStack) -> Target:
+    names = stack.enter_context(servers.namesrv(kind, f"{kind}-namesrv"))
+    serving = stack.enter_context(servers.broker(kind, f"{kind}-broker", names.address))
+    return Target(kind, names, serving)
+
+
+@pytest.fixture(scope="session")
+def ours(servers: Servers) -> Iterator[Target]:
+    """Our name server and our broker."""
+    with ExitStack() as stack:
+        yield _target(servers, Kind.OURS, stack)
+
+
+@pytest.fixture(scope="session")
+def javas(servers: Servers) -> Iterator[Target]:
+    """The real name server and the real broker."""
+    with ExitStack() as stack:
+        yield _target(servers, Kind.JAVA, stack)
+
+
+@pytest.fixture(params=[Kind.OURS, Kind.JAVA])
+def either(request: pytest.FixtureRequest) -> Target:
+    """A cluster of either kind: what holds on ours must hold on the real one, or the test itself is wrong."""
+    return request.getfixturevalue("ours" if request.param is Kind.OURS else "javas")  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name of the test's own."""
+    plain = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return f"T-{plain}"[:100].rstrip("-")
+
+
+@pytest.fixture(scope="session")
+def make_samples() -> Any:
+    """The function that makes messages; folders of tests import nothing from each other."""
+    return samples
+
+
+@pytest.fixture(scope="session")
+def make_sample() -> type[Sample]:
+    return Sample

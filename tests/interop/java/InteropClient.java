@@ -1,0 +1,325 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.QueryResult;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * The real client and the real admin tool in one process: one JSON object per line in, one per line out.
+ *
+ * <p>Bodies travel as base64. Names of fields are those of the Java getters.
+ */
+public final class InteropClient {
+    private static final int TIMEOUT_MS = 5000;
+    private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
+    private static final Map<String, DefaultMQPullConsumer> CONSUMERS = new ConcurrentHashMap<>();
+
+    private InteropClient() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        PrintStream answers = new PrintStream(System.out, false, "UTF-8");
+        System.setOut(System.err);
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        String line;
+        while ((line = commands.readLine()) != null) {
+            JSONObject answer;
+            try {
+                answer = run(JSON.parseObject(line));
+            } catch (Throwable error) {
+                error.printStackTrace();
+                answer = new JSONObject();
+                answer.put("error", error.toString());
+            }
+            answers.println(answer.toJSONString());
+            answers.flush();
+        }
+        System.exit(0);
+    }
+
+    private static JSONObject run(JSONObject command) throws Exception {
+        switch (command.getString("op")) {
+            case "send":
+                return send(command);
+            case "pull":
+                return pull(command);
+            case "offsets":
+                return offsets(command);
+            case "commit":
+                return commit(command);
+            case "query":
+                return query(command);
+            case "view":
+                return found(List.of(consumer(command).viewMessage(command.getString("topic"), command.getString("id"))));
+            case "admin":
+                return admin(command);
+            case "close":
+                return close(command);
+            default:
+                throw new IllegalArgumentException("unknown op " + command.getString("op"));
+        }
+    }
+
+    private static DefaultMQProducer producer(JSONObject command) throws Exception {
+        String nameServers = command.getString("nameServers");
+        DefaultMQProducer producer = PRODUCERS.get(nameServers);
+        if (producer == null) {
+            producer = new DefaultMQProducer("java_producer");
+            producer.setNamesrvAddr(nameServers);
+            producer.setInstanceName("producer-" + nameServers.hashCode());
+            producer.setSendMsgTimeout(TIMEOUT_MS);
+            producer.start();
+            PRODUCERS.put(nameServers, producer);
+        }
+        return producer;
+    }
+
+    private static DefaultMQPullConsumer consumer(JSONObject command) throws Exception {
+        String group = command.containsKey("group") ? command.getString("group") : "java_consumer";
+        String key = command.getString("nameServers") + "#" + group;
+        DefaultMQPullConsumer consumer = CONSUMERS.get(key);
+        if (consumer == null) {
+            consumer = new DefaultMQPullConsumer(group);
+            consumer.setNamesrvAddr(command.getString("nameServers"));
+            consumer.setInstanceName("consumer-" + key.hashCode());
+            consumer.start();
+            CONSUMERS.put(key, consumer);
+        }
+        return consumer;
+    }
+
+    /** Ends the clients of these name servers, so that they do not go on asking servers that are gone. */
+    private static JSONObject close(JSONObject command) {
+        String nameServers = command.getString("nameServers");
+        DefaultMQProducer producer = PRODUCERS.remove(nameServers);
+        if (producer != null) {
+            producer.shutdown();
+        }
+        for (String key : List.copyOf(CONSUMERS.keySet())) {
+            if (key.startsWith(nameServers + "#")) {
+                CONSUMERS.remove(key).shutdown();
+            }
+        }
+        return new JSONObject();
+    }
+
+    private static Message message(String topic, JSONObject from) {
+        Message message = new Message(topic, Base64.getDecoder().decode(from.getString("body")));
+        if (from.containsKey("tags")) {
+            message.setTags(from.getString("tags"));
+        }
+        if (from.containsKey("keys")) {
+            message.setKeys(from.getString("keys"));
+        }
+        if (from.containsKey("flag")) {
+            message.setFlag(from.getIntValue("flag"));
+        }
+        JSONObject properties = from.getJSONObject("properties");
+        if (properties != null) {
+            for (String name : properties.keySet()) {
+                message.putUserProperty(name, properties.getString(name));
+            }
+        }
+        return message;
+    }
+
+    private static JSONObject send(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        List<Message> messages = new ArrayList<>();
+        for (Object from : command.getJSONArray("messages")) {
+            messages.add(message(command.getString("topic"), (JSONObject) from));
+        }
+        JSONArray results = new JSONArray();
+        switch (command.getString("mode")) {
+            case "sync":
+                for (Message message : messages) {
+                    results.add(result(producer.send(message)));
+                }
+                break;
+            case "async":
+                sendAsync(producer, messages, results);
+                break;
+            case "oneway":
+                for (Message message : messages) {
+                    producer.sendOneway(message);
+                }
+                break;
+            case "batch":
+                results.add(result(producer.send(messages)));
+                break;
+            default:
+                throw new IllegalArgumentException(command.getString("mode"));
+        }
+        JSONObject answer = new JSONObject();
+        answer.put("results", results);
+        return answer;
+    }
+
+    private static void sendAsync(DefaultMQProducer producer, List<Message> messages, JSONArray results) throws Exception {
+        CountDownLatch waiting = new CountDownLatch(messages.size());
+        List<String> failures = new ArrayList<>();
+        for (Message message : messages) {
+            producer.send(message, new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    synchronized (results) {
+                        results.add(result(result));
+                    }
+                    waiting.countDown();
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    synchronized (failures) {
+                        failures.add(error.toString());
+                    }
+                    waiting.countDown();
+                }
+            });
+        }
+        if (!waiting.await(30, TimeUnit.SECONDS) || !failures.isEmpty()) {
+            throw new IllegalStateException("async sends failed or unanswered: " + failures);
+        }
+    }
+
+    private static JSONObject result(SendResult result) {
+        JSONObject answer = new JSONObject();
+        answer.put("status", result.getSendStatus().name());
+        answer.put("msgId", result.getMsgId());
+        answer.put("offsetMsgId", result.getOffsetMsgId());
+        answer.put("brokerName", result.getMessageQueue().getBrokerName());
+        answer.put("queueId", result.getMessageQueue().getQueueId());
+        answer.put("queueOffset", result.getQueueOffset());
+        return answer;
+    }
+
+    /** All messages of a topic that match, queue by queue, from the smallest offset to the end. */
+    private static JSONObject pull(JSONObject command) throws Exception {
+        DefaultMQPullConsumer consumer = consumer(command);
+        String tags = command.containsKey("tags") ? command.getString("tags") : "*";
+        List<MessageExt> all = new ArrayList<>();
+        for (MessageQueue queue : queues(consumer, command)) {
+            long offset = consumer.minOffset(queue);
+            while (true) {
+                PullResult result = consumer.pull(queue, tags, offset, 32);
+                offset = result.getNextBeginOffset();
+                if (result.getPullStatus() == PullStatus.FOUND) {
+                    all.addAll(result.getMsgFoundList());
+                } else if (result.getPullStatus() == PullStatus.NO_NEW_MSG) {
+                    break;
+                }
+            }
+        }
+        return found(all);
+    }
+
+    private static TreeSet<MessageQueue> queues(DefaultMQPullConsumer consumer, JSONObject command) throws Exception {
+        return new TreeSet<>(consumer.fetchSubscribeMessageQueues(command.getString("topic")));
+    }
+
+    private static JSONObject found(List<MessageExt> messages) {
+        JSONArray list = new JSONArray();
+        for (MessageExt message : messages) {
+            JSONObject one = new JSONObject();
+            one.put("body", Base64.getEncoder().encodeToString(message.getBody()));
+            one.put("tags", message.getTags());
+            one.put("keys", message.getKeys());
+            one.put("flag", message.getFlag());
+            one.put("sysFlag", message.getSysFlag());
+            one.put("msgId", message.getMsgId());
+            one.put("brokerName", message.getBrokerName());
+            one.put("queueId", message.getQueueId());
+            one.put("queueOffset", message.getQueueOffset());
+            one.put("commitLogOffset", message.getCommitLogOffset());
+            one.put("storeSize", message.getStoreSize());
+            one.put("bodyCRC", message.getBodyCRC());
+            one.put("bornTimestamp", message.getBornTimestamp());
+            one.put("storeTimestamp", message.getStoreTimestamp());
+            one.put("bornHost", message.getBornHostString());
+            one.put("storeHost", String.valueOf(message.getStoreHost()));
+            one.put("reconsumeTimes", message.getReconsumeTimes());
+            one.put("properties", new TreeMap<>(message.getProperties()));
+            list.add(one);
+        }
+        JSONObject answer = new JSONObject();
+        answer.put("messages", list);
+        return answer;
+    }
+
+    private static JSONObject offsets(JSONObject command) throws Exception {
+        DefaultMQPullConsumer consumer = consumer(command);
+        JSONArray list = new JSONArray();
+        for (MessageQueue queue : queues(consumer, command)) {
+            JSONObject one = new JSONObject();
+            one.put("queueId", queue.getQueueId());
+            one.put("brokerName", queue.getBrokerName());
+            one.put("min", consumer.minOffset(queue));
+            one.put("max", consumer.maxOffset(queue));
+            one.put("earliest", consumer.earliestMsgStoreTime(queue));
+            one.put("committed", consumer.fetchConsumeOffset(queue, true));
+            if (command.containsKey("time")) {
+                one.put("byTime", consumer.searchOffset(queue, command.getLongValue("time")));
+            }
+            list.add(one);
+        }
+        JSONObject answer = new JSONObject();
+        answer.put("queues", list);
+        return answer;
+    }
+
+    private static JSONObject commit(JSONObject command) throws Exception {
+        DefaultMQPullConsumer consumer = consumer(command);
+        for (MessageQueue queue : queues(consumer, command)) {
+            consumer.getDefaultMQPullConsumerImpl().updateConsumeOffset(queue, command.getLongValue("offset"));
+        }
+        consumer.getDefaultMQPullConsumerImpl().persistConsumerOffset();
+        consumer.getOffsetStore().persistAll(queues(consumer, command));
+        return new JSONObject();
+    }
+
+    private static JSONObject query(JSONObject command) throws Exception {
+        QueryResult result = consumer(command).queryMessage(
+            command.getString("topic"), command.getString("key"), command.getIntValue("max"), 0, Long.MAX_VALUE);
+        return found(result.getMessageList());
+    }
+
+    /** Runs one mqadmin command line in this process and returns what it printed. */
+    private static JSONObject admin(JSONObject command) throws Exception {
+        List<String> arguments = command.getJSONArray("arguments").toJavaList(String.class);
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream before = System.out;
+        System.setOut(new PrintStream(printed, true, "UTF-8"));
+        try {
+            MQAdminStartup.main0(arguments.toArray(new String[0]), null);
+        } finally {
+            System.out.flush();
+            System.setOut(before);
+        }
+        JSONObject answer = new JSONObject();
+        answer.put("output", printed.toString("UTF-8"));
+        return answer;
+    }
+}
