@@ -191,7 +191,7 @@ class BrokerStats:
         self.gets_found = 0
         """Pulls answered with messages."""
         self.gets_missed = 0
-        """Pulls that found nothing; the pull path adds to it."""
+        """Pulls that found nothing."""
         self._cluster_name = cluster_name
         self._puts: dict[str, Counter] = {}
         self._queue_puts: dict[tuple[str, int], Counter] = {}
@@ -254,6 +254,10 @@ class BrokerStats:
         counter.latency_ms += latency_ms
         counter.calls += 1
         self.gets_found += 1
+
+    def count_miss(self) -> None:
+        """One pull found nothing."""
+        self.gets_missed += 1
 
     def count_send_back(self, topic: str, group: str) -> None:
         """A consumer gave one message back for a later attempt."""
