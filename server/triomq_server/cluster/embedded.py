@@ -1,0 +1,172 @@
+"""A real cluster inside the caller's process and event loop: real sockets, real files, no child processes.
+
+For users' tests: it is there within milliseconds, and its nodes can be stopped and started one by one.
+"""
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import trio
+
+from triomq_server.cluster.nodes import run_node
+from triomq_server.cluster.plan import ClusterPlan, NodePlan, plan_cluster
+
+
+class Node:
+    """One name server or broker of an embedded cluster."""
+
+    def __init__(self, plan: NodePlan, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._scope: trio.CancelScope | None = None
+        self._ended = trio.Event()
+        self.plan = plan
+        """Its name, address, directory and properties."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the cluster: ``namesrv-0``, ``broker-a``, ``broker-a-s``."""
+        return self.plan.name
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that clients use; the same after every start."""
+        return self.plan.address
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._scope is not None
+
+    async def start(self) -> None:
+        """Start, on the same directory and port as before; returns when it serves. Nothing happens if it runs already."""
+        if self._scope is None:
+            await self._nursery.start(self._run)
+
+    async def stop(self) -> None:
+        """Stop in order, and return when its ports and files are free. Nothing happens if it does not run."""
+        if self._scope is not None:
+            self._scope.cancel()
+            await self._ended.wait()
+
+    async def restart(self) -> None:
+        """Stop and start."""
+        await self.stop()
+        await self.start()
+
+    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+        try:
+            with self._scope:
+                await run_node(self.plan, task_status=task_status)
+        finally:
+            self._scope = None
+            self._ended.set()
+
+
+class Cluster:
+    """A running embedded cluster; made by `open_cluster`."""
+
+    def __init__(self, plan: ClusterPlan, nursery: trio.Nursery) -> None:
+        self.plan = plan
+        self.nodes = {node.name: Node(node, nursery) for node in plan.nodes}
+        """All nodes by name, in starting order."""
+
+    @property
+    def name_servers(self) -> str:
+        """What a client is opened with: ``host:port;host:port``."""
+        return self.plan.name_servers
+
+    @property
+    def directory(self) -> Path:
+        """Where every node has a folder named like itself."""
+        return self.plan.directory
+
+    def __getitem__(self, name: str) -> Node:
+        """The node called `name`; KeyError if there is none."""
+        return self.nodes[name]
+
+    async def start(self) -> None:
+        """Start every node that does not run, in the order in which they need each other."""
+        for stage in self.plan.stages():
+            async with trio.open_nursery() as nursery:
+                for node in stage:
+                    nursery.start_soon(self.nodes[node.name].start)
+
+    async def stop(self) -> None:
+        """Stop every node, those first that need the others."""
+        for stage in reversed(self.plan.stages()):
+            async with trio.open_nursery() as nursery:
+                for node in stage:
+                    nursery.start_soon(self.nodes[node.name].stop)
+
+
+@asynccontextmanager
+async def open_cluster(
+    *,
+    masters: int = 1,
+    slaves: int = 1,
+    name_servers: int = 1,
+    directory: str | Path | None = None,
+    sync_replication: bool = False,
+    sync_flush: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> AsyncIterator[Cluster]:
+    """Run a cluster on free loopback ports for as long as the block lasts.
+
+    ::
+
+        async with open_cluster() as cluster:
+            async with triomq.open_client(cluster.name_servers) as client:
+                ...
+
+    Args:
+      masters: broker sets (``broker-a``, ``broker-b``, ...).
+      slaves: slaves of each master (``broker-a-s``, ``broker-a-s2``, ...).
+      name_servers: name servers; every broker registers at all of them.
+      directory: keeps the files; a temporary directory, removed at the end, if absent.
+      sync_replication: masters answer a send when a slave has it.
+      sync_flush: brokers answer a send when the disk has it.
+      settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``.
+
+    Raises:
+      OSError: no free ports, or the disk says no.
+      ValueError: counts that make no cluster.
+    """
+    with _directory(directory) as home:
+        plan = plan_cluster(
+            home,
+            masters=masters,
+            slaves=slaves,
+            name_servers=name_servers,
+            sync_replication=sync_replication,
+            sync_flush=sync_flush,
+            settings=settings,
+        )
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(plan, nursery)
+            try:
+                await cluster.start()
+                yield cluster
+            except Exception as error:  # noqa: BLE001 -- raised below, as it is, once the nodes have ended
+                failure = error
+            with trio.CancelScope(shield=True):
+                await cluster.stop()
+        if failure is not None:
+            raise failure
+
+
+@contextmanager
+def _directory(given: str | Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield Path(given)
+        return
+    home = Path(tempfile.mkdtemp(prefix="triomq-"))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,60 @@
+"""Why a server could not start or go on, in one line that names the cause and the cure.
+
+Anything not listed here is a defect and keeps its traceback.
+"""
+
+import errno
+from collections.abc import Iterator, Mapping
+
+from triomq_server.config import ConfigError, PropertiesError
+from triomq_server.store import ConfigFileDamaged, StoreDamaged, StoreLocked
+
+_CURES = {
+    errno.EADDRINUSE: "another program listens on that port; stop it, or set another listenPort (--port)",
+    errno.EADDRNOTAVAIL: "this machine has no such address; set brokerIP1 or bindAddress to one that it has",
+    errno.EACCES: "this user may not do that; ports below 1024 and other users' directories are closed",
+    errno.EPERM: "this user may not do that",
+    errno.ENOSPC: "the disk is full; make room, or set storePathRootDir (--store) to a directory on another one",
+    errno.EROFS: "the file system is read-only; set storePathRootDir (--store) to a directory on another one",
+}
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The plain errors inside any number of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def explain(error: BaseException, settings: Mapping[str, str]) -> str | None:
+    """One line for an error that an operator can do something about; None if any part of it is a defect.
+
+    Args:
+      error: what ended the server, perhaps a group.
+      settings: its RocketMQ keys, to name ports and directories.
+    """
+    lines = [_explain_one(leaf, settings) for leaf in leaves(error)]
+    known = [line for line in lines if line is not None]
+    if len(known) < len(lines) or not known:
+        return None
+    return "; ".join(dict.fromkeys(known))
+
+
+def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | None:
+    if isinstance(error, ConfigError | PropertiesError):
+        return f"bad configuration: {error}"
+    if isinstance(error, StoreLocked | StoreDamaged | ConfigFileDamaged):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _CURES:
+        where = error.filename or _ports(settings) if error.errno != errno.ENOSPC else settings.get("storePathRootDir")
+        return f"{error.strerror or error} ({where}): {_CURES[error.errno]}"
+    return None
+
+
+def _ports(settings: Mapping[str, str]) -> str:
+    port = settings.get("listenPort", "?")
+    if "brokerName" in settings and port.isdecimal() and port != "0":
+        return f"port {port} or its neighbours {int(port) - 2} and {int(port) + 1}"
+    return f"port {port}"

@@ -1,0 +1,183 @@
+"""What a cluster on one machine consists of: its nodes with their names, ports and RocketMQ properties, worked out before anything starts.
+
+Names follow RocketMQ's samples: ``broker-a`` is a master, ``broker-a-s`` its slave, ``broker-b`` the next master.
+"""
+
+import random
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from string import ascii_lowercase
+
+import attrs
+
+NAMESRV = "namesrv"
+BROKER = "broker"
+
+HOST = "127.0.0.1"
+
+_PORTS = range(15_000, 32_000)
+"""Below Linux' range for outgoing connections, so that none of those takes a port between choosing and binding it."""
+
+_LOG_FILE_BYTES = 64 * 1024 * 1024
+"""Log files of a cluster for trying things out: RocketMQ's 1 GiB is for machines that do nothing else."""
+
+
+@attrs.frozen
+class NodePlan:
+    """One node to be started.
+
+    Attributes:
+      name: unique in the cluster: ``namesrv-0``, ``broker-a``, ``broker-a-s``.
+      kind: ``namesrv`` or ``broker``.
+      address: ``host:port`` that clients use.
+      properties: its configuration, RocketMQ's keys.
+      directory: where its files are.
+    """
+
+    name: str
+    kind: str
+    address: str
+    properties: Mapping[str, str]
+    directory: Path
+
+    @property
+    def role(self) -> str:
+        """``namesrv``, ``master`` or ``slave``."""
+        if self.kind == NAMESRV:
+            return NAMESRV
+        return "slave" if self.properties["brokerRole"] == "SLAVE" else "master"
+
+
+@attrs.frozen
+class ClusterPlan:
+    """All nodes of a cluster, in the order in which they start: name servers, masters, slaves."""
+
+    directory: Path
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def name_servers(self) -> str:
+        """The name servers' addresses as clients take them: ``host:port;host:port``."""
+        return ";".join(node.address for node in self.nodes if node.kind == NAMESRV)
+
+    def stages(self) -> list[list[NodePlan]]:
+        """Nodes that may start together, in the order in which they need each other.
+
+        A slave that registered before its master would learn the master's address only at its next registration.
+        """
+        groups = ([node for node in self.nodes if node.role == role] for role in (NAMESRV, "master", "slave"))
+        return [group for group in groups if group]
+
+
+def plan_cluster(
+    directory: Path,
+    *,
+    masters: int = 1,
+    slaves: int = 1,
+    name_servers: int = 1,
+    sync_replication: bool = False,
+    sync_flush: bool = False,
+    settings: Mapping[str, str] | None = None,
+    ports: list[int] | None = None,
+) -> ClusterPlan:
+    """Lay out a cluster.
+
+    Args:
+      directory: where each node gets a folder of its own.
+      masters: broker sets, at most 26.
+      slaves: slaves of each master.
+      name_servers: name servers; every broker registers at all of them.
+      sync_replication: masters wait for a slave (``SYNC_MASTER``).
+      sync_flush: brokers answer when the disk has the message (``SYNC_FLUSH``).
+      settings: RocketMQ keys for every broker, over what is worked out here.
+      ports: first ports of the nodes in starting order, a broker's HA port is the next one; free ones are looked for if absent.
+
+    Raises:
+      ValueError: a count that makes no cluster.
+      OSError: no free ports.
+    """
+    if not (1 <= masters <= len(ascii_lowercase) and slaves >= 0 and name_servers >= 1):
+        raise ValueError("a cluster has 1 to 26 masters, 0 or more slaves for each, and at least one name server")
+    if ports is None:
+        ports = free_ports(name_servers + masters * (1 + slaves))
+    addresses = [f"{HOST}:{port}" for port in ports[:name_servers]]
+    nodes = [_namesrv(directory, index, address) for index, address in enumerate(addresses)]
+    common = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerIP1": HOST,
+        "brokerIP2": HOST,
+        "namesrvAddr": ";".join(addresses),
+        "flushDiskType": "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH",
+        "mappedFileSizeCommitLog": str(_LOG_FILE_BYTES),
+        # Such clusters share a disk with everything else: only a really full one may stop them.
+        "diskMaxUsedSpaceRatio": "95",
+    }
+    master_role = "SYNC_MASTER" if sync_replication else "ASYNC_MASTER"
+    sets = [f"broker-{letter}" for letter in ascii_lowercase[:masters]]
+    left = iter(ports[name_servers:])
+    for broker_id in range(1 + slaves):
+        for broker_name in sets:
+            own = {
+                "brokerName": broker_name,
+                "brokerId": str(broker_id),
+                "brokerRole": "SLAVE" if broker_id else master_role,
+            }
+            nodes.append(_broker(directory, next(left), common | own, settings or {}))
+    return ClusterPlan(directory, tuple(nodes))
+
+
+def _namesrv(directory: Path, index: int, address: str) -> NodePlan:
+    name = f"{NAMESRV}-{index}"
+    home = directory / name
+    properties = {
+        "listenPort": address.rpartition(":")[2],
+        "kvConfigPath": str(home / "kvConfig.json"),
+        "configStorePath": str(home / "namesrv.properties"),
+    }
+    return NodePlan(name, NAMESRV, address, properties, home)
+
+
+def _broker(directory: Path, port: int, own: Mapping[str, str], settings: Mapping[str, str]) -> NodePlan:
+    broker_id = int(own["brokerId"])
+    name = own["brokerName"] + ("" if not broker_id else "-s" if broker_id == 1 else f"-s{broker_id}")
+    home = directory / name
+    properties = {**own, "listenPort": str(port), "storePathRootDir": str(home), **settings}
+    return NodePlan(name, BROKER, f"{HOST}:{properties['listenPort']}", properties, home)
+
+
+def free_ports(count: int, *, seed: int | None = None) -> list[int]:
+    """Ports on the loopback address of which each, the next one and the one two below are free now.
+
+    RocketMQ's brokers use three ports with these distances.
+
+    Raises:
+      OSError: there are not that many.
+    """
+    candidates = list(_PORTS[::_WIDTH])
+    random.Random(seed).shuffle(candidates)
+    found: list[int] = []
+    for port in candidates:
+        if len(found) == count:
+            break
+        with ExitStack() as probes:
+            try:
+                for near in (port - 2, port, port + 1):
+                    _probe(probes, near)
+            except OSError:
+                continue
+            found.append(port)
+    if len(found) < count:
+        raise OSError(f"no {count} free ports between {_PORTS.start} and {_PORTS.stop}")
+    return found
+
+
+_WIDTH = 4
+"""Distance between the first ports of two nodes: the three that a broker uses, and a gap."""
+
+
+def _probe(probes: ExitStack, port: int) -> None:
+    probe = probes.enter_context(socket.socket())
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind((HOST, port))

@@ -1,0 +1,320 @@
+"""A cluster of processes: one per node, forked from a parent that has imported everything once.
+
+The parent runs no event loop; it starts the nodes, waits for signals and commands, and reports who ended. A node can be
+killed like any process, and started again. Nodes end when the parent does, however it ends: they hold the reading end of
+a pipe that only the parent can write to. The events are plain dictionaries, for people or for `--json`.
+"""
+
+import gc
+import json
+import logging
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import attrs
+
+from triomq_server.cluster.plan import ClusterPlan, NodePlan
+
+Event = dict[str, object]
+
+_GRACE_S = 15.0
+"""How long an orderly stop may take before the process is killed."""
+
+
+class StartError(Exception):
+    """A node could not start; the text says which and why."""
+
+
+@attrs.define
+class _Process:
+    plan: NodePlan
+    pid: int = 0
+    ready: bool = False
+    status_fd: int = -1
+    said: bytes = b""
+    error: str | None = None
+    wanted: bool = True
+
+
+class ClusterProcesses:
+    """Starts, watches and stops the processes of a plan.
+
+    Args:
+      plan: the nodes.
+      announce: hears of every event: ``ready``, ``started``, ``ended``, ``error``, ``stopped``.
+    """
+
+    def __init__(self, plan: ClusterPlan, announce: Callable[[Event], None]) -> None:
+        self._plan = plan
+        self._announce = announce
+        self._processes = {node.name: _Process(node) for node in plan.nodes}
+        self._selector = selectors.DefaultSelector()
+        self._life_read, self._life_write = os.pipe()
+        self._signals_read, self._signals_write = os.pipe()
+        self._commands = b""
+        self._stop = False
+
+    def run(self, *, control: bool = False) -> int:
+        """Start everything, serve until SIGTERM, SIGINT or the end of the commands, stop everything.
+
+        Args:
+          control: take commands from standard input, one per line: ``stop NAME`` (in order), ``kill NAME`` (SIGKILL),
+            ``start NAME``; its end ends the cluster.
+
+        Returns:
+          The exit code: 0 after a stop that was asked for, 1 when a node could not start.
+        """
+        # What every node needs, imported once and shared by all of them, and kept out of every collection afterwards.
+        import triomq_server.cluster.nodes  # noqa: F401
+
+        gc.collect()
+        gc.freeze()
+        self._catch_signals()
+        if control:
+            self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
+        try:
+            for stage in self._plan.stages():
+                self._start([self._processes[node.name] for node in stage])
+            if not self._stop:
+                self._announce(self._ready_event())
+            while not self._stop:
+                self._wait(None)
+        except StartError as error:
+            self._announce({"event": "error", "error": str(error)})
+            return 1
+        finally:
+            self._stop_all()
+        self._announce({"event": "stopped"})
+        return 0
+
+    def _ready_event(self) -> Event:
+        return {
+            "event": "ready",
+            "ready_s": round(seconds_since_start(), 3),
+            "pid": os.getpid(),
+            "name_servers": self._plan.name_servers,
+            "directory": str(self._plan.directory),
+            "nodes": [_describe(process) for process in self._processes.values()],
+        }
+
+    # -- starting ------------------------------------------------------------------------------------------------
+
+    def _start(self, processes: list[_Process]) -> None:
+        """Fork these nodes together and wait until all are ready, or the cluster is told to stop."""
+        for process in processes:
+            self._fork(process)
+        while not self._stop and not all(process.ready for process in processes):
+            self._wait(None)
+            for process in processes:
+                if process.pid == 0 and not process.ready:
+                    raise StartError(f"{process.plan.name}: {process.error or 'ended before it was ready'}")
+
+    def _fork(self, process: _Process) -> None:
+        read_fd, write_fd = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process.ready, process.said, process.error, process.wanted = False, b"", None, True
+        pid = os.fork()
+        if pid == 0:
+            os.close(self._life_write)
+            os.close(read_fd)
+            _child(process.plan, write_fd, self._life_read)
+        os.close(write_fd)
+        process.pid = pid
+        process.status_fd = read_fd
+        self._selector.register(read_fd, selectors.EVENT_READ, lambda: self._read_status(process))
+
+    def _read_status(self, process: _Process) -> None:
+        data = os.read(process.status_fd, 65536)
+        process.said += data
+        if data and not process.said.endswith(b"\n"):
+            return
+        self._selector.unregister(process.status_fd)
+        os.close(process.status_fd)
+        process.status_fd = -1
+        if process.said:
+            process.error = json.loads(process.said).get("error")
+            process.ready = process.error is None
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        os.set_blocking(self._signals_write, False)
+        signal.set_wakeup_fd(self._signals_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda _number, _frame: None)
+        self._selector.register(self._signals_read, selectors.EVENT_READ, self._read_signals)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
+
+    def _read_signals(self) -> None:
+        for number in os.read(self._signals_read, 512):
+            if number == signal.SIGCHLD:
+                self._reap()
+            else:
+                self._stop = True
+
+    def _reap(self) -> None:
+        for process in self._processes.values():
+            if not process.pid:
+                continue
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
+            if not pid:
+                continue
+            process.pid = 0
+            if process.status_fd >= 0:
+                self._read_status(process)
+            self._announce(
+                {
+                    "event": "ended",
+                    "name": process.plan.name,
+                    "pid": pid,
+                    "status": os.waitstatus_to_exitcode(status),
+                    "wanted": not process.wanted,
+                }
+            )
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def _read_commands(self) -> None:
+        data = os.read(sys.stdin.fileno(), 65536)
+        if not data:
+            self._stop = True
+            return
+        *lines, self._commands = (self._commands + data).split(b"\n")
+        for line in lines:
+            if line.strip():
+                self._obey(line.decode(errors="replace").split())
+
+    def _obey(self, words: list[str]) -> None:
+        verb, name = (*words, "", "")[:2]
+        process = self._processes.get(name)
+        if process is None or verb not in ("start", "stop", "kill"):
+            self._announce(
+                {"event": "error", "error": f"not understood: {' '.join(words)!r}; say start, stop or kill NAME"}
+            )
+        elif verb == "start":
+            self._start_again(process)
+        elif process.pid:
+            process.wanted = False
+            os.kill(process.pid, signal.SIGTERM if verb == "stop" else signal.SIGKILL)
+
+    def _start_again(self, process: _Process) -> None:
+        if process.pid:
+            self._announce({"event": "error", "error": f"{process.plan.name} runs already"})
+            return
+        begin = time.monotonic()
+        try:
+            self._start([process])
+        except StartError as error:
+            self._announce({"event": "error", "error": str(error)})
+            return
+        self._announce({"event": "started", "ready_s": round(time.monotonic() - begin, 3), **_describe(process)})
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+
+    def _stop_all(self) -> None:
+        """Stop in the reverse order of starting; a stage that takes too long, or a second signal, is answered by SIGKILL."""
+        self._stop = False
+        for stage in reversed(self._plan.stages()):
+            processes = [self._processes[node.name] for node in stage]
+            deadline = time.monotonic() + _GRACE_S
+            for process in processes:
+                process.wanted = False
+                _signal(process, signal.SIGTERM)
+            while any(process.pid for process in processes):
+                self._wait(min(0.2, max(deadline - time.monotonic(), 0)))
+                self._reap()
+                if self._stop or time.monotonic() > deadline:
+                    for process in processes:
+                        _signal(process, signal.SIGKILL)
+
+
+def _signal(process: _Process, number: int) -> None:
+    if process.pid:
+        os.kill(process.pid, number)
+
+
+def _describe(process: _Process) -> Event:
+    plan = process.plan
+    return {
+        "name": plan.name,
+        "role": plan.role,
+        "pid": process.pid,
+        "address": plan.address,
+        "directory": str(plan.directory),
+    }
+
+
+def _child(plan: NodePlan, status_fd: int, life_fd: int) -> NoReturn:
+    """What a forked process does: run its node, and never return into the parent's code."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        # A terminal sends its interrupt to all processes; the parent alone decides on the order of the stop.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        code = _run_child(plan, status_fd, life_fd)
+    except BaseException:
+        logging.getLogger(__name__).exception("%s failed", plan.name)
+    finally:
+        logging.shutdown()
+        os._exit(code)
+
+
+def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
+    import trio
+
+    from triomq_server.cluster.failures import explain
+    from triomq_server.cluster.nodes import run_node
+
+    ready: list[bool] = []
+
+    async def stop_on_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                scope.cancel()
+
+    async def stop_with_parent(scope: trio.CancelScope) -> None:
+        await trio.lowlevel.wait_readable(life_fd)
+        scope.cancel()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stop_on_signal, nursery.cancel_scope)
+            nursery.start_soon(stop_with_parent, nursery.cancel_scope)
+            await nursery.start(run_node, plan)
+            os.write(status_fd, b'{"ready": true}\n')
+            ready.append(True)
+
+    try:
+        trio.run(main)
+    except Exception as error:
+        text = explain(error, plan.properties)
+        if not ready:
+            os.write(status_fd, json.dumps({"error": text or repr(error)}).encode() + b"\n")
+        if text is None:
+            raise
+        if ready:
+            logging.getLogger(__name__).error("%s: %s", plan.name, text)  # noqa: TRY400 -- the line says it all
+        return 1
+    return 0
+
+
+def seconds_since_start() -> float:
+    """How long this process has existed, interpreter start included, to a hundredth of a second."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+            started_ticks = int(stat.read().rpartition(")")[2].split()[19])
+    except OSError:
+        return time.process_time()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
