@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import msgspec
 
-from triomq_protocol import fastjson
 from triomq_protocol.requests.registration import DataVersion
 from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
 
 from ..config import BrokerConfig
 from ..store.config_files import ConfigFile
+
+_log = logging.getLogger(__name__)
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
@@ -48,6 +50,7 @@ class GroupTable:
         }
         """Group name to its configuration. The hot path reads it; only this class changes it."""
         self.version = DataVersion(counter=0, timestamp=clock())
+        self.unsaved = False
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's configuration, or None; makes nothing."""
@@ -99,7 +102,7 @@ class GroupTable:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: neither the file nor its backup can be understood.
+            ConfigFileDamaged: neither the file nor its backup can be understood.
         """
         data = self._file.load() if self._file is not None else None
         if data is None:
@@ -109,13 +112,25 @@ class GroupTable:
         self.version = loaded.data_version
 
     def persist(self) -> None:
-        """Write `subscriptionGroup.json`."""
-        if self._file is not None:
+        """Write `subscriptionGroup.json`; a disk that says no is a log line, and `persist_if_unsaved` tries again."""
+        if self._file is None:
+            return
+        try:
             self._file.save(self.pretty())
+        except OSError as error:
+            self.unsaved = True
+            _log.error("%s cannot be written: %s", self._file.path, error)
+        else:
+            self.unsaved = False
+
+    def persist_if_unsaved(self) -> None:
+        """Write the file if the last attempt failed."""
+        if self.unsaved:
+            self.persist()
 
     def pretty(self) -> bytes:
         """The file's text."""
-        return fastjson.dumps_pretty(fastjson.loads(self.snapshot().encode()))
+        return self.snapshot().encode_pretty()
 
     def _changed(self) -> None:
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock())

@@ -6,11 +6,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
+import trio
+
 from triomq_protocol import fastjson
+from triomq_protocol.requests.offset import DelayOffsetTable
 
 from ..store.config_files import ConfigFile
+
+_log = logging.getLogger(__name__)
 
 UNKNOWN_OFFSET = -1
 """What `OffsetTable.query` says of a queue that the group has never committed."""
@@ -19,7 +25,7 @@ UNKNOWN_OFFSET = -1
 class OffsetTable:
     """Committed offsets of all groups, in memory and in `consumerOffset.json`.
 
-    A commit only changes memory; `persist_if_changed` is called every flushConsumerOffsetInterval and at the end.
+    A commit only changes memory; `persist_in_background` is called every flushConsumerOffsetInterval and at the end.
 
     Args:
         file: `config/consumerOffset.json`; None keeps the table in memory only.
@@ -93,22 +99,73 @@ class OffsetTable:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: neither the file nor its backup can be understood.
+            ConfigFileDamaged: neither the file nor its backup can be understood.
         """
         data = self._file.load() if self._file is not None else None
         if isinstance(data, Mapping):
             self.table = offset_table_of(data)
 
     def persist(self) -> None:
-        """Write `consumerOffset.json`."""
-        self.changed = False
-        if self._file is not None:
+        """Write `consumerOffset.json` now; a disk that says no is a log line, and the next call tries again."""
+        if self._file is None:
+            return
+        try:
             self._file.save(self.pretty())
+        except OSError as error:
+            self._note_failure(error)
+        else:
+            self.changed = False
+
+    async def persist_in_background(self) -> None:
+        """Write `consumerOffset.json` without holding up the event loop, if anything has changed since the last time."""
+        if self._file is None or not self.changed:
+            await trio.lowlevel.checkpoint()
+            return
+        self.changed = False
+        try:
+            await self._file.save_in_background(self.pretty())
+        except OSError as error:
+            self._note_failure(error)
+
+    def _note_failure(self, error: OSError) -> None:
+        self.changed = True
+        _log.error("consumerOffset.json cannot be written: %s", error)
 
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
             del self.table[key]
             self.changed = True
+
+
+class DelayOffsets:
+    """How far each delay level has been delivered: `delayOffset.json`, which a slave copies from its master.
+
+    Args:
+        file: `config/delayOffset.json`; None keeps the table in memory only.
+    """
+
+    def __init__(self, file: ConfigFile | None) -> None:
+        self._file = file
+        self.table: dict[int, int] = {}
+        """Delay level to the next queue offset of the schedule topic."""
+
+    def encode(self) -> bytes:
+        """The compact text that slaves fetch (code 45)."""
+        return fastjson.dumps({"offsetTable": self.table})
+
+    def load(self) -> None:
+        """Read `delayOffset.json`; a missing file is no error. Raises OSError or ConfigFileDamaged."""
+        data = self._file.load() if self._file is not None else None
+        table = data.get("offsetTable") if isinstance(data, Mapping) else None
+        if isinstance(table, Mapping):
+            self.table = {int(level): int(offset) for level, offset in table.items()}
+
+    def save_received(self, body: bytes) -> None:
+        """Keep the master's table exactly as it came. Raises BodyError for something else than a table."""
+        table = DelayOffsetTable.decode(body).offset_table
+        self.table = dict(table)
+        if self._file is not None:
+            self._file.save(body)
 
 
 def offset_table_of(data: Mapping[object, object]) -> dict[str, dict[int, int]]:

@@ -15,10 +15,11 @@ import trio
 
 from ..config import BrokerConfig
 from ..store import MessageStore
+from ..store.config_files import ConfigFile
 from .clients import ClientTable
 from .groups import GroupTable
 from .long_polling import HeldPulls
-from .offsets import OffsetTable
+from .offsets import DelayOffsets, OffsetTable
 from .registration import Registration
 from .stats import BrokerStats
 from .topics import TopicTable
@@ -34,6 +35,10 @@ class Replication(Protocol):
         """Call `done(True)` when a slave holds everything before `end_offset`, `done(False)` at `deadline` (trio's clock)."""
 
 
+def ignore_topic(topic: str) -> None:
+    """What a master does about a topic it does not know: nothing."""
+
+
 @attrs.define(eq=False, kw_only=True)
 class Broker:
     """Everything one broker consists of.
@@ -41,7 +46,8 @@ class Broker:
     Attributes:
         config: the broker's settings; request 25 changes them while it runs.
         store: its messages.
-        topics, groups, offsets: its tables; each persists itself.
+        topics, groups, offsets: its tables; topics and groups persist each change, offsets every few seconds.
+        delay_offsets: how far delayed messages have been delivered, for slaves to fetch.
         clients: producers and consumers with a live link.
         stats: counters of traffic.
         held_pulls: pulls that wait for messages.
@@ -60,6 +66,7 @@ class Broker:
     topics: TopicTable
     groups: GroupTable
     offsets: OffsetTable
+    delay_offsets: DelayOffsets
     clients: ClientTable
     stats: BrokerStats
     held_pulls: HeldPulls
@@ -71,6 +78,10 @@ class Broker:
     ha_address: str
     store_host: bytes
     replication: Replication | None = None
+    config_file: ConfigFile | None = None
+    """Where request 25 writes the whole configuration; None keeps changes in memory."""
+    unknown_topic: Callable[[str], None] = ignore_topic
+    """Told of a topic that someone asks for and the table lacks; a slave then asks its master sooner."""
     on_config_change: list[Callable[[], None]] = attrs.Factory(list)
     """Called after request 25 has changed `config`: caches of settings are made anew."""
 
@@ -78,3 +89,8 @@ class Broker:
     def is_slave(self) -> bool:
         """Whether this broker follows a master: it takes no messages and changes no topics."""
         return self.config.store.broker_role == "SLAVE"
+
+    def disk_ratios(self) -> tuple[float, float, float]:
+        """Used fractions of the disks that hold commitlog, consume queues and index; -1 where there is no such directory."""
+        store = self.store
+        return store.commit_log_ratio, store.consume_queue_ratio, store.index_ratio

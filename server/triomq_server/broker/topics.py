@@ -6,17 +6,19 @@ changed. It answers to `TopicConfigManager` and `TopicValidator`; rules: broker-
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from triomq_protocol import fastjson
 from triomq_protocol.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from triomq_protocol.requests.registration import DataVersion, TopicConfig, TopicConfigTable
 
 from ..config import BrokerConfig
 from ..store.config_files import ConfigFile
+
+_log = logging.getLogger(__name__)
 
 TOPIC_MAX_CHARS = 127
 RETRY_PREFIX = "%RETRY%"
@@ -86,6 +88,7 @@ class TopicTable:
         self.table: dict[str, TopicConfig] = {}
         """Topic name to its configuration. The hot path reads it; only this class changes it."""
         self.version = DataVersion(counter=0, timestamp=clock())
+        self.unsaved = False
         self.on_change: Callable[[TopicConfig | None], None] = _ignore
         """Told after each change of this broker's own making: the one topic concerned, or None for several or a removal."""
         self.system_topics = SYSTEM_TOPICS | {
@@ -213,7 +216,7 @@ class TopicTable:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: neither the file nor its backup can be understood.
+            ConfigFileDamaged: neither the file nor its backup can be understood.
         """
         data = self._file.load() if self._file is not None else None
         if data is None:
@@ -223,13 +226,25 @@ class TopicTable:
         self.version = loaded.data_version
 
     def persist(self) -> None:
-        """Write `topics.json`."""
-        if self._file is not None:
+        """Write `topics.json`; a disk that says no is a log line, and `persist_if_unsaved` tries again."""
+        if self._file is None:
+            return
+        try:
             self._file.save(self.pretty())
+        except OSError as error:
+            self.unsaved = True
+            _log.error("%s cannot be written: %s", self._file.path, error)
+        else:
+            self.unsaved = False
+
+    def persist_if_unsaved(self) -> None:
+        """Write the file if the last attempt failed."""
+        if self.unsaved:
+            self.persist()
 
     def pretty(self) -> bytes:
         """The file's text."""
-        return fastjson.dumps_pretty(fastjson.loads(self.snapshot().encode()))
+        return self.snapshot().encode_pretty()
 
     def _changed(self, topic: TopicConfig | None) -> None:
         self.version = self._next_version()

@@ -1,0 +1,89 @@
+"""A slave's tasks: follow the master's log, and keep topics, groups and offsets equal to the master's.
+
+The work is done in `replication`; here its results are put into the broker's tables. It answers to `SlaveSynchronize`;
+rules: ha.md §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from collections.abc import Iterator
+
+import trio
+
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.requests.admin import SubscriptionGroupTable
+from triomq_protocol.requests.offset import ConsumerOffsetTable
+from triomq_protocol.requests.registration import TopicConfigTable
+
+from ..replication.metadata import MetadataSync, OpenLink
+from ..replication.rules import HaSettings
+from ..replication.slave import HaSlave
+from ..replication.streams import Dial
+from ..store import Arrival
+from .registration import Registered
+from .service import Broker
+
+
+class FollowedTables:
+    """The broker's tables, as a master's metadata replaces them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def replace_topics(self, body: bytes) -> None:
+        """The master's topics (code 21)."""
+        with _undecodable_as_value_error():
+            self._broker.topics.replace_all(TopicConfigTable.decode(body))
+
+    def merge_consumer_offsets(self, body: bytes) -> None:
+        """The master's consumer offsets (code 43); they are written down by the broker's timer."""
+        with _undecodable_as_value_error():
+            self._broker.offsets.merge(ConsumerOffsetTable.decode(body).offset_table)
+
+    def save_delay_offsets(self, body: bytes) -> None:
+        """The master's progress with delayed messages (code 45)."""
+        with _undecodable_as_value_error():
+            self._broker.delay_offsets.save_received(body)
+
+    def replace_groups(self, body: bytes) -> None:
+        """The master's subscription groups (code 201)."""
+        with _undecodable_as_value_error():
+            self._broker.groups.replace_all(SubscriptionGroupTable.decode(body))
+
+
+def follow_master(
+    broker: Broker, settings: HaSettings, nursery: trio.Nursery, *, dial: Dial, open_link: OpenLink
+) -> Callable[[Registered], None]:
+    """Start a slave's tasks.
+
+    Returns:
+        What to call with every answer of a name server: it says where the master is.
+    """
+    fixed = broker.config.store.ha_master_address or None
+    log = HaSlave(broker.store, settings, dial=dial, master=fixed)
+    metadata = MetadataSync(FollowedTables(broker), open_link, own_address=broker.address)
+
+    def arrived(arrival: Arrival) -> None:
+        if arrival.topic not in broker.topics.table:
+            metadata.fetch_soon()
+
+    def told(registered: Registered) -> None:
+        if fixed is None and registered.ha_address is not None:
+            log.follow(registered.ha_address)
+        metadata.follow(registered.master_address)
+
+    broker.store.arrival_listeners.append(arrived)
+    broker.unknown_topic = lambda _topic: metadata.fetch_soon()
+    nursery.start_soon(log.run)
+    nursery.start_soon(metadata.run)
+    return told
+
+
+@contextmanager
+def _undecodable_as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except ProtocolError as error:
+        raise ValueError(str(error)) from error

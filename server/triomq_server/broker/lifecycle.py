@@ -1,0 +1,244 @@
+"""The life of a broker: store, tables, listeners, replication and registration go up in order and come down in reverse.
+
+It answers to `BrokerController` and `BrokerStartup`. A cancelled `serve_broker` still takes its time to say farewell to the
+name servers, to write down offsets and to close the store; only then does it return.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
+
+import trio
+
+from ..config import BrokerConfig
+from ..replication.master import HaMaster
+from ..replication.rules import HaSettings
+from ..store import Disk, MessageStore, RealDisk, open_store, wall_ms
+from ..store.config_files import ConfigFile
+from ..wire import Dial, Link, Listen, dial_tcp, listen_tcp, open_link, serve
+from .addresses import FAST_PORT_DISTANCE, BrokerAddresses, bind_host, joined, packed_address, with_port
+from .admin_runtime import sample_stats
+from .client_requests import link_closed, watch_clients
+from .clients import ClientTable
+from .following import follow_master
+from .groups import GroupTable
+from .handlers import fast_handlers, main_handlers
+from .long_polling import SCAN_S, HeldPulls
+from .offsets import DelayOffsets, OffsetTable
+from .registration import Identity, Registered, Registration
+from .service import Broker
+from .stats import BrokerStats
+from .topics import TopicTable
+
+_log = logging.getLogger(__name__)
+
+
+async def serve_broker(
+    config: BrokerConfig,
+    *,
+    disk: Disk | None = None,
+    dial: Dial = dial_tcp,
+    listen: Listen = listen_tcp,
+    clock: Callable[[], int] = wall_ms,
+    chance: random.Random | None = None,
+    config_path: str | None = None,
+    task_status: trio.TaskStatus[BrokerAddresses] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Run a broker until cancelled, then stop it in order.
+
+    Args:
+        config: its settings. With port 0 it takes a free one, such that the port below the one below and the one
+            above are free too.
+        disk: where its files are; real ones by default.
+        dial, listen: its network; TCP by default.
+        clock: wall clock in ms.
+        chance: random choices, such as of a queue.
+        config_path: the configuration file, rewritten when request 25 changes settings.
+        task_status: told the addresses once it listens and each name server has been tried.
+
+    Raises:
+        StoreLocked: another process uses the store directory.
+        ConfigFileDamaged: a table cannot be read and has no usable backup.
+        OSError: a port is taken, or the disk says no.
+    """
+    stop = trio.Event()
+    life = _Life(
+        with_port(config), disk or RealDisk(), dial, listen, clock, chance or random.Random(), config_path, stop
+    )
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(life.run)
+        task_status.started(addresses)
+        try:
+            await trio.sleep_forever()
+        finally:
+            stop.set()
+
+
+class _Life:
+    """One run of a broker. `run` shields itself once it serves: then `stop`, not a cancel, begins its end."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        dial: Dial,
+        listen: Listen,
+        clock: Callable[[], int],
+        chance: random.Random,
+        config_path: str | None,
+        stop: trio.Event,
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._dial = dial
+        self._listen = listen
+        self._clock = clock
+        self._chance = chance
+        self._config_path = config_path
+        self._stop = stop
+
+    async def run(self, *, task_status: trio.TaskStatus[BrokerAddresses]) -> None:
+        config = self._config
+        with trio.CancelScope() as scope:
+            store_host = await packed_address(config.broker_ip1, config.listen_port)
+            async with (
+                open_store(
+                    config.store, disk=self._disk, clock=self._clock, is_slave=config.store.is_slave
+                ) as store,
+                trio.open_nursery() as background,
+            ):
+                broker = self._broker(store, store_host, background)
+                try:
+                    await self._start(broker, background)
+                    scope.shield = True
+                    task_status.started(BrokerAddresses(broker.address, broker.ha_address))
+                    _log.info("broker %s serves at %s", config.broker_name, broker.address)
+                    await self._stop.wait()
+                    await broker.registration.unregister()
+                finally:
+                    background.cancel_scope.cancel()
+                    broker.offsets.persist()
+                    for table in (broker.topics, broker.groups):
+                        table.persist_if_unsaved()
+
+    # -- going up
+
+    def _broker(self, store: MessageStore, store_host: bytes, background: trio.Nursery) -> Broker:
+        """The broker's tables, read from its files, in one object."""
+        config, clock = self._config, self._clock
+        topics = TopicTable(config, self._file("topics.json"), clock)
+        groups = GroupTable(config, self._file("subscriptionGroup.json"), clock)
+        offsets = OffsetTable(self._file("consumerOffset.json"))
+        delay_offsets = DelayOffsets(self._file("delayOffset.json"))
+        for table in (topics, groups, offsets, delay_offsets):
+            table.load()
+        address = joined(config.broker_ip1, config.listen_port)
+        ha_address = joined(config.broker_ip2, config.store.ha_listen_port)
+        identity = Identity(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            address=address,
+            ha_address=ha_address,
+        )
+        opener = partial(open_link, dial=self._dial)
+        registration = Registration(config, identity, topics.snapshot, opener, chance=self._chance)
+        topics.on_change = lambda _topic: registration.register_soon()
+        broker = Broker(
+            config=config,
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            delay_offsets=delay_offsets,
+            clients=ClientTable(),
+            stats=BrokerStats(config.broker_cluster_name, clock()),
+            held_pulls=_held_pulls(config, store),
+            registration=registration,
+            nursery=background,
+            clock=clock,
+            chance=self._chance,
+            address=address,
+            ha_address=ha_address,
+            store_host=store_host,
+        )
+        broker.on_config_change.append(registration.read_config)
+        if self._config_path is not None:
+            broker.config_file = ConfigFile(self._config_path, self._disk)
+        return broker
+
+    def _file(self, name: str) -> ConfigFile:
+        return ConfigFile(posixpath.join(self._config.store.store_path_root_dir, "config", name), self._disk)
+
+    async def _start(self, broker: Broker, background: trio.Nursery) -> None:
+        """Listeners first, so that everything told to name servers is true; then what runs beside them."""
+        config, store = broker.config, broker.store
+        host = bind_host(config.broker_ip1)
+        settings = HaSettings.from_config(config.store, compat_49=config.store.compat == "4.9")
+        master = HaMaster(store, settings)
+        await background.start(partial(master.serve, host, config.store.ha_listen_port, listen=self._listen))
+        broker.replication = master
+        if not config.store.is_slave or config.store.compat != "4.9":
+            store.arrival_listeners.append(broker.held_pulls.arrived)
+        handlers = main_handlers(broker)
+        for port, table in (
+            (config.listen_port, handlers),
+            (config.listen_port - FAST_PORT_DISTANCE, fast_handlers(handlers)),
+        ):
+            await background.start(
+                partial(
+                    serve,
+                    table,
+                    host=host,
+                    port=port,
+                    listen=self._listen,
+                    on_closed=partial(_closed, broker),
+                    on_batch_end=store.notify_arrivals,
+                    idle_s=config.server_channel_max_idle_time_seconds,
+                )
+            )
+        background.start_soon(broker.held_pulls.run)
+        background.start_soon(_persist_offsets, broker)
+        background.start_soon(watch_clients, broker)
+        background.start_soon(sample_stats, broker)
+        listeners = [partial(_take_order_topics, broker)]
+        if config.store.is_slave:
+            opener = partial(open_link, dial=self._dial)
+            listeners = [follow_master(broker, settings, background, dial=self._dial, open_link=opener)]
+        broker.registration.on_answer = listeners[0]
+        await background.start(broker.registration.run)
+
+
+def _held_pulls(config: BrokerConfig, store: MessageStore) -> HeldPulls:
+    """Deadlines to the moment; with compat 4.9, or without long polling, by a scan as RocketMQ has it."""
+    limit = config.pull_thread_pool_queue_capacity
+    if config.store.compat != "4.9":
+        return HeldPulls(limit=limit)
+    scan_s = SCAN_S if config.long_polling_enable else config.short_polling_time_mills / 1000
+    return HeldPulls(limit=limit, scan_s=scan_s, queue_end=lambda topic, queue: store.queue_bounds(topic, queue)[1])
+
+
+def _closed(broker: Broker, link: Link) -> None:
+    """A client's link has ended."""
+    broker.held_pulls.drop_link(link)
+    link_closed(broker, link)
+
+
+def _take_order_topics(broker: Broker, registered: Registered) -> None:
+    """A name server that keeps a list of ordered topics has the last word on them."""
+    if registered.order_topics is not None:
+        broker.topics.set_order_topics(registered.order_topics)
+
+
+async def _persist_offsets(broker: Broker) -> NoReturn:
+    """Write down consumer offsets every flushConsumerOffsetInterval, if there are new ones."""
+    while True:
+        await trio.sleep(broker.config.flush_consumer_offset_interval / 1000)
+        await broker.offsets.persist_in_background()
+        broker.topics.persist_if_unsaved()
+        broker.groups.persist_if_unsaved()

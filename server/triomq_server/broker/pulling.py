@@ -1,0 +1,276 @@
+"""Pulls: code 11. Checks, filter, the read itself, and what its outcome means for the reader.
+
+A pull that finds nothing may be parked in `long_polling`; run again, it answers with whatever there is. It answers to
+`PullMessageProcessor`; rules: broker-api.md §5, ha.md §8.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode, SerializeType
+from triomq_protocol.command import Command
+from triomq_protocol.errors import LocalProtocolError
+from triomq_protocol.flags import (
+    PERM_READ,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
+from triomq_protocol.properties import KEYS, TAGS, encode_properties
+from triomq_protocol.requests.admin import SubscriptionGroupConfig
+from triomq_protocol.requests.heartbeat import BROADCASTING, SubscriptionData
+from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse, encode_pull_answer_head
+from triomq_protocol.tags import parse_subscription
+
+from ..store import NewRecord, ReadResult, ReadStatus, TagMatcher
+from ..wire import Handlers, Link
+from .long_polling import HeldPull
+from .refusals import FAQ, Refused
+from .service import Broker
+from .suggestion import judge
+from .topics import OFFSET_MOVED_TOPIC
+
+TAG_TYPE = "TAG"
+_REMARKS = {status: status.name for status in ReadStatus}
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Serve code 11, and let `broker.held_pulls` run parked pulls again."""
+    pulling = Pulling(broker)
+    handlers.plain[RequestCode.PULL_MESSAGE] = pulling.pull
+    broker.held_pulls.resume = pulling.resume
+    broker.on_config_change.append(pulling.read_config)
+
+
+class TagCodes:
+    """A filter by tag hashes, the only thing a consume queue entry knows of tags; consumers compare the text."""
+
+    __slots__ = ("_codes",)
+
+    def __init__(self, codes: frozenset[int]) -> None:
+        self._codes = codes
+
+    def by_consume_queue(self, tags_code: int) -> bool:
+        """Whether the low 32 bits, signed as in Java, are wanted."""
+        return ((tags_code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in self._codes
+
+    def by_commitlog(self, record: memoryview) -> bool:  # noqa: ARG002
+        """The broker does not look into records for tags."""
+        return True
+
+
+class Pulling:
+    """Serves pulls. What it needs of the configuration is kept at hand; `read_config` renews it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._topics = broker.topics.table
+        self.read_config()
+
+    def read_config(self) -> None:
+        """Take over settings that request 25 may have changed."""
+        config = self._broker.config
+        self._readable = bool(config.broker_permission & PERM_READ)
+        self._slave_read = config.slave_read_enable
+        self._final = not self._broker.is_slave or config.store.offset_check_in_slave
+        self._memory_bytes = config.store.in_memory_bytes
+
+    def pull(self, link: Link, command: Command) -> bytes | Command | None:
+        """Answer a pull, or park it if it finds nothing and may wait."""
+        header = command.header(PullMessageRequest)
+        try:
+            group = self._checked(link, header)
+            matcher = self._matcher(header, group)
+        except Refused as refused:
+            return command.answer(refused.code, refused.remark, PullMessageResponse())
+        if header.sys_flag & PULL_COMMIT_OFFSET and not self._broker.is_slave:
+            self._broker.offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        return self._read(link, command, header, group, matcher, first=True)
+
+    def resume(self, held: HeldPull) -> None:
+        """Run a parked pull again and send what it finds; it is not parked a second time."""
+        command = held.command
+        header = command.header(PullMessageRequest)
+        answer: bytes | Command | None
+        try:
+            group = self._checked(held.link, header)
+            answer = self._read(held.link, command, header, group, held.matcher, first=False)
+        except Refused as refused:
+            answer = command.answer(refused.code, refused.remark, PullMessageResponse(), serialize=SerializeType.JSON)
+        if answer is not None:
+            held.link.send(answer if isinstance(answer, bytes) else answer.encode())
+
+    # -- checks, in the order of broker-api.md §5.2
+
+    def _checked(self, link: Link, header: PullMessageRequest) -> SubscriptionGroupConfig:
+        """The group's configuration; raises Refused."""
+        broker, topic = self._broker, header.topic
+        if not self._readable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{broker.config.broker_ip1}] pulling message is forbidden"
+            )
+        name = header.consumer_group
+        group = broker.groups.table.get(name) or broker.groups.find(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"
+            )
+        if not group.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+        topic_config = self._topics.get(topic)
+        if topic_config is None:
+            broker.unknown_topic(topic)
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {FAQ}")
+        if not topic_config.perm & PERM_READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic_config.read_queue_nums:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{topic}] "
+                f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}] consumer:[/{link.peer}]",
+            )
+        return group
+
+    def _matcher(self, header: PullMessageRequest, group: SubscriptionGroupConfig) -> TagMatcher | None:
+        """The pull's filter, None for every message; raises Refused."""
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            matcher: TagMatcher | None = None
+            kind = header.expression_type or TAG_TYPE
+            if kind == TAG_TYPE:
+                try:
+                    matcher = _inline_matcher(header.subscription)
+                except LocalProtocolError:
+                    raise Refused(
+                        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                    ) from None
+        else:
+            subscription = self._subscription(header, group)
+            kind = subscription.expression_type or TAG_TYPE
+            matcher = _registered_matcher(subscription)
+        if kind != TAG_TYPE:
+            # There is no other filter in this broker, whatever enablePropertyFilter says.
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
+            )
+        return matcher
+
+    def _subscription(self, header: PullMessageRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+        """What the group's heartbeats said of the topic; raises Refused."""
+        online = self._broker.clients.consumers.get(header.consumer_group)
+        if online is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+        if online.message_model == BROADCASTING and not group.consume_broadcast_enable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = online.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+        if subscription.sub_version < header.sub_version:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return subscription
+
+    # -- reading
+
+    def _read(
+        self,
+        link: Link,
+        command: Command,
+        header: PullMessageRequest,
+        group: SubscriptionGroupConfig,
+        matcher: TagMatcher | None,
+        *,
+        first: bool,
+    ) -> bytes | None:
+        broker = self._broker
+        topic, queue_id, offset = header.topic, header.queue_id, header.queue_offset
+        read = self._store.read(topic, queue_id, offset, header.max_msg_nums, matcher, self._memory_bytes)
+        if read is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "store getMessage return null")
+        verdict = judge(
+            read.status,
+            offset,
+            lags=read.suggest_slave,
+            slave_read=self._slave_read,
+            home_id=group.broker_id,
+            slow_id=group.which_broker_when_consume_slowly,
+            final=self._final,
+        )
+        if verdict.code == ResponseCode.SUCCESS:
+            broker.stats.count_get(topic, queue_id, header.consumer_group, read.message_count, read.bytes_total)
+        else:
+            broker.stats.count_miss()
+            if first and header.sys_flag & PULL_SUSPEND and verdict.code == ResponseCode.PULL_NOT_FOUND:
+                if self._park(link, command, header, matcher):
+                    return None
+            elif verdict.offset_moved:
+                self._store_offset_moved(header, read)
+        head = encode_pull_answer_head(
+            command,
+            verdict.code,
+            _REMARKS[read.status],
+            suggest_which_broker_id=verdict.broker_id,
+            next_begin_offset=read.next_offset,
+            min_offset=read.min_offset,
+            max_offset=read.max_offset,
+            body_bytes=read.bytes_total,
+            serialize=None if first else SerializeType.JSON,
+        )
+        return b"".join((head, *read.slices)) if read.slices else head
+
+    def _park(self, link: Link, command: Command, header: PullMessageRequest, matcher: TagMatcher | None) -> bool:
+        """Hold the pull until a message comes; false if there are too many held already."""
+        config = self._broker.config
+        wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+        deadline = trio.current_time() + wait_ms / 1000
+        held = HeldPull(link, command, header.topic, header.queue_id, header.queue_offset, matcher, deadline)
+        return self._broker.held_pulls.park(held)
+
+    def _store_offset_moved(self, header: PullMessageRequest, read: ReadResult) -> None:
+        """Leave a note for operators that a reader was sent elsewhere (messages.md §15)."""
+        broker, group = self._broker, header.consumer_group
+        event = {
+            "consumerGroup": group,
+            "messageQueue": {
+                "brokerName": broker.config.broker_name,
+                "queueId": header.queue_id,
+                "topic": header.topic,
+            },
+            "offsetNew": read.next_offset,
+            "offsetRequest": header.queue_offset,
+        }
+        broker.store.append(
+            NewRecord(
+                OFFSET_MOVED_TOPIC,
+                0,
+                msgspec.json.encode(event),
+                encode_properties({KEYS: group, TAGS: group}).encode(),
+                born_timestamp=broker.clock(),
+                born_host=broker.store_host,
+                store_host=broker.store_host,
+                tags=group,
+                keys=group,
+            )
+        )
+
+
+@lru_cache(maxsize=4096)
+def _inline_matcher(expression: str | None) -> TagMatcher | None:
+    """The filter of a tag expression. Raises LocalProtocolError for one without any tag."""
+    wanted = parse_subscription(expression)
+    return TagCodes(wanted.codes) if wanted.codes else None
+
+
+def _registered_matcher(subscription: SubscriptionData) -> TagMatcher | None:
+    """The filter of a subscription as heartbeats brought it (`DefaultMessageFilter`)."""
+    if subscription.class_filter_mode or subscription.sub_string == "*":
+        return None
+    return TagCodes(frozenset(subscription.code_set))

@@ -1,0 +1,293 @@
+"""Keeps every name server informed of this broker: its address, its role and its topics.
+
+One task and one lasting link per name server; a name server that is away is tried again with growing pauses while the
+others go on. It answers to `BrokerOuterAPI` and the registration timer of `BrokerController`; rules: namesrv.md §3.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+
+import attrs
+import msgspec
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.flags import PERM_READ, PERM_WRITE
+from triomq_protocol.requests.registration import (
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerBody,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    TopicConfigTable,
+    UnRegisterBrokerRequest,
+    registration_crc,
+)
+from triomq_protocol.requests.route import KVTable
+
+from ..config import BrokerConfig
+from ..wire import Link
+
+_log = logging.getLogger(__name__)
+
+OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
+
+FIRST_PERIOD_S = 10.0
+PERIOD_LEAST_S = 10.0
+PERIOD_MOST_S = 60.0
+"""`registerNameServerPeriod` counts only between these; the second registration comes after FIRST_PERIOD_S."""
+RETRY_LEAST_S = 0.5
+RETRY_MOST_S = 10.0
+MASTER_WANTED_S = 1.0
+"""A slave that has not been told of a master asks again after this."""
+
+_READ_WRITE = PERM_READ | PERM_WRITE
+_FAILURES = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ProtocolError)
+
+
+@attrs.frozen(kw_only=True)
+class Identity:
+    """Who registers: the names and addresses in every registration."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str
+
+
+@attrs.frozen
+class Registered:
+    """What a name server says to a registration.
+
+    Attributes:
+        master_address: where a slave finds its master's ordinary port; None for masters and while there is none.
+        ha_address: where a slave finds its master's HA port.
+        order_topics: the topics that are ordered; None if the name server keeps no such list.
+    """
+
+    master_address: str | None
+    ha_address: str | None
+    order_topics: Mapping[str, str] | None
+
+
+class Registration:
+    """Registers a broker at its name servers, until told to say farewell.
+
+    Args:
+        config: periods, timeouts and permission.
+        identity: names and addresses.
+        topics: the topic table at this moment.
+        open_link: opens a link to `host:port`.
+        chance: spreads attempts, so that brokers do not come all at once.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        identity: Identity,
+        topics: Callable[[], TopicConfigTable],
+        open_link: OpenLink,
+        *,
+        chance: random.Random,
+    ) -> None:
+        self.config = config
+        self.identity = identity
+        self.topics = topics
+        self.open_link = open_link
+        self.chance = chance
+        self._servers: dict[str, _NameServer] = {}
+        self._reconfigured = trio.Event()
+        self.on_answer: Callable[[Registered], None] = _ignore
+        """Told what name servers answer: slaves learn of their master, masters of ordered topics."""
+
+    @property
+    def registered_at(self) -> list[str]:
+        """The name servers that have taken the last registration."""
+        return [address for address, server in self._servers.items() if server.registered]
+
+    def register_soon(self) -> None:
+        """Something that name servers should know has changed; returns at once."""
+        for server in self._servers.values():
+            server.wanted.set()
+
+    def read_config(self) -> None:
+        """The list of name servers or a permission may have changed."""
+        self._reconfigured.set()
+        self.register_soon()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Register until cancelled; "started" when each name server has been tried once or registerBrokerTimeoutMills are over."""
+        async with trio.open_nursery() as nursery:
+            self._follow_list(nursery)
+            with trio.move_on_after(self.config.register_broker_timeout_mills / 1000):
+                for server in list(self._servers.values()):
+                    await server.tried.wait()
+            task_status.started()
+            while True:
+                self._reconfigured = trio.Event()
+                await self._reconfigured.wait()
+                self._follow_list(nursery)
+
+    async def unregister(self) -> None:
+        """Tell every name server with a live link that this broker goes (code 104); waits a second at most."""
+        identity = self.identity
+        header = UnRegisterBrokerRequest(
+            broker_name=identity.broker_name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster_name,
+            broker_id=identity.broker_id,
+        )
+        with trio.move_on_after(1.0):
+            async with trio.open_nursery() as nursery:
+                for server in self._servers.values():
+                    nursery.start_soon(server.say, Command.request(RequestCode.UNREGISTER_BROKER, header))
+
+    def request(self, topics: TopicConfigTable) -> Command:
+        """A registration of the whole table (code 103)."""
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=masked(topics, self.config.broker_permission))
+        compressed = self.config.compressed_register
+        data = body.encode_compressed() if compressed else body.encode()
+        identity = self.identity
+        header = RegisterBrokerRequest(
+            broker_name=identity.broker_name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster_name,
+            ha_server_addr=identity.ha_address,
+            broker_id=identity.broker_id,
+            compressed=compressed,
+            body_crc32=registration_crc(data),
+        )
+        return Command.request(RequestCode.REGISTER_BROKER, header, body=data)
+
+    def version_request(self, topics: TopicConfigTable) -> Command:
+        """A question whether the name server's table is this one (code 322)."""
+        identity = self.identity
+        header = QueryDataVersionRequest(
+            broker_name=identity.broker_name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster_name,
+            broker_id=identity.broker_id,
+        )
+        return Command.request(RequestCode.QUERY_DATA_VERSION, header, body=topics.data_version.encode())
+
+    def _follow_list(self, nursery: trio.Nursery) -> None:
+        """Start with new name servers and stop with those no longer listed."""
+        listed = self.config.name_servers
+        for address in [address for address in self._servers if address not in listed]:
+            self._servers.pop(address).scope.cancel()
+        for address in listed:
+            if address not in self._servers:
+                server = self._servers[address] = _NameServer(self, address)
+                nursery.start_soon(server.run)
+
+
+class _NameServer:
+    """The task and the link for one name server."""
+
+    def __init__(self, owner: Registration, address: str) -> None:
+        self._owner = owner
+        self._address = address
+        self._link: Link | None = None
+        self._complaint: str | None = None
+        self._pause_s = RETRY_LEAST_S
+        self.scope = trio.CancelScope()
+        self.wanted = trio.Event()
+        self.tried = trio.Event()
+        self.registered = False
+
+    async def run(self) -> None:
+        """Hold a link and register over it, again and again; a lost link is opened anew."""
+        owner = self._owner
+        with self.scope:
+            while True:
+                try:
+                    async with owner.open_link(self._address) as self._link:
+                        await self._register_for_ever(self._link)
+                except _FAILURES as error:
+                    self._note_failure(str(error) or type(error).__name__)
+                finally:
+                    self._link = None
+                    self.registered = False
+                    self.tried.set()
+                await trio.sleep(self._pause_s * owner.chance.uniform(0.5, 1.0))
+                self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
+
+    async def say(self, command: Command) -> None:
+        """One request over the live link, if there is one; failures do not matter any more."""
+        if self._link is None or self._link.closed:
+            return
+        try:
+            await self._link.request(command, 1.0)
+        except _FAILURES as error:
+            _log.debug("name server %s: %s", self._address, error)
+
+    async def _register_for_ever(self, link: Link) -> None:
+        config = self._owner.config
+        period_s = FIRST_PERIOD_S
+        forced = True
+        while True:
+            self.wanted = trio.Event()
+            answer = await self._register(link, forced=forced or config.force_register)
+            self.tried.set()
+            if answer is not None and config.store.is_slave and answer.master_address is None:
+                wait_s = MASTER_WANTED_S
+            else:
+                wait_s, period_s = period_s, config.register_name_server_period / 1000
+                period_s = min(max(period_s, PERIOD_LEAST_S), PERIOD_MOST_S)
+            with trio.move_on_after(wait_s):
+                await self.wanted.wait()
+            forced = self.wanted.is_set()
+
+    async def _register(self, link: Link, *, forced: bool) -> Registered | None:
+        """One round; None if the name server has the table already or did not take it."""
+        owner = self._owner
+        timeout_s = owner.config.register_broker_timeout_mills / 1000
+        topics = owner.topics()
+        if not forced:
+            answer = await link.request(owner.version_request(topics), timeout_s)
+            if answer.code == ResponseCode.SUCCESS and not answer.header(QueryDataVersionResponse).changed:
+                return None
+        answer = await link.request(owner.request(topics), timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            self.registered = False
+            self._note_failure(f"registration answered with code {answer.code}: {answer.remark}")
+            return None
+        if not self.registered:
+            _log.info("registered %s at name server %s", owner.identity.address, self._address)
+        self.registered = True
+        self._complaint = None
+        self._pause_s = RETRY_LEAST_S
+        header = answer.header(RegisterBrokerResponse)
+        order = KVTable.decode(answer.body).table if answer.body else None
+        told = Registered(header.master_addr, header.ha_server_addr, order)
+        owner.on_answer(told)
+        return told
+
+    def _note_failure(self, text: str) -> None:
+        """Log a failure once, not at every attempt."""
+        if text != self._complaint:
+            _log.warning("name server %s: %s", self._address, text)
+        self._complaint = text
+
+
+def masked(topics: TopicConfigTable, permission: int) -> TopicConfigTable:
+    """The table as it is registered: a broker without read or write permission lends that permission to all its topics."""
+    if permission & _READ_WRITE == _READ_WRITE:
+        return topics
+    return TopicConfigTable(
+        data_version=topics.data_version,
+        topic_config_table={
+            name: msgspec.structs.replace(topic, perm=permission) for name, topic in topics.topic_config_table.items()
+        },
+    )
+
+
+def _ignore(registered: Registered) -> None:
+    """Nobody listens yet."""

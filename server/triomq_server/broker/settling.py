@@ -1,0 +1,113 @@
+"""Answers to stored messages: at once, or when the disk and a slave have them too.
+
+A waiting answer is one small object with two callbacks, no task: the store and the replication keep them in their own
+ordered structures. It answers to `CommitLog.handleDiskFlush` and `handleHA`; rules: store.md §5.2, ha.md §6.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.properties import WAIT, get_property
+from triomq_protocol.requests.send import encode_send_answer
+
+from ..config import BrokerRole, FlushDiskType
+from ..store import AppendResult
+from ..wire import Link
+from .service import Broker
+
+
+def waits_for_store(text: str) -> bool:
+    """Whether a message's sender wants to wait for disk and slave: yes unless WAIT is there and not `true`."""
+    wait = get_property(text, WAIT)
+    return wait is None or wait.lower() == "true"
+
+
+class Settling:
+    """Decides what a stored message still waits for, and sends its answer."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.read_config()
+
+    def read_config(self) -> None:
+        """Take over settings that request 25 may have changed."""
+        config = self._broker.config
+        self._region = config.region_id
+        self._trace_on = config.trace_on
+        self._flush = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._replicate = config.store.broker_role is BrokerRole.SYNC_MASTER
+        self.needed = self._flush or self._replicate
+        """Whether this broker makes any sender wait."""
+
+    def answer(
+        self, command: Command, message_id: str, queue_id: int, queue_offset: int, code: int = ResponseCode.SUCCESS
+    ) -> bytes | None:
+        """The answer of a stored message; None to a one-way request."""
+        if command.flag & 2:
+            return None
+        return encode_send_answer(
+            command, message_id, queue_id, queue_offset, code=code, region=self._region, trace_on=self._trace_on
+        )
+
+    def park(
+        self, link: Link, command: Command, message_id: str, queue_id: int, result: AppendResult
+    ) -> bytes | None:
+        """Wait for disk and slave as the configuration asks.
+
+        Returns:
+            The answer, if there is nothing to wait for after all; else None, and the link gets it later.
+        """
+        broker, store_config = self._broker, self._broker.config.store
+        waits = _Waits(self, link, command, message_id, queue_id, result.queue_offset)
+        replication = broker.replication if self._replicate else None
+        replicate = replication is not None and replication.slave_ok(result.end_offset)
+        if self._replicate and not replicate:
+            waits.code = ResponseCode.SLAVE_NOT_AVAILABLE
+        waits.left = self._flush + replicate
+        if not waits.left:
+            return self.answer(command, message_id, queue_id, result.queue_offset, waits.code)
+        now = trio.current_time()
+        if self._flush:
+            deadline = now + store_config.sync_flush_timeout / 1000
+            broker.store.park_until_flushed(result.end_offset, deadline, waits.flushed)
+        if replication is not None and replicate:
+            deadline = now + store_config.slave_timeout / 1000
+            replication.park_until_replicated(result.end_offset, deadline, waits.replicated)
+        return None
+
+
+class _Waits:
+    """One parked answer. A failure of replication outweighs one of flushing."""
+
+    __slots__ = ("code", "left", "link", "send")
+
+    def __init__(
+        self, settling: Settling, link: Link, command: Command, message_id: str, queue_id: int, queue_offset: int
+    ) -> None:
+        self.link = link
+        self.send = partial(settling.answer, command, message_id, queue_id, queue_offset)
+        self.code: int = ResponseCode.SUCCESS
+        self.left = 0
+
+    def flushed(self, done: bool) -> None:
+        if not done and self.code == ResponseCode.SUCCESS:
+            self.code = ResponseCode.FLUSH_DISK_TIMEOUT
+        self._finish_one()
+
+    def replicated(self, done: bool) -> None:
+        if not done:
+            self.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+        self._finish_one()
+
+    def _finish_one(self) -> None:
+        self.left -= 1
+        if self.left:
+            return
+        answer = self.send(self.code)
+        if answer is not None and not self.link.closed:
+            self.link.send(answer)
