@@ -30,7 +30,7 @@ from triomq_protocol.requests import (
     ResetOffsetBodyForC,
     ResetOffsetRequest,
 )
-from triomq_server.wire import Handlers, Link
+from triomq_server.wire import AnswerTimeoutError, Handlers, Link, LinkError
 
 from .clients import ClientChannel
 from .service import Broker
@@ -94,11 +94,11 @@ async def _call(
     request = Command.request(command.code, fields=fields, body=body, language=LanguageCode.JAVA)
     try:
         answer = await channel.link.request(request, CALL_TIMEOUT_S)
-    except trio.TooSlowError as error:
-        remark = f"consumer <{group}> <{client_id}> Timeout: {error or 'no answer'} within {CALL_TIMEOUT_S:.0f} s"
+    except AnswerTimeoutError as error:
+        remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
         return command.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
-    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-        remark = f"invoke consumer <{group}> <{client_id}> Exception: {error!r}"
+    except LinkError as error:
+        remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
         return command.answer(ResponseCode.SYSTEM_ERROR, remark)
     return command.answer(answer.code, answer.remark, fields=answer.fields, body=answer.body)
 
@@ -139,7 +139,7 @@ async def _status_of(channel: ClientChannel, topic: str, group: str) -> dict[Mes
     request = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header, language=LanguageCode.JAVA)
     try:
         answer = await channel.link.request(request, STATUS_TIMEOUT_S)
-    except (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):
+    except LinkError:
         return None
     if answer.code != ResponseCode.SUCCESS or not answer.body:
         return None
