@@ -1,0 +1,52 @@
+"""Who answers which request code.
+
+A handler that need not wait is a plain function, called in the middle of a receive batch: command in, answer out. Only
+what has to wait is a coroutine function and costs a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.command import Command
+
+if TYPE_CHECKING:
+    from triomq_server.wire.link import Link
+
+Answer = bytes | bytearray | memoryview | Command | None
+"""A whole encoded frame, a command still to be encoded, or None: answered later (``Link.send``) or never."""
+
+PlainHandler = Callable[["Link", Command], Answer]
+WaitingHandler = Callable[["Link", Command], Awaitable[Answer]]
+
+
+def not_supported(_link: Link, command: Command) -> Command:
+    """The dispatcher's answer to a code nobody knows; always in JSON, as RocketMQ does (spec remoting §3)."""
+    return command.answer(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported", serialize=0
+    )
+
+
+def ignored(_link: Link, _command: Command) -> None:
+    """No answer at all to a code nobody knows, as name servers do."""
+
+
+@attrs.define
+class Handlers:
+    """The handlers of one server or link.
+
+    An exception in a handler becomes an answer with code 1 whose remark says the cause; it never ends the link.
+
+    Attributes:
+        plain: code -> function that must not wait.
+        waiting: code -> coroutine function, run as a task of its own.
+        default: for any other code.
+    """
+
+    plain: dict[int, PlainHandler] = attrs.field(factory=dict)
+    waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
+    default: PlainHandler = not_supported

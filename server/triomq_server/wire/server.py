@@ -1,0 +1,120 @@
+"""serve: listen, accept, and keep every link's trouble to itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+import attrs
+import trio
+
+from triomq_server.wire.handlers import Handlers
+from triomq_server.wire.hub import Hub
+from triomq_server.wire.limits import Limits
+from triomq_server.wire.link import Link
+from triomq_server.wire.tls import TlsSettings, welcome
+from triomq_server.wire.transport import Listen, address_of, listen_tcp
+
+_log = logging.getLogger(__name__)
+
+# After a failed accept: mostly there is no descriptor left, and one of those in use will be closed some time.
+_PAUSE_S = 0.1
+
+
+async def serve(
+    handlers: Handlers,
+    *,
+    host: str = "0.0.0.0",
+    port: int,
+    listen: Listen = listen_tcp,
+    on_closed: Callable[[Link], None] | None = None,
+    on_batch_end: Callable[[], None] | None = None,
+    idle_s: float = 120.0,
+    limits: Limits | None = None,
+    tls: TlsSettings | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Accept connections and answer their requests until cancelled.
+
+    A cancel stops accepting and reading at once, gives waiting handlers and unsent answers ``limits.grace_s`` seconds,
+    and closes every link.
+
+    Args:
+        handlers: who answers.
+        host: address to listen on; ``::`` for IPv6.
+        port: 0 for any free one.
+        listen: how to listen; tests hand in a network of their own.
+        on_closed: called once for each link that has ended, for whatever reason.
+        on_batch_end: called after the handlers of each receive batch, before its answers are written.
+        idle_s: seconds without a byte in either direction after which a link is closed; overrides ``limits``.
+        limits: everything else that is bounded.
+        tls: with it, connections whose first byte says so speak TLS.
+        task_status: told the real addresses, ``ip:port`` each.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    bounds = attrs.evolve(limits or Limits(), idle_s=idle_s)
+    listeners = await listen(host, port)
+    try:
+        async with trio.open_nursery() as outer:
+            hub, shelter = await outer.start(_shelter, handlers, bounds, on_closed, on_batch_end)
+            try:
+                async with trio.open_nursery() as accepting:
+                    for listener in listeners:
+                        accepting.start_soon(_accept, listener, hub, bounds, tls)
+                    task_status.started([address_of(listener) for listener in listeners])
+            finally:
+                with trio.CancelScope(shield=True):
+                    for listener in listeners:
+                        await listener.aclose()
+                    with trio.move_on_after(bounds.grace_s):
+                        await hub.settle()
+                shelter.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            for listener in listeners:
+                await listener.aclose()
+    raise AssertionError("a listener ended by itself")
+
+
+async def _shelter(
+    handlers: Handlers,
+    limits: Limits,
+    on_closed: Callable[[Link], None] | None,
+    on_batch_end: Callable[[], None] | None,
+    *,
+    task_status: trio.TaskStatus[tuple[Hub, trio.CancelScope]],
+) -> None:
+    """Links and handlers live here, out of reach of the server's cancel, until the grace period is over."""
+    with trio.CancelScope(shield=True) as scope:
+        async with trio.open_nursery() as nursery:
+            hub = Hub(handlers, nursery, limits, on_closed=on_closed, on_batch_end=on_batch_end)
+            nursery.start_soon(hub.flush_marked)
+            nursery.start_soon(hub.close_idle)
+            task_status.started((hub, scope))
+
+
+async def _accept(
+    listener: trio.abc.Listener[trio.abc.Stream], hub: Hub, limits: Limits, tls: TlsSettings | None
+) -> None:
+    full = failing = False
+    while True:
+        try:
+            stream = await listener.accept()
+        except OSError as error:
+            if not failing:
+                _log.warning("cannot accept connections for the time being: %s", error)
+            failing = True
+            await trio.sleep(_PAUSE_S)
+            continue
+        failing = False
+        if len(hub.links) >= limits.connections:
+            if not full:
+                _log.warning("refusing connections: %d are open (maxConnections)", limits.connections)
+            full = True
+            await trio.aclose_forcefully(stream)
+            continue
+        full = False
+        hub.start(welcome, stream, hub, tls)
