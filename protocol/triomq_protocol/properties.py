@@ -1,9 +1,13 @@
-"""The property string of a message: name 0x01 value 0x02 ... (messages.md sections 2 and 3)."""
+"""The property string of a message: name 0x01 value 0x02 ... (messages.md sections 2 and 3; upstream `MessageConst`)."""
 
 from collections.abc import Mapping
 
+from triomq_protocol.java_text import utf8
+
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
+MAX_PROPERTIES_BYTES = 32767
+"""A stored message keeps the length in an int16."""
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -16,48 +20,133 @@ TRAN_MSG = "TRAN_MSG"
 PGROUP = "PGROUP"
 MIN_OFFSET = "MIN_OFFSET"
 MAX_OFFSET = "MAX_OFFSET"
+BUYER_ID = "BUYER_ID"
+TRANSFER_FLAG = "TRANSFER_FLAG"
+CORRECTION_FLAG = "CORRECTION_FLAG"
+MQ2_FLAG = "MQ2_FLAG"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
 UNIQ_KEY = "UNIQ_KEY"
+CONSUME_START_TIME = "CONSUME_START_TIME"
+TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+INSTANCE_ID = "INSTANCE_ID"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+ARRIVE_TIME = "ARRIVE_TIME"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 CLUSTER = "CLUSTER"
+MSG_TYPE = "MSG_TYPE"
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+
+RESERVED = frozenset({
+    KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, MIN_OFFSET, MAX_OFFSET, BUYER_ID,
+    TRANSFER_FLAG, CORRECTION_FLAG, MQ2_FLAG, ORIGIN_MESSAGE_ID, RECONSUME_TIME, MAX_RECONSUME_TIMES, MSG_REGION,
+    TRACE_ON, UNIQ_KEY, CONSUME_START_TIME, INSTANCE_ID, CORRELATION_ID, REPLY_TO_CLIENT, TTL, ARRIVE_TIME,
+    PUSH_REPLY_TIME, CLUSTER, MSG_TYPE, INNER_MULTI_QUEUE_OFFSET,
+})  # fmt: skip
+"""Names a user property must not have (messages.md section 3, column R)."""
 
 
-def encode_properties(properties: Mapping[str, str]) -> str:
-    """The property string in the mapping's order, without a final separator; "" for none."""
-    raise LookupError
+def encode_properties(properties: Mapping[str, str | None]) -> str:
+    """The property string in the mapping's order, without a final separator; "" for none. None values are left out."""
+    return "\x02".join([f"{name}\x01{value}" for name, value in properties.items() if value is not None])
+
+
+def encode_properties_bytes(properties: Mapping[str, str | None]) -> bytes:
+    """`encode_properties` as UTF-8; a lone surrogate becomes `?`, as in Java."""
+    return utf8(encode_properties(properties))
 
 
 def decode_properties(text: str | None) -> dict[str, str]:
     """The properties of a string; segments without name or value are dropped, later duplicates win."""
-    raise LookupError
-
-
-def encode_properties_bytes(properties: Mapping[str, str]) -> bytes:
-    """`encode_properties` as UTF-8."""
-    raise LookupError
+    if not text:
+        return {}
+    out = {}
+    for segment in text.split("\x02"):
+        name, _, value = segment.partition("\x01")
+        if name and value:
+            out[name] = value
+    return out
 
 
 def get_property(text: str, name: str) -> str | None:
     """The value `decode_properties` would give for one name, without a dict."""
-    raise LookupError
+    wanted = name + "\x01"
+    start = _find_segment(text, wanted)
+    if start < 0:
+        return None
+    value_at = start + len(wanted)
+    end = text.find("\x02", value_at)
+    return text[value_at:] if end < 0 else text[value_at:end]
+
+
+def _find_segment(text: str, wanted: str) -> int:
+    """Start of the last segment that begins with `wanted` and has a value behind it; -1 if there is none."""
+    limit = len(text)
+    while True:
+        at = text.rfind(wanted, 0, limit)
+        if at < 0:
+            return -1
+        value_at = at + len(wanted)
+        starts = at == 0 or text[at - 1] == "\x02"
+        if starts and value_at < len(text) and text[value_at] != "\x02":
+            return at
+        limit = value_at - 1
+
+
+def remove_property(text: str, name: str) -> str:
+    """Cut every segment of that name out of a property string; the others stay as they are and in order."""
+    wanted = name + "\x01"
+    if wanted not in text:
+        return text
+    return "\x02".join([segment for segment in text.split("\x02") if not segment.startswith(wanted)])
+
+
+def append_property(text: str, name: str, value: str) -> str:
+    """Add a property at the end of a property string that does not hold that name."""
+    if not text:
+        return f"{name}\x01{value}"
+    if text[-1] == "\x02":
+        return f"{text}{name}\x01{value}"
+    return f"{text}\x02{name}\x01{value}"
+
+
+def set_property(text: str, name: str, value: str) -> str:
+    """Add or replace a property of a property string; a replaced one moves to the end."""
+    return append_property(remove_property(text, name), name, value)
 
 
 def broker_properties(text: str | None, cluster: str) -> str:
     """What a broker stores for a plain message: WAIT removed, CLUSTER appended, the rest untouched and in order.
 
-    A CLUSTER sent by the client is replaced.
+    A CLUSTER sent by the client is replaced. Java writes the same set in HashMap order; no reader relies on it.
     """
-    raise LookupError
+    if not text:
+        return f"CLUSTER\x01{cluster}"
+    if "WAIT\x01" in text:
+        text = _cut(text, "WAIT\x01")
+    if "CLUSTER\x01" in text:
+        text = _cut(text, "CLUSTER\x01")
+    if not text:
+        return f"CLUSTER\x01{cluster}"
+    if text[-1] == "\x02":
+        return f"{text}CLUSTER\x01{cluster}"
+    return f"{text}\x02CLUSTER\x01{cluster}"
 
 
-def append_property(text: str, name: str, value: str) -> str:
-    """Add a property at the end of a property string that does not hold that name."""
-    raise LookupError
-
-
-def remove_property(text: str, name: str) -> str:
-    """Cut every segment of that name out of a property string."""
-    raise LookupError
+def _cut(text: str, wanted: str) -> str:
+    """Remove the segments that begin with `wanted`; the usual single one without splitting everything."""
+    at = text.find(wanted)
+    if text.find(wanted, at + 1) >= 0 or (at and text[at - 1] != "\x02"):
+        return "\x02".join([segment for segment in text.split("\x02") if not segment.startswith(wanted)])
+    end = text.find("\x02", at)
+    if end < 0:
+        return text[: at - 1] if at else ""
+    return text[:at] + text[end + 1 :]

@@ -1,26 +1,43 @@
-"""Java string hashes, tag codes and tag subscriptions (messages.md section 6)."""
+"""Tag codes and tag subscriptions (messages.md section 6)."""
+
+from functools import lru_cache
 
 import attrs
 
+from triomq_protocol.errors import LocalProtocolError
+from triomq_protocol.java_text import (
+    index_key_hash,
+    java_hash,
+    java_hash_with_prefix,
+    java_long_hash,
+    select_by_hash,
+)
 
-def java_hash(text: str) -> int:
-    """`String.hashCode`: signed 32 bits over UTF-16 units."""
-    raise LookupError
+__all__ = [
+    "TagFilter",
+    "index_key_hash",
+    "java_hash",
+    "java_hash_with_prefix",
+    "java_long_hash",
+    "parse_subscription",
+    "select_by_hash",
+    "tags_code",
+]
 
-
-def java_hash_with_prefix(prefix: str, text: str) -> int:
-    """`java_hash(prefix + text)`; the prefix's share is remembered (index keys are `topic#key`)."""
-    raise LookupError
+_TAG_CODES: dict[str, int] = {}
+_TAG_CODES_MAX = 4096
 
 
 def tags_code(tags: str | None) -> int:
     """The 64-bit tag field of a consume queue entry: the hash of the whole TAGS value, 0 if there is none."""
-    raise LookupError
-
-
-def index_key_hash(key: str) -> int:
-    """Hash of an index key: absolute value of java_hash, 0 where Java's abs overflows (store.md)."""
-    raise LookupError
+    if not tags:
+        return 0
+    code = _TAG_CODES.get(tags)
+    if code is None:
+        code = java_hash(tags)
+        if len(_TAG_CODES) < _TAG_CODES_MAX and len(tags) <= 64:  # tags are few; a flood of them must not be kept
+            _TAG_CODES[tags] = code
+    return code
 
 
 @attrs.frozen(slots=True)
@@ -29,7 +46,7 @@ class TagFilter:
 
     Attributes:
         expression: as it was given, `*` if it was empty.
-        tags: the wanted tags; empty means all.
+        tags: the wanted tags in the order given; empty means all.
         codes: their hashes.
     """
 
@@ -38,14 +55,26 @@ class TagFilter:
     codes: frozenset[int]
 
     def matches_code(self, code: int) -> bool:
-        """The broker's test: an entry's tags code (low 32 bits signed) is wanted."""
-        raise LookupError
+        """The broker's test: an entry's tags code (low 32 bits, signed) is wanted."""
+        if not self.codes:
+            return True
+        low = code & 0xFFFFFFFF
+        return (low - 0x100000000 if low > 0x7FFFFFFF else low) in self.codes
 
     def matches_tag(self, tag: str | None) -> bool:
         """The consumer's exact test."""
-        raise LookupError
+        return not self.tags or tag in self.tags
 
 
+@lru_cache(4096)
 def parse_subscription(expression: str | None) -> TagFilter:
     """Parse `A || B`. None, empty and `*` mean all. Raises LocalProtocolError for an expression without any tag."""
-    raise LookupError
+    if not expression or expression == "*":
+        return TagFilter("*", (), frozenset())
+    # Java's trim() cuts everything up to U+0020, and only that.
+    blanks = "".join(map(chr, range(0x21)))
+    parts = (part.strip(blanks) for part in expression.split("||"))
+    tags = tuple(dict.fromkeys(part for part in parts if part))
+    if not tags:
+        raise LocalProtocolError(f"subscription {expression!r} names no tag")
+    return TagFilter(expression, tags, frozenset(map(java_hash, tags)))

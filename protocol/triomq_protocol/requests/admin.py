@@ -8,7 +8,7 @@ from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.requests.registration import DataVersion
 
 
-class CreateTopicRequest(Header):
+class CreateTopicRequest(Header, kw_only=True):
     """Header of UPDATE_AND_CREATE_TOPIC (17)."""
 
     topic: str
@@ -21,23 +21,23 @@ class CreateTopicRequest(Header):
     order: bool = False
 
 
-class DeleteTopicRequest(Header):
+class DeleteTopicRequest(Header, kw_only=True):
     """Header of DELETE_TOPIC_IN_BROKER (215)."""
 
     topic: str
 
 
-class GetAllTopicConfigResponse(Header):
+class GetAllTopicConfigResponse(Header, kw_only=True):
     """Answer header of 21: no fields."""
 
 
-class GetTopicStatsInfoRequest(Header):
+class GetTopicStatsInfoRequest(Header, kw_only=True):
     """Header of GET_TOPIC_STATS_INFO (202)."""
 
     topic: str
 
 
-class TopicOffset(Body):
+class TopicOffset(Body, kw_only=True):
     """Bounds of one queue; upstream `TopicOffset`."""
 
     last_update_timestamp: int = 0
@@ -45,13 +45,13 @@ class TopicOffset(Body):
     min_offset: int = 0
 
 
-class TopicStatsTable(Body):
+class TopicStatsTable(Body, kw_only=True):
     """Answer body of 202."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
 
-class SubscriptionGroupConfig(Body):
+class SubscriptionGroupConfig(Body, kw_only=True):
     """One consumer group as a broker keeps it: body of 200."""
 
     broker_id: int = 0
@@ -65,34 +65,34 @@ class SubscriptionGroupConfig(Body):
     which_broker_when_consume_slowly: int = 1
 
 
-class SubscriptionGroupTable(Body):
+class SubscriptionGroupTable(Body, kw_only=True):
     """All groups of a broker: answer body of 201, subscriptionGroup.json; upstream `SubscriptionGroupWrapper`."""
 
     data_version: DataVersion = DataVersion()
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
 
 
-class DeleteSubscriptionGroupRequest(Header):
+class DeleteSubscriptionGroupRequest(Header, kw_only=True):
     """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
 
     group_name: str
     remove_offset: bool = False
 
 
-class GetBrokerConfigResponse(Header):
+class GetBrokerConfigResponse(Header, kw_only=True):
     """Answer header of 26: DataVersion JSON of the configuration."""
 
     version: str | None = None
 
 
-class ViewBrokerStatsDataRequest(Header):
+class ViewBrokerStatsDataRequest(Header, kw_only=True):
     """Header of VIEW_BROKER_STATS_DATA (315)."""
 
     stats_name: str
     stats_key: str
 
 
-class BrokerStatsItem(Body):
+class BrokerStatsItem(Body, kw_only=True):
     """Sum, per-second rate and average per call over one window."""
 
     avgpt: float = 0.0
@@ -100,7 +100,7 @@ class BrokerStatsItem(Body):
     tps: float = 0.0
 
 
-class BrokerStatsData(Body):
+class BrokerStatsData(Body, kw_only=True):
     """Answer body of 315."""
 
     stats_day: BrokerStatsItem | None = None
@@ -108,7 +108,7 @@ class BrokerStatsData(Body):
     stats_minute: BrokerStatsItem | None = None
 
 
-class QueryConsumeQueueRequest(Header):
+class QueryConsumeQueueRequest(Header, kw_only=True):
     """Header of QUERY_CONSUME_QUEUE (321)."""
 
     topic: str
@@ -118,7 +118,7 @@ class QueryConsumeQueueRequest(Header):
     consumer_group: str | None = None
 
 
-class ConsumeQueueEntry(Body):
+class ConsumeQueueEntry(Body, kw_only=True):
     """One entry of a consume queue; upstream `ConsumeQueueData`."""
 
     bit_map: str | None = None
@@ -130,7 +130,7 @@ class ConsumeQueueEntry(Body):
     tags_code: int = 0
 
 
-class QueryConsumeQueueBody(Body):
+class QueryConsumeQueueBody(Body, kw_only=True):
     """Answer body of 321; upstream `QueryConsumeQueueResponseBody`."""
 
     filter_data: str | None = None
@@ -140,7 +140,7 @@ class QueryConsumeQueueBody(Body):
     subscription_data: SubscriptionData | None = None
 
 
-class CreateAccessConfigRequest(Header):
+class CreateAccessConfigRequest(Header, kw_only=True):
     """Header of UPDATE_AND_CREATE_ACL_CONFIG (50)."""
 
     access_key: str | None = None
@@ -153,20 +153,20 @@ class CreateAccessConfigRequest(Header):
     group_perms: str | None = None
 
 
-class DeleteAccessConfigRequest(Header):
+class DeleteAccessConfigRequest(Header, kw_only=True):
     """Header of DELETE_ACL_CONFIG (51)."""
 
     access_key: str | None = None
 
 
-class UpdateGlobalWhiteAddrsConfigRequest(Header):
+class UpdateGlobalWhiteAddrsConfigRequest(Header, kw_only=True):
     """Header of UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53)."""
 
     global_white_addrs: str | None = None
     acl_file_full_path: str | None = None
 
 
-class GetBrokerAclConfigResponse(Header):
+class GetBrokerAclConfigResponse(Header, kw_only=True):
     """Answer header of GET_BROKER_CLUSTER_ACL_INFO (52)."""
 
     version: str | None = None
@@ -176,11 +176,11 @@ class GetBrokerAclConfigResponse(Header):
     cluster_name: str | None = None
 
 
-class GetBrokerClusterAclConfigResponse(Header):
+class GetBrokerClusterAclConfigResponse(Header, kw_only=True):
     """Answer header of GET_BROKER_CLUSTER_ACL_CONFIG (54): no fields."""
 
 
-class PlainAccessConfig(Body):
+class PlainAccessConfig(Body, kw_only=True):
     """One account of an access control file."""
 
     access_key: str | None = None
@@ -193,7 +193,7 @@ class PlainAccessConfig(Body):
     white_remote_address: str | None = None
 
 
-class ClusterAclConfig(Body):
+class ClusterAclConfig(Body, kw_only=True):
     """Answer body of 54; upstream `AclConfig`."""
 
     global_white_addrs: list[str] = []

@@ -9,19 +9,19 @@ from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
 
 
-class GetConsumerConnectionListRequest(Header):
+class GetConsumerConnectionListRequest(Header, kw_only=True):
     """Header of GET_CONSUMER_CONNECTION_LIST (203)."""
 
     consumer_group: str
 
 
-class GetProducerConnectionListRequest(Header):
+class GetProducerConnectionListRequest(Header, kw_only=True):
     """Header of GET_PRODUCER_CONNECTION_LIST (204)."""
 
     producer_group: str
 
 
-class ClientConnection(Body):
+class ClientConnection(Body, kw_only=True):
     """One connected client; upstream `Connection`."""
 
     client_addr: str | None = None
@@ -30,7 +30,7 @@ class ClientConnection(Body):
     version: int = 0
 
 
-class ConsumerConnection(Body):
+class ConsumerConnection(Body, kw_only=True):
     """Answer body of 203."""
 
     connection_set: list[ClientConnection] = []
@@ -40,13 +40,13 @@ class ConsumerConnection(Body):
     subscription_table: dict[str, SubscriptionData] = {}
 
 
-class ProducerConnection(Body):
+class ProducerConnection(Body, kw_only=True):
     """Answer body of 204."""
 
     connection_set: list[ClientConnection] = []
 
 
-class ProducerInfo(Body):
+class ProducerInfo(Body, kw_only=True):
     """One producer in ProducerTableInfo."""
 
     client_id: str | None = None
@@ -56,20 +56,20 @@ class ProducerInfo(Body):
     version: int = 0
 
 
-class ProducerTableInfo(Body):
+class ProducerTableInfo(Body, kw_only=True):
     """Answer body of GET_ALL_PRODUCER_INFO (328)."""
 
     data: dict[str, list[ProducerInfo]] = {}
 
 
-class GetConsumeStatsRequest(Header):
+class GetConsumeStatsRequest(Header, kw_only=True):
     """Header of GET_CONSUME_STATS (208)."""
 
     consumer_group: str
     topic: str | None = None
 
 
-class OffsetWrapper(Body):
+class OffsetWrapper(Body, kw_only=True):
     """How far a group is in one queue."""
 
     broker_offset: int = 0
@@ -77,20 +77,20 @@ class OffsetWrapper(Body):
     last_timestamp: int = 0
 
 
-class ConsumeStats(Body):
+class ConsumeStats(Body, kw_only=True):
     """Answer body of 208."""
 
     consume_tps: float = 0.0
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
 
 
-class GetConsumeStatsInBrokerRequest(Header):
+class GetConsumeStatsInBrokerRequest(Header, kw_only=True):
     """Header of GET_BROKER_CONSUME_STATS (317)."""
 
     is_order: bool = False
 
 
-class ConsumeStatsList(Body):
+class ConsumeStatsList(Body, kw_only=True):
     """Answer body of 317."""
 
     broker_addr: str | None = None
@@ -98,26 +98,26 @@ class ConsumeStatsList(Body):
     total_diff: int = 0
 
 
-class QueryTopicConsumeByWhoRequest(Header):
+class QueryTopicConsumeByWhoRequest(Header, kw_only=True):
     """Header of QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     topic: str
 
 
-class GroupList(Body):
+class GroupList(Body, kw_only=True):
     """Answer body of 300."""
 
     group_list: list[str] = []
 
 
-class QueryConsumeTimeSpanRequest(Header):
+class QueryConsumeTimeSpanRequest(Header, kw_only=True):
     """Header of QUERY_CONSUME_TIME_SPAN (303)."""
 
     topic: str
     group: str
 
 
-class QueueTimeSpan(Body):
+class QueueTimeSpan(Body, kw_only=True):
     """Store times of one queue; the `_str` forms are local time `yyyy-MM-dd#HH:mm:ss:SSS`."""
 
     consume_time_stamp: int = 0
@@ -130,13 +130,13 @@ class QueueTimeSpan(Body):
     min_time_stamp_str: str | None = None
 
 
-class QueryConsumeTimeSpanBody(Body):
+class QueryConsumeTimeSpanBody(Body, kw_only=True):
     """Answer body of 303."""
 
     consume_time_span_set: list[QueueTimeSpan] = []
 
 
-class QueryCorrectionOffsetRequest(Header):
+class QueryCorrectionOffsetRequest(Header, kw_only=True):
     """Header of QUERY_CORRECTION_OFFSET (308)."""
 
     filter_groups: str | None = None
@@ -144,13 +144,13 @@ class QueryCorrectionOffsetRequest(Header):
     topic: str
 
 
-class QueryCorrectionOffsetBody(Body):
+class QueryCorrectionOffsetBody(Body, kw_only=True):
     """Answer body of 308."""
 
     correction_offsets: dict[int, int] = {}
 
 
-class CloneGroupOffsetRequest(Header):
+class CloneGroupOffsetRequest(Header, kw_only=True):
     """Header of CLONE_GROUP_OFFSET (314)."""
 
     src_group: str
@@ -159,7 +159,7 @@ class CloneGroupOffsetRequest(Header):
     offline: bool = False
 
 
-class GetConsumerRunningInfoRequest(Header):
+class GetConsumerRunningInfoRequest(Header, kw_only=True):
     """Header of GET_CONSUMER_RUNNING_INFO (307)."""
 
     consumer_group: str
@@ -167,7 +167,7 @@ class GetConsumerRunningInfoRequest(Header):
     jstack_enable: bool = False
 
 
-class ProcessQueueInfo(Body):
+class ProcessQueueInfo(Body, kw_only=True):
     """State of one assigned queue inside a consumer."""
 
     cached_msg_count: int = 0
@@ -186,7 +186,7 @@ class ProcessQueueInfo(Body):
     try_unlock_times: int = 0
 
 
-class ConsumeStatus(Body):
+class ConsumeStatus(Body, kw_only=True):
     """Rates of one topic inside a consumer."""
 
     consume_failed_msgs: int = 0
@@ -197,7 +197,7 @@ class ConsumeStatus(Body):
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
 
 
-class ConsumerRunningInfo(Body):
+class ConsumerRunningInfo(Body, kw_only=True):
     """A consumer about itself: answer body of 307."""
 
     jstack: str | None = None
@@ -207,7 +207,7 @@ class ConsumerRunningInfo(Body):
     subscription_set: list[SubscriptionData] = []
 
 
-class ConsumeMessageDirectlyRequest(Header):
+class ConsumeMessageDirectlyRequest(Header, kw_only=True):
     """Header of CONSUME_MESSAGE_DIRECTLY (309)."""
 
     consumer_group: str
@@ -216,7 +216,7 @@ class ConsumeMessageDirectlyRequest(Header):
     broker_name: str | None = None
 
 
-class ConsumeMessageDirectlyResult(Body):
+class ConsumeMessageDirectlyResult(Body, kw_only=True):
     """Answer body of 309; `consume_result` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or
     CR_RETURN_NULL."""
 
@@ -227,7 +227,7 @@ class ConsumeMessageDirectlyResult(Body):
     spent_time_mills: int = 0
 
 
-class ResetOffsetRequest(Header):
+class ResetOffsetRequest(Header, kw_only=True):
     """Header of INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220)."""
 
     topic: str
@@ -236,13 +236,13 @@ class ResetOffsetRequest(Header):
     is_force: bool = False
 
 
-class ResetOffsetBody(Body):
+class ResetOffsetBody(Body, kw_only=True):
     """Answer body of 222, body of 220: where each queue was set to."""
 
     offset_table: dict[MessageQueue, int] = {}
 
 
-class MessageQueueForC(Body):
+class MessageQueueForC(Body, kw_only=True):
     """One queue and its offset in ResetOffsetBodyForC."""
 
     broker_name: str | None = None
@@ -251,13 +251,13 @@ class MessageQueueForC(Body):
     topic: str | None = None
 
 
-class ResetOffsetBodyForC(Body):
+class ResetOffsetBodyForC(Body, kw_only=True):
     """Body of 220 when the requester's language is CPP."""
 
     offset_table: list[MessageQueueForC] = []
 
 
-class GetConsumerStatusRequest(Header):
+class GetConsumerStatusRequest(Header, kw_only=True):
     """Header of INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) and GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
 
     topic: str
@@ -265,7 +265,7 @@ class GetConsumerStatusRequest(Header):
     client_addr: str | None = None
 
 
-class GetConsumerStatusBody(Body):
+class GetConsumerStatusBody(Body, kw_only=True):
     """Answer body of 221 (message_queue_table) and of 223 (consumer_table: client id -> queue -> offset)."""
 
     consumer_table: dict[str, dict[MessageQueue, int]] = {}

@@ -14,7 +14,7 @@ CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
 CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-class SubscriptionData(Body):
+class SubscriptionData(Body, kw_only=True):
     """What a consumer group wants of one topic; sets are lists in Java's order."""
 
     class_filter_mode: bool = False
@@ -26,7 +26,7 @@ class SubscriptionData(Body):
     topic: str | None = None
 
 
-class ConsumerData(Body):
+class ConsumerData(Body, kw_only=True):
     """One consumer group of a client."""
 
     consume_from_where: str | None = None
@@ -37,13 +37,13 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-class ProducerData(Body):
+class ProducerData(Body, kw_only=True):
     """One producer group of a client."""
 
     group_name: str | None = None
 
 
-class HeartbeatData(Body):
+class HeartbeatData(Body, kw_only=True):
     """Body of HEART_BEAT (34)."""
 
     client_id: str | None = msgspec.field(default=None, name="clientID")
@@ -51,7 +51,7 @@ class HeartbeatData(Body):
     producer_data_set: list[ProducerData] = []
 
 
-class UnregisterClientRequest(Header):
+class UnregisterClientRequest(Header, kw_only=True):
     """Header of UNREGISTER_CLIENT (35); its answer has an empty header."""
 
     client_id: str = msgspec.field(name="clientID")
@@ -59,33 +59,33 @@ class UnregisterClientRequest(Header):
     consumer_group: str | None = None
 
 
-class UnregisterClientResponse(Header):
+class UnregisterClientResponse(Header, kw_only=True):
     """Answer header of 35: no fields."""
 
 
-class GetConsumerListByGroupRequest(Header):
+class GetConsumerListByGroupRequest(Header, kw_only=True):
     """Header of GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_group: str
 
 
-class GetConsumerListByGroupResponse(Header):
+class GetConsumerListByGroupResponse(Header, kw_only=True):
     """Answer header of 38: no fields."""
 
 
-class ConsumerIdList(Body):
+class ConsumerIdList(Body, kw_only=True):
     """Answer body of 38; upstream `GetConsumerListByGroupResponseBody`."""
 
     consumer_id_list: list[str] = []
 
 
-class NotifyConsumerIdsChangedRequest(Header):
+class NotifyConsumerIdsChangedRequest(Header, kw_only=True):
     """Header of NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client, one-way."""
 
     consumer_group: str
 
 
-class CheckClientConfigBody(Body):
+class CheckClientConfigBody(Body, kw_only=True):
     """Body of CHECK_CLIENT_CONFIG (46); upstream `CheckClientRequestBody`."""
 
     client_id: str | None = None

@@ -6,7 +6,7 @@ from triomq_protocol.body import Body
 from triomq_protocol.requests.message_queue import MessageQueue
 
 
-class LockBatchRequestBody(Body):
+class LockBatchRequestBody(Body, kw_only=True):
     """Body of LOCK_BATCH_MQ (41)."""
 
     client_id: str | None = None
@@ -14,13 +14,13 @@ class LockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = []
 
 
-class LockBatchResponseBody(Body):
+class LockBatchResponseBody(Body, kw_only=True):
     """Answer body of 41: the queues the client now holds."""
 
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")
 
 
-class UnlockBatchRequestBody(Body):
+class UnlockBatchRequestBody(Body, kw_only=True):
     """Body of UNLOCK_BATCH_MQ (42)."""
 
     client_id: str | None = None

@@ -5,7 +5,7 @@ from triomq_protocol.header import Header, Int32, Int64
 from triomq_protocol.requests.message_queue import MessageQueue
 
 
-class QueryConsumerOffsetRequest(Header):
+class QueryConsumerOffsetRequest(Header, kw_only=True):
     """Header of QUERY_CONSUMER_OFFSET (14)."""
 
     consumer_group: str
@@ -14,27 +14,27 @@ class QueryConsumerOffsetRequest(Header):
     bname: str | None = None
 
 
-class QueryConsumerOffsetResponse(Header):
+class QueryConsumerOffsetResponse(Header, kw_only=True):
     """Answer header of 14."""
 
     offset: Int64
 
 
-class UpdateConsumerOffsetRequest(Header):
+class UpdateConsumerOffsetRequest(Header, kw_only=True):
     """Header of UPDATE_CONSUMER_OFFSET (15); its answer has an empty header."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
+    bname: str | None = None  # before commit_offset: they share a bucket of Java's map
     commit_offset: Int64
-    bname: str | None = None
 
 
-class UpdateConsumerOffsetResponse(Header):
+class UpdateConsumerOffsetResponse(Header, kw_only=True):
     """Answer header of 15: no fields."""
 
 
-class SearchOffsetRequest(Header):
+class SearchOffsetRequest(Header, kw_only=True):
     """Header of SEARCH_OFFSET_BY_TIMESTAMP (29); `timestamp` in ms since 1970."""
 
     topic: str
@@ -43,13 +43,13 @@ class SearchOffsetRequest(Header):
     bname: str | None = None
 
 
-class SearchOffsetResponse(Header):
+class SearchOffsetResponse(Header, kw_only=True):
     """Answer header of 29."""
 
     offset: Int64
 
 
-class GetMaxOffsetRequest(Header):
+class GetMaxOffsetRequest(Header, kw_only=True):
     """Header of GET_MAX_OFFSET (30)."""
 
     topic: str
@@ -57,13 +57,13 @@ class GetMaxOffsetRequest(Header):
     bname: str | None = None
 
 
-class GetMaxOffsetResponse(Header):
+class GetMaxOffsetResponse(Header, kw_only=True):
     """Answer header of 30: the next offset to be written."""
 
     offset: Int64
 
 
-class GetMinOffsetRequest(Header):
+class GetMinOffsetRequest(Header, kw_only=True):
     """Header of GET_MIN_OFFSET (31)."""
 
     topic: str
@@ -71,13 +71,13 @@ class GetMinOffsetRequest(Header):
     bname: str | None = None
 
 
-class GetMinOffsetResponse(Header):
+class GetMinOffsetResponse(Header, kw_only=True):
     """Answer header of 31."""
 
     offset: Int64
 
 
-class GetEarliestMsgStoretimeRequest(Header):
+class GetEarliestMsgStoretimeRequest(Header, kw_only=True):
     """Header of GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
@@ -85,13 +85,13 @@ class GetEarliestMsgStoretimeRequest(Header):
     bname: str | None = None
 
 
-class GetEarliestMsgStoretimeResponse(Header):
+class GetEarliestMsgStoretimeResponse(Header, kw_only=True):
     """Answer header of 32: ms since 1970, -1 if the queue is empty or unknown."""
 
     timestamp: Int64
 
 
-class ConsumerOffsetTable(Body):
+class ConsumerOffsetTable(Body, kw_only=True):
     """Body of 43 and of consumerOffset.json: `topic@group` -> queue id -> offset.
 
     Upstream `ConsumerOffsetSerializeWrapper`.
@@ -100,13 +100,13 @@ class ConsumerOffsetTable(Body):
     offset_table: dict[str, dict[int, int]] = {}
 
 
-class DelayOffsetTable(Body):
+class DelayOffsetTable(Body, kw_only=True):
     """Body of 45 and of delayOffset.json: delay level -> next offset; upstream `DelayOffsetSerializeWrapper`."""
 
     offset_table: dict[int, int] = {}
 
 
-class LocalOffsetTable(Body):
+class LocalOffsetTable(Body, kw_only=True):
     """Local offset file of a broadcasting consumer; upstream `OffsetSerializeWrapper`."""
 
     offset_table: dict[MessageQueue, int] = {}

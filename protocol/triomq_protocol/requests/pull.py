@@ -4,7 +4,7 @@ from triomq_protocol.command import Command
 from triomq_protocol.header import Header, Int32, Int64
 
 
-class PullMessageRequest(Header):
+class PullMessageRequest(Header, kw_only=True):
     """Header of PULL_MESSAGE; upstream `PullMessageRequestHeader`."""
 
     fixed_order = True
@@ -23,7 +23,7 @@ class PullMessageRequest(Header):
     bname: str | None = None
 
 
-class PullMessageResponse(Header):
+class PullMessageResponse(Header, kw_only=True):
     """Header of a pull's answer; absent fields (refusals) read as None. Upstream `PullMessageResponseHeader`."""
 
     fixed_order = True

@@ -6,7 +6,7 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """Ext field beside the header of code 12: `true` if `key` is a UNIQ_KEY."""
 
 
-class QueryMessageRequest(Header):
+class QueryMessageRequest(Header, kw_only=True):
     """Header of QUERY_MESSAGE (12); timestamps are store times in ms."""
 
     topic: str
@@ -16,14 +16,14 @@ class QueryMessageRequest(Header):
     end_timestamp: Int64
 
 
-class QueryMessageResponse(Header):
+class QueryMessageResponse(Header, kw_only=True):
     """Answer header of 12, also of "not found" (both 0)."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
 
 
-class ViewMessageRequest(Header):
+class ViewMessageRequest(Header, kw_only=True):
     """Header of VIEW_MESSAGE_BY_ID (33): a physical offset."""
 
     offset: Int64

@@ -8,7 +8,7 @@ from triomq_protocol.body import Body
 from triomq_protocol.header import Header, Int32, Int64
 
 
-class RegisterBrokerRequest(Header):
+class RegisterBrokerRequest(Header, kw_only=True):
     """Header of REGISTER_BROKER (103)."""
 
     broker_name: str
@@ -20,14 +20,14 @@ class RegisterBrokerRequest(Header):
     body_crc32: Int32 = 0
 
 
-class RegisterBrokerResponse(Header):
+class RegisterBrokerResponse(Header, kw_only=True):
     """Answer header of 103; both absent for masters and while no master is known."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
-class UnRegisterBrokerRequest(Header):
+class UnRegisterBrokerRequest(Header, kw_only=True):
     """Header of UNREGISTER_BROKER (104)."""
 
     broker_name: str
@@ -36,7 +36,7 @@ class UnRegisterBrokerRequest(Header):
     broker_id: Int64
 
 
-class QueryDataVersionRequest(Header):
+class QueryDataVersionRequest(Header, kw_only=True):
     """Header of QUERY_DATA_VERSION (322)."""
 
     broker_name: str
@@ -45,20 +45,20 @@ class QueryDataVersionRequest(Header):
     broker_id: Int64
 
 
-class QueryDataVersionResponse(Header):
+class QueryDataVersionResponse(Header, kw_only=True):
     """Answer header of 322."""
 
     changed: bool | None = None
 
 
-class DataVersion(Body, frozen=True):
+class DataVersion(Body, frozen=True, kw_only=True):
     """Version of a table: `timestamp` (ms) and a counter; equal iff both are equal."""
 
     counter: int = 0
     timestamp: int = 0
 
 
-class TopicConfig(Body):
+class TopicConfig(Body, kw_only=True):
     """One topic as a broker keeps it."""
 
     order: bool = False
@@ -79,14 +79,14 @@ class TopicConfig(Body):
         raise LookupError
 
 
-class TopicConfigTable(Body):
+class TopicConfigTable(Body, kw_only=True):
     """All topics of a broker: answer body of 21, topics.json; upstream `TopicConfigSerializeWrapper`."""
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
 
 
-class RegisterBrokerBody(Body):
+class RegisterBrokerBody(Body, kw_only=True):
     """Body of 103."""
 
     filter_server_list: list[str] = []

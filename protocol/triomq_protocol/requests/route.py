@@ -5,14 +5,14 @@ from triomq_protocol.body import Body
 from triomq_protocol.header import Header, Int32
 
 
-class GetRouteInfoRequest(Header):
+class GetRouteInfoRequest(Header, kw_only=True):
     """Header of GET_ROUTEINFO_BY_TOPIC (105); without topic the answer is code 17."""
 
     topic: str | None = None
     accept_standard_json_only: bool | None = None
 
 
-class QueueData(Body):
+class QueueData(Body, kw_only=True):
     """A topic's queues on one broker set."""
 
     broker_name: str | None = None
@@ -22,7 +22,7 @@ class QueueData(Body):
     write_queue_nums: int = 0
 
 
-class BrokerData(Body):
+class BrokerData(Body, kw_only=True):
     """The addresses of one broker set: broker id (0 is the master) -> `host:port`."""
 
     broker_addrs: dict[int, str] | None = None
@@ -30,7 +30,7 @@ class BrokerData(Body):
     cluster: str | None = None
 
 
-class TopicRouteData(Body):
+class TopicRouteData(Body, kw_only=True):
     """Answer body of 105: where a topic lives."""
 
     broker_datas: list[BrokerData] | None = None
@@ -46,27 +46,27 @@ class TopicRouteData(Body):
         raise LookupError
 
 
-class ClusterInfo(Body):
+class ClusterInfo(Body, kw_only=True):
     """Answer body of GET_BROKER_CLUSTER_INFO (106)."""
 
     broker_addr_table: dict[str, BrokerData] | None = None
     cluster_addr_table: dict[str, list[str]] | None = None
 
 
-class TopicList(Body):
+class TopicList(Body, kw_only=True):
     """Answer body of every topic list: 206, 224, 304, 305, 311, 312, 313."""
 
     broker_addr: str | None = None
     topic_list: list[str] = []
 
 
-class KVTable(Body):
+class KVTable(Body, kw_only=True):
     """Text to text: answer body of 103 (order configuration), 219 and 28."""
 
     table: dict[str, str] = {}
 
 
-class PutKVConfigRequest(Header):
+class PutKVConfigRequest(Header, kw_only=True):
     """Header of PUT_KV_CONFIG (100); a missing namespace or key is answered by the name server."""
 
     namespace: str | None = None
@@ -74,64 +74,64 @@ class PutKVConfigRequest(Header):
     value: str | None = None
 
 
-class GetKVConfigRequest(Header):
+class GetKVConfigRequest(Header, kw_only=True):
     """Header of GET_KV_CONFIG (101)."""
 
     namespace: str | None = None
     key: str | None = None
 
 
-class GetKVConfigResponse(Header):
+class GetKVConfigResponse(Header, kw_only=True):
     """Answer header of 101."""
 
     value: str | None = None
 
 
-class DeleteKVConfigRequest(Header):
+class DeleteKVConfigRequest(Header, kw_only=True):
     """Header of DELETE_KV_CONFIG (102)."""
 
     namespace: str | None = None
     key: str | None = None
 
 
-class GetKVListByNamespaceRequest(Header):
+class GetKVListByNamespaceRequest(Header, kw_only=True):
     """Header of GET_KVLIST_BY_NAMESPACE (219)."""
 
     namespace: str | None = None
 
 
-class WipeWritePermOfBrokerRequest(Header):
+class WipeWritePermOfBrokerRequest(Header, kw_only=True):
     """Header of WIPE_WRITE_PERM_OF_BROKER (205)."""
 
     broker_name: str
 
 
-class WipeWritePermOfBrokerResponse(Header):
+class WipeWritePermOfBrokerResponse(Header, kw_only=True):
     """Answer header of 205: how many topics lost the write permission."""
 
     wipe_topic_count: Int32
 
 
-class AddWritePermOfBrokerRequest(Header):
+class AddWritePermOfBrokerRequest(Header, kw_only=True):
     """Header of ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
 
 
-class AddWritePermOfBrokerResponse(Header):
+class AddWritePermOfBrokerResponse(Header, kw_only=True):
     """Answer header of 327."""
 
     add_topic_count: Int32
 
 
-class DeleteTopicFromNamesrvRequest(Header):
+class DeleteTopicFromNamesrvRequest(Header, kw_only=True):
     """Header of DELETE_TOPIC_IN_NAMESRV (216)."""
 
     topic: str
     cluster_name: str | None = None
 
 
-class GetTopicsByClusterRequest(Header):
+class GetTopicsByClusterRequest(Header, kw_only=True):
     """Header of GET_TOPICS_BY_CLUSTER (224)."""
 
     cluster: str

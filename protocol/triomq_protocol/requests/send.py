@@ -4,7 +4,7 @@ from triomq_protocol.command import Command
 from triomq_protocol.header import Header, Int32, Int64
 
 
-class SendMessageRequest(Header):
+class SendMessageRequest(Header, kw_only=True):
     """Header of SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324), long names; upstream `SendMessageRequestHeader`.
 
     `topic` absent reads as blank, which the broker refuses with its own remark.
@@ -12,13 +12,13 @@ class SendMessageRequest(Header):
 
     producer_group: str
     topic: str = ""
+    properties: str | None = None  # before default_topic: they share a bucket of Java's map
     default_topic: str = ""
     default_topic_queue_nums: Int32 = 0
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
     flag: Int32
-    properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
     batch: bool = False
@@ -45,7 +45,7 @@ V2_NAMES = {
 """The one-letter ext fields of the V2 header."""
 
 
-class SendMessageRequestV2(Header, rename=V2_NAMES):
+class SendMessageRequestV2(Header, rename=V2_NAMES, kw_only=True):
     """Header of 310, 320 and 325: the same fields as SendMessageRequest with one-letter names on the wire."""
 
     fixed_order = True
@@ -66,7 +66,7 @@ class SendMessageRequestV2(Header, rename=V2_NAMES):
     bname: str | None = None
 
 
-class SendMessageResponse(Header):
+class SendMessageResponse(Header, kw_only=True):
     """Header of a send's answer; absent fields (errors) read as None. Upstream `SendMessageResponseHeader`."""
 
     fixed_order = True
@@ -77,7 +77,7 @@ class SendMessageResponse(Header):
     transaction_id: str | None = None
 
 
-class ReplyMessageRequest(Header):
+class ReplyMessageRequest(Header, kw_only=True):
     """Header of PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client; upstream `ReplyMessageRequestHeader`."""
 
     producer_group: str

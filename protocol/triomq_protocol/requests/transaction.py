@@ -3,7 +3,7 @@
 from triomq_protocol.header import Header, Int32, Int64
 
 
-class ConsumerSendMsgBackRequest(Header):
+class ConsumerSendMsgBackRequest(Header, kw_only=True):
     """Header of CONSUMER_SEND_MSG_BACK (36)."""
 
     offset: Int64
@@ -16,7 +16,7 @@ class ConsumerSendMsgBackRequest(Header):
     bname: str | None = None
 
 
-class EndTransactionRequest(Header):
+class EndTransactionRequest(Header, kw_only=True):
     """Header of END_TRANSACTION (37); `commit_or_rollback` is 8, 12 or 0."""
 
     producer_group: str
@@ -29,7 +29,7 @@ class EndTransactionRequest(Header):
     bname: str | None = None
 
 
-class CheckTransactionStateRequest(Header):
+class CheckTransactionStateRequest(Header, kw_only=True):
     """Header of CHECK_TRANSACTION_STATE (39), broker to client, one-way."""
 
     tran_state_table_offset: Int64
@@ -40,7 +40,7 @@ class CheckTransactionStateRequest(Header):
     bname: str | None = None
 
 
-class ResumeCheckHalfMessageRequest(Header):
+class ResumeCheckHalfMessageRequest(Header, kw_only=True):
     """Header of RESUME_CHECK_HALF_MESSAGE (323)."""
 
     msg_id: str | None = None

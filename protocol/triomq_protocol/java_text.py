@@ -1,0 +1,116 @@
+"""Java's idea of text: hash codes over UTF-16 units, UTF-8 of lone surrogates (messages.md section 6)."""
+
+import re
+from functools import lru_cache
+from operator import mul
+
+# h = sum(unit[i] * 31**(n-1-i)). The powers are kept as floats modulo 2**32: a product of one with a UTF-16 unit is
+# below 2**48, so sums of up to 31 units stay exact below 2**53 (8191 units for Latin-1), and CPython multiplies and
+# sums floats much faster than integers of two digits.
+_BLOCK_LATIN = 4096
+_BLOCK_WIDE = 31
+
+
+def _power_table() -> list[float]:
+    powers, power = [], 1
+    for _ in range(_BLOCK_LATIN):
+        powers.append(float(power))
+        power = power * 31 & 0xFFFFFFFF
+    return powers
+
+
+_POWERS = _power_table()
+
+
+@lru_cache(256)
+def _descending(count: int) -> tuple[float, ...]:
+    return tuple(reversed(_POWERS[:count]))
+
+
+def _unsigned_hash(text: str) -> int:
+    try:
+        data = text.encode("latin-1")
+    except UnicodeEncodeError:
+        return _wide_hash(text)
+    count = len(data)
+    if count <= _BLOCK_LATIN:
+        return int(sum(map(mul, data, _descending(count)), 0.0)) & 0xFFFFFFFF
+    return _blocks(data, _BLOCK_LATIN)
+
+
+def _wide_hash(text: str) -> int:
+    return _blocks(memoryview(text.encode("utf-16", "surrogatepass")).cast("H")[1:], _BLOCK_WIDE)  # [0] is the BOM
+
+
+def _blocks(units: bytes | memoryview, block: int) -> int:
+    result = 0
+    for start in range(0, len(units), block):
+        part = units[start : start + block]
+        count = len(part)
+        total = int(sum(map(mul, part, _descending(count)), 0.0))
+        result = (result * pow(31, count, 1 << 32) + total) & 0xFFFFFFFF
+    return result
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`: signed 32 bits over UTF-16 units."""
+    unsigned = _unsigned_hash(text)
+    return unsigned - 0x100000000 if unsigned > 0x7FFFFFFF else unsigned
+
+
+@lru_cache(1024)
+def _prefix_hash(prefix: str) -> int:
+    return _unsigned_hash(prefix)
+
+
+def java_hash_with_prefix(prefix: str, text: str) -> int:
+    """`java_hash(prefix + text)`; the prefix's share is remembered (index keys are `topic#key`)."""
+    if not text.isascii():
+        return java_hash(prefix + text)
+    count = len(text)
+    if count >= _BLOCK_LATIN:
+        return java_hash(prefix + text)
+    own = int(sum(map(mul, text.encode(), _descending(count)), 0.0))
+    unsigned = (_prefix_hash(prefix) * int(_POWERS[count]) + own) & 0xFFFFFFFF
+    return unsigned - 0x100000000 if unsigned > 0x7FFFFFFF else unsigned
+
+
+def index_key_hash(key: str) -> int:
+    """Hash of an index key: absolute value of java_hash, 0 where Java's abs overflows (store.md, index file)."""
+    code = abs(java_hash(key))
+    return 0 if code > 0x7FFFFFFF else code
+
+
+def java_long_hash(value: int) -> int:
+    """`Long.hashCode`: the two halves of the 64-bit value xor-ed, as signed int32."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    folded = (value ^ value >> 32) & 0xFFFFFFFF
+    return folded - 0x100000000 if folded > 0x7FFFFFFF else folded
+
+
+def select_by_hash(hash_code: int, count: int) -> int:
+    """Queue index for a selector's hash code: Java's remainder, made positive (upstream `SelectMessageQueueByHash`)."""
+    return abs(hash_code) % count
+
+
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def join_pairs(text: str) -> str:
+    """Make one character of two surrogates that belong together."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def join_surrogates(text: str) -> str:
+    """Text as Java's UTF-8 encoder sees it: pairs joined, a lone surrogate read as `?`."""
+    return _LONE.sub("?", join_pairs(text))
+
+
+def utf8(text: str) -> bytes:
+    """Text as UTF-8 the way Java writes it: a lone surrogate becomes `?`."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return join_surrogates(text).encode()
