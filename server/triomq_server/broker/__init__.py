@@ -3,5 +3,5 @@
 `serve_broker` runs one. Request codes are mapped to functions in `handlers`; each function gets the `Broker` of `service`.
 """
 
-from .lifecycle import BrokerAddresses as BrokerAddresses
+from .addresses import BrokerAddresses as BrokerAddresses
 from .lifecycle import serve_broker as serve_broker

@@ -9,8 +9,7 @@ import attrs
 import trio
 
 from triomq_protocol.record import pack_host
-
-from ..config import BrokerConfig
+from triomq_server.config import BrokerConfig
 
 FAST_PORT_DISTANCE = 2
 """The fast listener stands this far below the main one, the HA listener one above it."""
@@ -36,10 +35,10 @@ def bind_host(address: str) -> str:
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
-        return "0.0.0.0"  # noqa: S104
+        return "0.0.0.0"
     if ip.is_loopback:
         return str(ip)
-    return "::" if ip.version == 6 else "0.0.0.0"  # noqa: S104
+    return "::" if ip.version == 6 else "0.0.0.0"
 
 
 def choose_port(host: str) -> int:

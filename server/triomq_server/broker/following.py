@@ -6,9 +6,8 @@ rules: ha.md §7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 
 import trio
 
@@ -16,12 +15,12 @@ from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.admin import SubscriptionGroupTable
 from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.requests.registration import TopicConfigTable
+from triomq_server.replication.metadata import MetadataSync, OpenLink
+from triomq_server.replication.rules import HaSettings
+from triomq_server.replication.slave import HaSlave
+from triomq_server.replication.streams import Dial
+from triomq_server.store import Arrival
 
-from ..replication.metadata import MetadataSync, OpenLink
-from ..replication.rules import HaSettings
-from ..replication.slave import HaSlave
-from ..replication.streams import Dial
-from ..store import Arrival
 from .registration import Registered
 from .service import Broker
 

@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from triomq_protocol.requests.registration import DataVersion
 from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
-
-from ..config import BrokerConfig
-from ..store.config_files import ConfigFile
+from triomq_protocol.requests.registration import DataVersion
+from triomq_server.config import BrokerConfig
+from triomq_server.store.config_files import ConfigFile
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +72,8 @@ class GroupTable:
 
     def put(self, group: SubscriptionGroupConfig) -> None:
         """Create or replace one group (code 200)."""
+        if not group.group_name:
+            raise ValueError("a group configuration without groupName")
         self.table[group.group_name] = group
         self._changed()
 

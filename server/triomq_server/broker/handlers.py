@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
+from triomq_server.wire import Handlers, Link
 
-from ..wire import Handlers, Link
 from . import (
     admin_clients,
     admin_config,
@@ -59,6 +59,4 @@ def fast_handlers(main: Handlers) -> Handlers:
 
 def refuse_unknown(_link: Link, command: Command) -> Command:
     """A code that nobody serves here; the remark's leading blank is RocketMQ's."""
-    return command.answer(
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
-    )
+    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")

@@ -15,12 +15,13 @@ from typing import NoReturn
 
 import trio
 
-from ..config import BrokerConfig
-from ..replication.master import HaMaster
-from ..replication.rules import HaSettings
-from ..store import Disk, MessageStore, RealDisk, open_store, wall_ms
-from ..store.config_files import ConfigFile
-from ..wire import Dial, Link, Listen, dial_tcp, listen_tcp, open_link, serve
+from triomq_server.config import BrokerConfig
+from triomq_server.replication.master import HaMaster
+from triomq_server.replication.rules import HaSettings
+from triomq_server.store import Disk, MessageStore, RealDisk, open_store, wall_ms
+from triomq_server.store.config_files import ConfigFile
+from triomq_server.wire import Dial, Limits, Link, Listen, dial_tcp, listen_tcp, open_link, serve
+
 from .addresses import FAST_PORT_DISTANCE, BrokerAddresses, bind_host, joined, packed_address, with_port
 from .admin_runtime import sample_stats
 from .client_requests import link_closed, watch_clients
@@ -107,9 +108,7 @@ class _Life:
         with trio.CancelScope() as scope:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (
-                open_store(
-                    config.store, disk=self._disk, clock=self._clock, is_slave=config.store.is_slave
-                ) as store,
+                open_store(config.store, disk=self._disk, clock=self._clock, is_slave=config.store.is_slave) as store,
                 trio.open_nursery() as background,
             ):
                 broker = self._broker(store, store_host, background)
@@ -185,6 +184,11 @@ class _Life:
         broker.replication = master
         if not config.store.is_slave or config.store.compat != "4.9":
             store.arrival_listeners.append(broker.held_pulls.arrived)
+        limits = Limits(
+            output_bytes=config.link_output_limit_bytes,
+            connections=config.max_connections,
+            waiting_requests=config.max_waiting_requests,
+        )
         handlers = main_handlers(broker)
         for port, table in (
             (config.listen_port, handlers),
@@ -200,17 +204,19 @@ class _Life:
                     on_closed=partial(_closed, broker),
                     on_batch_end=store.notify_arrivals,
                     idle_s=config.server_channel_max_idle_time_seconds,
+                    limits=limits,
                 )
             )
         background.start_soon(broker.held_pulls.run)
         background.start_soon(_persist_offsets, broker)
         background.start_soon(watch_clients, broker)
         background.start_soon(sample_stats, broker)
-        listeners = [partial(_take_order_topics, broker)]
+        broker.registration.on_answer = partial(_take_order_topics, broker)
         if config.store.is_slave:
             opener = partial(open_link, dial=self._dial)
-            listeners = [follow_master(broker, settings, background, dial=self._dial, open_link=opener)]
-        broker.registration.on_answer = listeners[0]
+            broker.registration.on_answer = follow_master(
+                broker, settings, background, dial=self._dial, open_link=opener
+            )
         await background.start(broker.registration.run)
 
 

@@ -13,9 +13,8 @@ from typing import TypeVar
 import trio
 
 from triomq_protocol.command import Command
-
-from ..store import Arrival, TagMatcher
-from ..wire import Link
+from triomq_server.store import Arrival, TagMatcher
+from triomq_server.wire import Link
 
 K = TypeVar("K", bound=Hashable)
 

@@ -24,8 +24,8 @@ from triomq_protocol.requests.offset import (
     UpdateConsumerOffsetRequest,
     UpdateConsumerOffsetResponse,
 )
+from triomq_server.wire import Handlers, Link
 
-from ..wire import Handlers, Link
 from .service import Broker
 
 NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -44,7 +44,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     plain[RequestCode.GET_ALL_DELAY_OFFSET] = partial(get_all_delay_offsets, broker)
 
 
-def query_consumer_offset(broker: Broker, link: Link, command: Command) -> Command:
+def query_consumer_offset(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 14: the committed offset; 0 for a new group while everything ever written to the queue is still at hand."""
     header = command.header(QueryConsumerOffsetRequest)
     offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
@@ -64,21 +64,21 @@ def _everything_at_hand(broker: Broker, topic: str, queue_id: int) -> bool:
     return first is None or store.in_memory(first[0], broker.config.store.in_memory_bytes)
 
 
-def update_consumer_offset(broker: Broker, link: Link, command: Command) -> Command:
+def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 15: any offset for any queue; mostly one-way. Slaves take it too."""
     header = command.header(UpdateConsumerOffsetRequest)
     broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     return command.answer(header=UpdateConsumerOffsetResponse())
 
 
-def search_offset(broker: Broker, link: Link, command: Command) -> Command:
+def search_offset(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 29: the offset nearest to a store time."""
     header = command.header(SearchOffsetRequest)
     offset = broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
     return command.answer(header=SearchOffsetResponse(offset=offset))
 
 
-def get_max_offset(broker: Broker, link: Link, command: Command) -> Command:
+def get_max_offset(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 30: the next offset to be written."""
     header = command.header(GetMaxOffsetRequest)
     return command.answer(
@@ -86,7 +86,7 @@ def get_max_offset(broker: Broker, link: Link, command: Command) -> Command:
     )
 
 
-def get_min_offset(broker: Broker, link: Link, command: Command) -> Command:
+def get_min_offset(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 31: the oldest offset that can still be read."""
     header = command.header(GetMinOffsetRequest)
     return command.answer(
@@ -94,18 +94,18 @@ def get_min_offset(broker: Broker, link: Link, command: Command) -> Command:
     )
 
 
-def get_earliest_time(broker: Broker, link: Link, command: Command) -> Command:
+def get_earliest_time(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 32: the store time of the queue's oldest message, -1 if there is none."""
     header = command.header(GetEarliestMsgStoretimeRequest)
     time_ms = broker.store.earliest_time(header.topic, header.queue_id)
     return command.answer(header=GetEarliestMsgStoretimeResponse(timestamp=time_ms))
 
 
-def get_all_consumer_offsets(broker: Broker, link: Link, command: Command) -> Command:
+def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 43: every committed offset, for slaves."""
     return command.answer(body=broker.offsets.encode())
 
 
-def get_all_delay_offsets(broker: Broker, link: Link, command: Command) -> Command:
+def get_all_delay_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 45: how far each delay level has been delivered, for slaves."""
     return command.answer(body=broker.delay_offsets.encode())

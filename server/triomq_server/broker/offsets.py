@@ -13,8 +13,7 @@ import trio
 
 from triomq_protocol import fastjson
 from triomq_protocol.requests.offset import DelayOffsetTable
-
-from ..store.config_files import ConfigFile
+from triomq_server.store.config_files import ConfigFile
 
 _log = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import BROADCASTING, SubscriptionData
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse, encode_pull_answer_head
 from triomq_protocol.tags import parse_subscription
+from triomq_server.store import NewRecord, ReadResult, ReadStatus, TagMatcher
+from triomq_server.wire import Handlers, Link
 
-from ..store import NewRecord, ReadResult, ReadStatus, TagMatcher
-from ..wire import Handlers, Link
 from .long_polling import HeldPull
-from .refusals import FAQ, Refused
+from .refusals import FAQ, RefusedError
 from .service import Broker
 from .suggestion import judge
 from .topics import OFFSET_MOVED_TOPIC
@@ -86,12 +86,10 @@ class Pulling:
         try:
             group = self._checked(link, header)
             matcher = self._matcher(header, group)
-        except Refused as refused:
+        except RefusedError as refused:
             return command.answer(refused.code, refused.remark, PullMessageResponse())
         if header.sys_flag & PULL_COMMIT_OFFSET and not self._broker.is_slave:
-            self._broker.offsets.commit(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
+            self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return self._read(link, command, header, group, matcher, first=True)
 
     def resume(self, held: HeldPull) -> None:
@@ -102,7 +100,7 @@ class Pulling:
         try:
             group = self._checked(held.link, header)
             answer = self._read(held.link, command, header, group, held.matcher, first=False)
-        except Refused as refused:
+        except RefusedError as refused:
             answer = command.answer(refused.code, refused.remark, PullMessageResponse(), serialize=SerializeType.JSON)
         if answer is not None:
             held.link.send(answer if isinstance(answer, bytes) else answer.encode())
@@ -110,28 +108,28 @@ class Pulling:
     # -- checks, in the order of broker-api.md §5.2
 
     def _checked(self, link: Link, header: PullMessageRequest) -> SubscriptionGroupConfig:
-        """The group's configuration; raises Refused."""
+        """The group's configuration; raises RefusedError."""
         broker, topic = self._broker, header.topic
         if not self._readable:
-            raise Refused(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION, f"the broker[{broker.config.broker_ip1}] pulling message is forbidden"
             )
         name = header.consumer_group
         group = broker.groups.table.get(name) or broker.groups.find(name)
         if group is None:
-            raise Refused(
+            raise RefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"
             )
         if not group.consume_enable:
-            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
         topic_config = self._topics.get(topic)
         if topic_config is None:
             broker.unknown_topic(topic)
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {FAQ}")
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {FAQ}")
         if not topic_config.perm & PERM_READ:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
         if not 0 <= header.queue_id < topic_config.read_queue_nums:
-            raise Refused(
+            raise RefusedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{header.queue_id}] is illegal, topic:[{topic}] "
                 f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}] consumer:[/{link.peer}]",
@@ -139,7 +137,7 @@ class Pulling:
         return group
 
     def _matcher(self, header: PullMessageRequest, group: SubscriptionGroupConfig) -> TagMatcher | None:
-        """The pull's filter, None for every message; raises Refused."""
+        """The pull's filter, None for every message; raises RefusedError."""
         if header.sys_flag & PULL_SUBSCRIPTION:
             matcher: TagMatcher | None = None
             kind = header.expression_type or TAG_TYPE
@@ -147,7 +145,7 @@ class Pulling:
                 try:
                     matcher = _inline_matcher(header.subscription)
                 except LocalProtocolError:
-                    raise Refused(
+                    raise RefusedError(
                         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
                     ) from None
         else:
@@ -156,26 +154,26 @@ class Pulling:
             matcher = _registered_matcher(subscription)
         if kind != TAG_TYPE:
             # There is no other filter in this broker, whatever enablePropertyFilter says.
-            raise Refused(
+            raise RefusedError(
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
         return matcher
 
     def _subscription(self, header: PullMessageRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
-        """What the group's heartbeats said of the topic; raises Refused."""
+        """What the group's heartbeats said of the topic; raises RefusedError."""
         online = self._broker.clients.consumers.get(header.consumer_group)
         if online is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
         if online.message_model == BROADCASTING and not group.consume_broadcast_enable:
-            raise Refused(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
             )
         subscription = online.subscriptions.get(header.topic)
         if subscription is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
         if subscription.sub_version < header.sub_version:
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return subscription
 
     # -- reading
@@ -194,7 +192,7 @@ class Pulling:
         topic, queue_id, offset = header.topic, header.queue_id, header.queue_offset
         read = self._store.read(topic, queue_id, offset, header.max_msg_nums, matcher, self._memory_bytes)
         if read is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "store getMessage return null")
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, "store getMessage return null")
         verdict = judge(
             read.status,
             offset,

@@ -30,9 +30,8 @@ from triomq_protocol.requests.registration import (
     registration_crc,
 )
 from triomq_protocol.requests.route import KVTable
-
-from ..config import BrokerConfig
-from ..wire import Link
+from triomq_server.config import BrokerConfig
+from triomq_server.wire import Link, LinkError
 
 _log = logging.getLogger(__name__)
 
@@ -44,11 +43,13 @@ PERIOD_MOST_S = 60.0
 """`registerNameServerPeriod` counts only between these; the second registration comes after FIRST_PERIOD_S."""
 RETRY_LEAST_S = 0.5
 RETRY_MOST_S = 10.0
+LINK_CHECK_S = 1.0
+"""How soon a lost link is noticed between registrations."""
 MASTER_WANTED_S = 1.0
 """A slave that has not been told of a master asks again after this."""
 
 _READ_WRITE = PERM_READ | PERM_WRITE
-_FAILURES = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ProtocolError)
+_FAILURES = (OSError, LinkError, trio.TooSlowError, ProtocolError)
 
 
 @attrs.frozen(kw_only=True)
@@ -209,7 +210,8 @@ class _NameServer:
             while True:
                 try:
                     async with owner.open_link(self._address) as self._link:
-                        await self._register_for_ever(self._link)
+                        await self._keep_registered(self._link)
+                    self._note_failure("the link was closed")
                 except _FAILURES as error:
                     self._note_failure(str(error) or type(error).__name__)
                 finally:
@@ -228,11 +230,11 @@ class _NameServer:
         except _FAILURES as error:
             _log.debug("name server %s: %s", self._address, error)
 
-    async def _register_for_ever(self, link: Link) -> None:
+    async def _keep_registered(self, link: Link) -> None:
         config = self._owner.config
         period_s = FIRST_PERIOD_S
         forced = True
-        while True:
+        while not link.closed:
             self.wanted = trio.Event()
             answer = await self._register(link, forced=forced or config.force_register)
             self.tried.set()
@@ -241,9 +243,16 @@ class _NameServer:
             else:
                 wait_s, period_s = period_s, config.register_name_server_period / 1000
                 period_s = min(max(period_s, PERIOD_LEAST_S), PERIOD_MOST_S)
-            with trio.move_on_after(wait_s):
-                await self.wanted.wait()
+            await self._wait(link, wait_s)
             forced = self.wanted.is_set()
+
+    async def _wait(self, link: Link, wait_s: float) -> None:
+        """Until it is time, or something has changed, or the link is gone."""
+        end = trio.current_time() + wait_s
+        while not link.closed and trio.current_time() < end:
+            with trio.move_on_at(min(end, trio.current_time() + LINK_CHECK_S)):
+                await self.wanted.wait()
+                return
 
     async def _register(self, link: Link, *, forced: bool) -> Registered | None:
         """One round; None if the name server has the table already or did not take it."""

@@ -21,10 +21,10 @@ from triomq_protocol.properties import (
     encode_properties,
 )
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
+from triomq_server.config import BrokerConfig
+from triomq_server.store import NewBatch, NewRecord
 
-from ..config import BrokerConfig
-from ..store import NewBatch, NewRecord
-from .refusals import Refused
+from .refusals import RefusedError
 from .topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 
@@ -43,7 +43,7 @@ def special_record(record: NewRecord, text: str, config: BrokerConfig, *, dead: 
         dead: the record goes to a dead letter queue, at once whatever its delay.
 
     Raises:
-        Refused: the broker takes no transactional messages, or the delay level is no number.
+        RefusedError: the broker takes no transactional messages, or the delay level is no number.
     """
     properties = decode_properties(text)
     properties[CLUSTER] = config.broker_cluster_name
@@ -55,7 +55,7 @@ def special_record(record: NewRecord, text: str, config: BrokerConfig, *, dead: 
     record.uniq_key = properties.get(UNIQ_KEY)
     if properties.get(TRAN_MSG, "").lower() == "true":
         if config.reject_transaction_message:
-            raise Refused(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] sending transaction message is forbidden",
             )
@@ -70,13 +70,13 @@ def special_record(record: NewRecord, text: str, config: BrokerConfig, *, dead: 
 
 
 def delay_level(properties: dict[str, str], config: BrokerConfig) -> int:
-    """The delay level, 0 for none, at most the highest there is. Raises Refused for text that is no int32."""
+    """The delay level, 0 for none, at most the highest there is. Raises RefusedError for text that is no int32."""
     text = properties.get(DELAY)
     if text is None:
         return 0
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and -(1 << 31) <= int(text) < 1 << 31):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is no number: {text[:64]!r}")
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is no number: {text[:64]!r}")
     return min(int(text), len(config.store.message_delay_level.split()))
 
 

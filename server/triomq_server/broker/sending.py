@@ -21,10 +21,10 @@ from triomq_protocol.properties import (
 )
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
+from triomq_server.store import AppendResult, AppendStatus, NewRecord
+from triomq_server.wire import Handlers, Link
 
-from ..store import AppendResult, AppendStatus, NewRecord
-from ..wire import Handlers, Link
-from .refusals import FAQ, Refused
+from .refusals import FAQ, RefusedError
 from .rewriting import is_delayed_or_half, new_batch, special_record
 from .service import Broker
 from .settling import Settling, waits_for_store
@@ -72,7 +72,9 @@ class Sending:
         self._cluster = config.broker_cluster_name
         self._fields = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
         # Rare conditions that every send would have to ask for; one flag keeps them off the common path.
-        self._restricted = bool(config.start_accept_send_request_time_stamp) or not config.broker_permission & PERM_WRITE
+        self._restricted = (
+            bool(config.start_accept_send_request_time_stamp) or not config.broker_permission & PERM_WRITE
+        )
         self._settling.read_config()
 
     # -- requests
@@ -90,7 +92,7 @@ class Sending:
             if header.batch:
                 return self._send_batch(link, command, header)
             return self._send_one(link, command, header)
-        except Refused as refused:
+        except RefusedError as refused:
             return command.answer(refused.code, refused.remark, fields=self._fields)
 
     def _send_one(self, link: Link, command: Command, header: SendRequest) -> bytes | None:
@@ -143,7 +145,7 @@ class Sending:
         topic_config = self._checked_topic(header, self._topics.get(header.topic))
         queue_id = self._checked_queue(link, header.queue_id, topic_config)
         if not command.body:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "a batch without a body")
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, "a batch without a body")
         batch = new_batch(header, command.body, self._cluster)
         if batch is None:
             raise self._not_stored(AppendResult(AppendStatus.MESSAGE_ILLEGAL))
@@ -166,18 +168,18 @@ class Sending:
     # -- checks, in the order of broker-api.md §4.3
 
     def _checked_topic(self, header: SendRequest, known: TopicConfig | None) -> TopicConfig:
-        """The topic's configuration, made if need be; raises Refused."""
+        """The topic's configuration, made if need be; raises RefusedError."""
         broker, config, topic = self._broker, self._broker.config, header.topic
         begin_ms = config.start_accept_send_request_time_stamp
         if broker.clock() < begin_ms:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local_time(begin_ms)}")
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local_time(begin_ms)}")
         if not config.broker_permission & PERM_WRITE and known is not None and known.order:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden")
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden")
         remark = topic_name_remark(topic)
         if remark is not None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, remark)
         if topic in FORBIDDEN_TO_SEND:
-            raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if known is not None:
             return known
         if broker.is_slave:
@@ -185,7 +187,7 @@ class Sending:
             raise self._not_stored(AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE))
         made = self._made_topic(header)
         if made is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
         return made
 
     def _made_topic(self, header: SendRequest) -> TopicConfig | None:
@@ -201,30 +203,30 @@ class Sending:
         return made
 
     def _checked_queue(self, link: Link, queue_id: int, topic: TopicConfig) -> int:
-        """The queue to write to; a negative wish lets the broker choose. Raises Refused."""
+        """The queue to write to; a negative wish lets the broker choose. Raises RefusedError."""
         if queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
-            raise Refused(
+            raise RefusedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{queue_id}] is illegal, {topic_text(topic)} Producer: {link.peer}",
             )
         if queue_id >= 0:
             return queue_id
         if topic.write_queue_nums <= 0:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to")
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to")
         return self._broker.chance.randrange(topic.write_queue_nums)
 
     def _spent(self, command: Command, header: SendRequest) -> bool:
-        """Whether a message for a retry topic has been tried often enough to be a dead letter; raises Refused."""
+        """Whether a message for a retry topic has been tried often enough to be a dead letter; raises RefusedError."""
         name = header.topic[len(RETRY_PREFIX) :]
         group = self._broker.groups.find(name)
         if group is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}")
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}")
         limit = group.retry_max_times
         if command.version >= VERSION_WITH_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
         return (header.reconsume_times or 0) >= limit
 
-    def _not_stored(self, result: AppendResult) -> Refused:
+    def _not_stored(self, result: AppendResult) -> RefusedError:
         """The answer to a message that the store did not take (broker-api.md §4.5)."""
         self._broker.stats.put_failures += 1
         status = result.status
@@ -236,7 +238,7 @@ class Sending:
             remark = unavailable_remark(self._broker)
         else:
             remark = _STATUS_REMARKS[status]
-        return Refused(code, remark)
+        return RefusedError(code, remark)
 
 
 def topic_text(topic: TopicConfig) -> str:

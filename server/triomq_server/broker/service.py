@@ -13,9 +13,10 @@ from typing import Protocol
 import attrs
 import trio
 
-from ..config import BrokerConfig
-from ..store import MessageStore
-from ..store.config_files import ConfigFile
+from triomq_server.config import BrokerConfig
+from triomq_server.store import MessageStore
+from triomq_server.store.config_files import ConfigFile
+
 from .clients import ClientTable
 from .groups import GroupTable
 from .long_polling import HeldPulls

@@ -14,10 +14,10 @@ from triomq_protocol.codes import ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.properties import WAIT, get_property
 from triomq_protocol.requests.send import encode_send_answer
+from triomq_server.config import BrokerRole, FlushDiskType
+from triomq_server.store import AppendResult
+from triomq_server.wire import Link
 
-from ..config import BrokerRole, FlushDiskType
-from ..store import AppendResult
-from ..wire import Link
 from .service import Broker
 
 
@@ -54,9 +54,7 @@ class Settling:
             command, message_id, queue_id, queue_offset, code=code, region=self._region, trace_on=self._trace_on
         )
 
-    def park(
-        self, link: Link, command: Command, message_id: str, queue_id: int, result: AppendResult
-    ) -> bytes | None:
+    def park(self, link: Link, command: Command, message_id: str, queue_id: int, result: AppendResult) -> bytes | None:
         """Wait for disk and slave as the configuration asks.
 
         Returns:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from triomq_protocol.codes import ResponseCode
-
-from ..store import ReadStatus
+from triomq_server.store import ReadStatus
 
 MASTER_ID = 0
 
@@ -71,8 +70,7 @@ def judge(
     code = answer_code(status, requested_offset)
     if code == ResponseCode.PULL_OFFSET_MOVED and not final:
         return Verdict(ResponseCode.PULL_RETRY_IMMEDIATELY, home_id, offset_moved=False)
-    if not slave_read:
-        broker_id = MASTER_ID
-    else:
+    broker_id = MASTER_ID
+    if slave_read:
         broker_id = slow_id if lags else home_id
     return Verdict(code, broker_id, offset_moved=code == ResponseCode.PULL_OFFSET_MOVED)

@@ -14,9 +14,8 @@ import msgspec
 
 from triomq_protocol.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from triomq_protocol.requests.registration import DataVersion, TopicConfig, TopicConfigTable
-
-from ..config import BrokerConfig
-from ..store.config_files import ConfigFile
+from triomq_server.config import BrokerConfig
+from triomq_server.store.config_files import ConfigFile
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class TopicTable:
             config.msg_trace_topic_name,
         }
         for topic in self._built_in():
-            self.table[topic.topic_name] = topic
+            self.table[_name(topic)] = topic
 
     @property
     def reply_topic(self) -> str:
@@ -121,7 +120,7 @@ class TopicTable:
 
     def put(self, topic: TopicConfig) -> None:
         """Create or replace one topic (code 17)."""
-        self.table[topic.topic_name] = topic
+        self.table[_name(topic)] = topic
         self._changed(topic)
 
     def remove(self, topic: str) -> bool:
@@ -280,3 +279,10 @@ class TopicTable:
 
 def _ignore(topic: TopicConfig | None) -> None:
     """Nobody listens yet."""
+
+
+def _name(topic: TopicConfig) -> str:
+    """The topic's name; a topic without one has no place in a table."""
+    if not topic.topic_name:
+        raise ValueError("a topic configuration without topicName")
+    return topic.topic_name
