@@ -22,6 +22,8 @@ from . import (
     offset_requests,
     pulling,
     queries,
+    replies,
+    send_back,
     sending,
 )
 from .service import Broker
@@ -32,6 +34,8 @@ _ROOMS = (
     offset_requests,
     client_requests,
     queries,
+    replies,
+    send_back,
     admin_topics,
     admin_groups,
     admin_clients,

@@ -17,6 +17,7 @@ from triomq_protocol.properties import (
     TAGS,
     TRAN_MSG,
     UNIQ_KEY,
+    WAIT,
     decode_properties,
     encode_properties,
 )
@@ -47,26 +48,41 @@ def special_record(record: NewRecord, text: str, config: BrokerConfig, *, dead: 
     """
     properties = decode_properties(text)
     properties[CLUSTER] = config.broker_cluster_name
-    wait = properties.pop("WAIT", None)
     if dead:
         properties[DELAY] = "0"
-    record.tags = properties.get(TAGS)
-    record.keys = properties.get(KEYS)
-    record.uniq_key = properties.get(UNIQ_KEY)
     if properties.get(TRAN_MSG, "").lower() == "true":
         if config.reject_transaction_message:
             raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] sending transaction message is forbidden",
             )
-        _to_internal_topic(record, properties, wait, HALF_TOPIC, 0)
+        _to_internal_topic(record, properties, HALF_TOPIC, 0)
         record.sys_flag &= ~TRANSACTION_MASK
-    level = delay_level(properties, config)
-    if level > 0 and record.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+    elif WAIT in properties and not _goes_to_schedule(record, properties, config):
+        del properties[WAIT]
+    store_properties(record, properties, config)
+
+
+def store_properties(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> None:
+    """Give a record its properties; a delayed one is sent to the schedule topic first (`CommitLog.asyncPutMessage`).
+
+    Raises:
+        RefusedError: the delay level is no number.
+    """
+    record.tags = properties.get(TAGS)
+    record.keys = properties.get(KEYS)
+    record.uniq_key = properties.get(UNIQ_KEY)
+    if _goes_to_schedule(record, properties, config):
+        level = delay_level(properties, config)
         properties[DELAY] = str(level)
-        _to_internal_topic(record, properties, wait, SCHEDULE_TOPIC, level - 1)
+        _to_internal_topic(record, properties, SCHEDULE_TOPIC, level - 1)
         record.delay_level = level
     record.properties = encode_properties(properties).encode("utf-8", "replace")
+
+
+def _goes_to_schedule(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> bool:
+    """Whether a message is delayed: it has a level, and is no half whose transaction is still open."""
+    return delay_level(properties, config) > 0 and record.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
 def delay_level(properties: dict[str, str], config: BrokerConfig) -> int:
@@ -101,12 +117,8 @@ def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cl
     )
 
 
-def _to_internal_topic(
-    record: NewRecord, properties: dict[str, str], wait: str | None, topic: str, queue_id: int
-) -> None:
-    """Send the record to one of the broker's own topics first; it remembers where it belongs, and keeps WAIT."""
-    if wait is not None:
-        properties["WAIT"] = wait
+def _to_internal_topic(record: NewRecord, properties: dict[str, str], topic: str, queue_id: int) -> None:
+    """Send the record to one of the broker's own topics first; it remembers where it belongs."""
     properties[REAL_TOPIC] = record.topic
     properties[REAL_QID] = str(record.queue_id)
     record.topic = topic
