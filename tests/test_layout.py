@@ -1,0 +1,77 @@
+"""Tidies the repository: what lies at the top, what each module says of itself, what users may touch."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = [
+    ROOT / "protocol" / "triomq_protocol",
+    ROOT / "sdk" / "triomq",
+    ROOT / "sdk" / "pyspark_rocketmq",
+    ROOT / "server" / "triomq_server",
+    ROOT / "benchmarks" / "triomq_benchmarks",
+]
+TOP = {"sdk", "server", "protocol", "benchmarks", "tests", "docs", "pyproject.toml", "tox.ini", "README.md", "LICENSE"}
+LONGEST_ROOM_LINES = 500
+
+
+def modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from sorted(package.rglob("*.py"))
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return listed.stdout.splitlines()
+
+
+def test_top_level_is_what_users_expect() -> None:
+    top = {name.split("/")[0] for name in tracked()}
+    assert {name for name in top if not name.startswith(".")} == TOP
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_room_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text()
+    docstring = ast.get_docstring(ast.parse(text))
+    assert docstring, "a module starts with a docstring that says what the room is for"
+    assert text.count("\n") <= LONGEST_ROOM_LINES, "a room this long holds two rooms"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_packages_are_typed(package: Path) -> None:
+    assert (package / "py.typed").is_file()
+
+
+def test_names_say_what_is_inside() -> None:
+    vague = re.compile(r"(^|/)(utils?|common|helpers?|misc|manager|base)(\.py|/)")
+    assert [name for name in tracked() if vague.search(name)] == []
+
+
+def test_public_names() -> None:
+    import triomq
+
+    names = sorted(name for name in vars(triomq) if not name.startswith("_"))
+    listed = (ROOT / "tests" / "public_names.txt").read_text().split()
+    assert names == listed, "a change of the public surface belongs into tests/public_names.txt, for review"
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def test_readme_examples_compile() -> None:
+    blocks = python_blocks("README.md")
+    assert len(blocks) >= 2
+    for block in blocks:
+        compile(block, "README.md", "exec")
+        assert block.count("\n") <= 16, "the README promises short examples"
