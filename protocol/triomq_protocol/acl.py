@@ -1,19 +1,50 @@
-"""Signing requests for brokers with access control (remoting.md section 11.1)."""
+"""Signing requests for brokers with access control (remoting.md section 11; upstream `AclClientRPCHook`)."""
 
+import hmac
+from base64 import b64encode
 from collections.abc import Mapping
+
+from triomq_protocol.java_text import utf8
+
+ACCESS_KEY = "AccessKey"
+SECURITY_TOKEN = "SecurityToken"  # noqa: S105 (the field's name)
+SIGNATURE = "Signature"
 
 
 def sign(
     fields: Mapping[str, str], body: bytes, *, access_key: str, secret_key: str, security_token: str | None = None
 ) -> dict[str, str]:
-    """The fields to add to a request: AccessKey, Signature, and SecurityToken if given.
+    """All ext fields of a signed request: the given ones, then SecurityToken (if any), AccessKey and Signature.
+
+    Pass the result as the command's `fields` together with its header object, as Java does: a fixed-order binary
+    header then carries its fields twice, any other form once.
 
     Args:
-        fields: all ext fields of the request, the header object's included.
+        fields: all ext fields of the request, the header object's included (`header.to_fields()`).
+        body: the request's body.
+        access_key: the account.
+        secret_key: its secret; not sent.
+        security_token: a temporary account's token.
     """
-    raise LookupError
+    signed = dict(fields)
+    if security_token is not None:
+        signed[SECURITY_TOKEN] = security_token
+    signed[ACCESS_KEY] = access_key
+    signed[SIGNATURE] = signature(signed, body, secret_key)
+    return signed
+
+
+def string_to_sign(fields: Mapping[str, str], body: bytes) -> bytes:
+    """The values in key order without Signature, then the body."""
+    names = sorted((name for name in fields if name != SIGNATURE), key=_utf16_order)
+    return utf8("".join([fields[name] for name in names])) + body
+
+
+def _utf16_order(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
-    """Base64 of HMAC-SHA1 over the values in key order and the body; what a server recomputes."""
-    raise LookupError
+    """Base64 of HMAC-SHA1 over `string_to_sign`; what a server recomputes."""
+    digest = hmac.digest(utf8(secret_key), string_to_sign(fields, body), "sha1")
+    return b64encode(digest).decode()

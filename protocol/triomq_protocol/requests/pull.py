@@ -1,7 +1,15 @@
 """Pulling messages: code 11 (broker-api.md section 5)."""
 
+from functools import lru_cache
+from struct import Struct
+
+from triomq_protocol.binary_header import encode_area, encode_binary_header
+from triomq_protocol.codes import VERSION, LanguageCode
 from triomq_protocol.command import Command
+from triomq_protocol.fastjson import quote
 from triomq_protocol.header import Header, Int32, Int64
+
+_pack_lengths = Struct(">II").pack
 
 
 class PullMessageRequest(Header, kw_only=True):
@@ -53,7 +61,35 @@ def encode_pull_answer_head(
         body_bytes: how many bytes the caller will send behind this head.
         serialize: answers after a suspension are JSON in Java whatever the request was (remoting.md section 3).
     """
-    raise LookupError
+    if request.serialize if serialize is None else serialize:
+        return _binary_pull_answer_head(
+            request.opaque, code, remark, suggest_which_broker_id, next_begin_offset, min_offset, max_offset, body_bytes
+        )
+    header = (
+        f'{{"code":{code},"extFields":{{"suggestWhichBrokerId":"{suggest_which_broker_id}"'
+        f',"nextBeginOffset":"{next_begin_offset}","maxOffset":"{max_offset}","minOffset":"{min_offset}"}}'
+        f',"flag":1,"language":"JAVA","opaque":{request.opaque},"remark":{_quoted_remark(remark)}'
+        ',"serializeTypeCurrentRPC":"JSON","version":407}'
+    ).encode()
+    size = len(header)
+    return _pack_lengths(4 + size + body_bytes, size) + header
+
+
+_quoted_remark = lru_cache(64)(quote)  # the remarks of pulls are a handful of status names
+
+
+def _binary_pull_answer_head(
+    opaque: int, code: int, remark: str, suggested: int, following: int, smallest: int, largest: int, body_bytes: int
+) -> bytes:
+    fields = encode_area([
+        ("suggestWhichBrokerId", str(suggested)),
+        ("nextBeginOffset", str(following)),
+        ("minOffset", str(smallest)),
+        ("maxOffset", str(largest)),
+    ])  # fmt: skip
+    header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, 1, remark, fields)
+    size = len(header)
+    return _pack_lengths(4 + size + body_bytes, 1 << 24 | size) + header
 
 
 def encode_pull_request(
@@ -73,9 +109,36 @@ def encode_pull_request(
     broker_name: str | None = None,
 ) -> bytes:
     """The whole frame of a pull with a JSON header; the same bytes as Command.encode, faster."""
-    raise LookupError
+    middle, end = _request_parts(consumer_group, topic, subscription, sub_version, expression_type, broker_name)
+    header = (
+        f'{{"code":11,"extFields":{{"queueId":"{queue_id}","maxMsgNums":"{max_msg_nums}","sysFlag":"{sys_flag}","suspendTimeoutMillis"'
+        f':"{suspend_timeout_millis}","commitOffset":"{commit_offset}"{middle}{queue_offset}"{end}{opaque}'
+        f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+    ).encode()
+    size = len(header)
+    return _pack_lengths(4 + size, size) + header
 
 
 def decode_pull_answer(answer: Command) -> PullMessageResponse:
     """`answer.header(PullMessageResponse)`."""
     return answer.header(PullMessageResponse)
+
+
+@lru_cache(4096)
+def _request_parts(
+    consumer_group: str,
+    topic: str,
+    subscription: str | None,
+    sub_version: int,
+    expression_type: str | None,
+    broker_name: str | None,
+) -> tuple[str, str]:
+    """What does not change from one pull of a queue to the next: the texts around the queue offset."""
+    broker = "" if broker_name is None else f',"bname":{quote(broker_name)}'
+    kind = "" if expression_type is None else f',"expressionType":{quote(expression_type)}'
+    wanted = "" if subscription is None else f',"subscription":{quote(subscription)}'
+    return (
+        f'{broker},"topic":{quote(topic)},"queueOffset":"',
+        f'"{kind}{wanted},"subVersion":"{sub_version}","consumerGroup":{quote(consumer_group)}}}'
+        ',"flag":0,"language":"PYTHON","opaque":',
+    )

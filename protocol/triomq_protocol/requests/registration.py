@@ -1,10 +1,14 @@
 """Brokers at the name server: codes 103, 104, 322 and their bodies (namesrv.md sections 2 and 3)."""
 
+import zlib
 from typing import Self
 
 import msgspec
 
 from triomq_protocol.body import Body
+from triomq_protocol.checksum import crc32
+from triomq_protocol.errors import BodyError
+from triomq_protocol.fastjson import dumps, loads
 from triomq_protocol.header import Header, Int32, Int64
 
 
@@ -71,12 +75,25 @@ class TopicConfig(Body, kw_only=True):
 
     def line(self) -> str:
         """The five tokens of the compressed registration; order and topicSysFlag do not travel in it."""
-        raise LookupError
+        return (
+            f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} {self.topic_filter_type}"
+        )
 
     @classmethod
     def from_line(cls, line: str) -> Self:
         """Read `line()` back. Raises BodyError."""
-        raise LookupError
+        parts = line.split(" ")
+        try:
+            name, read, write, perm, filter_type = parts
+            return cls(
+                topic_name=name,
+                read_queue_nums=int(read),
+                write_queue_nums=int(write),
+                perm=int(perm),
+                topic_filter_type=filter_type,
+            )
+        except ValueError as error:
+            raise BodyError("topic config line", f"{line[:200]!r}") from error
 
 
 class TopicConfigTable(Body, kw_only=True):
@@ -94,14 +111,70 @@ class RegisterBrokerBody(Body, kw_only=True):
 
     def encode_compressed(self) -> bytes:
         """The zlib form of a broker with `compressedRegister` (namesrv.md section 3.1)."""
-        raise LookupError
+        table = self.topic_config_serialize_wrapper
+        parts = [_prefixed(table.data_version.encode()), len(table.topic_config_table).to_bytes(4, "big")]
+        parts += [_prefixed(config.line().encode()) for config in table.topic_config_table.values()]
+        parts.append(_prefixed(dumps(self.filter_server_list)))
+        return zlib.compress(b"".join(parts), 9)
 
     @classmethod
     def decode_compressed(cls, data: bytes) -> Self:
         """Read the zlib form; at most 64 MiB after inflation. Raises BodyError."""
-        raise LookupError
+        reader = _PrefixReader(_inflate(data))
+        version = DataVersion.decode(reader.part())
+        configs = [TopicConfig.from_line(reader.part().decode("utf-8", "replace")) for _ in range(reader.count())]
+        servers = loads(reader.part())
+        if not isinstance(servers, list):
+            raise BodyError(_COMPRESSED, "the filter servers are no list")
+        return cls(
+            filter_server_list=[str(server) for server in servers],
+            topic_config_serialize_wrapper=TopicConfigTable(
+                data_version=version,
+                topic_config_table={str(config.topic_name): config for config in configs},
+            ),
+        )
+
+
+_COMPRESSED = "compressed RegisterBrokerBody"
+_MAX_INFLATED_BYTES = 64 << 20
+
+
+def _prefixed(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def _inflate(data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        out = inflater.decompress(data, _MAX_INFLATED_BYTES)
+    except zlib.error as error:
+        raise BodyError(_COMPRESSED, str(error)) from error
+    if not inflater.eof:
+        raise BodyError(_COMPRESSED, f"incomplete, or more than {_MAX_INFLATED_BYTES} bytes when inflated")
+    return out
+
+
+class _PrefixReader:
+    """Reads numbers and length-prefixed parts, and never beyond the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def count(self) -> int:
+        end = self._at + 4
+        number = int.from_bytes(self._data[self._at : end], "big", signed=True)
+        if end > len(self._data) or not 0 <= number <= len(self._data) - end:
+            raise BodyError(_COMPRESSED, f"length {number} at {self._at} of {len(self._data)} bytes")
+        self._at = end
+        return number
+
+    def part(self) -> bytes:
+        size = self.count()
+        self._at += size
+        return self._data[self._at - size : self._at]
 
 
 def registration_crc(body: bytes) -> int:
     """`bodyCrc32` of the header: CRC32 of the body as sent, top bit cleared."""
-    raise LookupError
+    return crc32(body)

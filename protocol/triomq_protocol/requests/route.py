@@ -2,6 +2,7 @@
 219, 224, 304, 311-313, 327."""
 
 from triomq_protocol.body import Body
+from triomq_protocol.fastjson import dumps_standard
 from triomq_protocol.header import Header, Int32
 
 
@@ -43,7 +44,7 @@ class TopicRouteData(Body, kw_only=True):
 
         Map keys quoted and sorted, non-ASCII as `\\uXXXX`, `/` as `\\/`.
         """
-        raise LookupError
+        return dumps_standard(self)
 
 
 class ClusterInfo(Body, kw_only=True):
