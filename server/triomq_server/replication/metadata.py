@@ -13,6 +13,7 @@ import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
+from triomq_server.wire import AnswerTimeoutError, LinkError
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ PERIOD_S = 10.0
 SOONEST_S = 0.2
 """Shortest time between two fetches, whoever asks for one."""
 TIMEOUT_S = 3.0
+ROUND_S = 15.0
+"""One connect and four requests take no longer than this."""
 
 
 class MetadataTables(Protocol):
@@ -97,15 +100,16 @@ class MetadataSync:
     async def _round(self, master: str) -> None:
         """Fetch the four tables over one link; one that fails does not stop the next."""
         try:
-            async with self._open_link(master) as link:
-                complete = True
-                for code, take in self._steps():
-                    complete = await self._fetch(link, code, take) and complete
-                if complete:
-                    self.rounds += 1
-                    self._last_error = None
-        except (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._note_failure(f"{master}: {error}")
+            with trio.fail_after(ROUND_S):
+                async with self._open_link(master) as link:
+                    complete = True
+                    for code, take in self._steps():
+                        complete = await self._fetch(link, code, take) and complete
+            if complete:
+                self.rounds += 1
+                self._last_error = None
+        except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
+            self._note_failure(f"{master}: {str(error) or type(error).__name__}")
 
     def _steps(self) -> tuple[tuple[RequestCode, Callable[[bytes], None]], ...]:
         tables = self._tables
@@ -117,7 +121,11 @@ class MetadataSync:
         )
 
     async def _fetch(self, link: RequestLink, code: RequestCode, take: Callable[[bytes], None]) -> bool:
-        answer = await link.request(Command.request(code), TIMEOUT_S)
+        try:
+            answer = await link.request(Command.request(code), TIMEOUT_S)
+        except AnswerTimeoutError as error:
+            self._note_failure(f"{code.name}: {error}")
+            return False
         if answer.code != ResponseCode.SUCCESS:
             self._note_failure(f"{code.name} answered with code {answer.code}: {answer.remark}")
             return False

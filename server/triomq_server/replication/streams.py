@@ -5,16 +5,25 @@ any other `trio.abc.Stream`, as used by tests, works too, only slower.
 """
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
-Dial = Callable[[str], Awaitable[trio.abc.Stream]]
-"""Connects to ``host:port``; raises OSError when that fails."""
+from triomq_server.wire import Dial, Listen, dial_tcp, listen_tcp
 
-Listen = Callable[[str, int], Awaitable[Sequence[trio.abc.Listener[trio.abc.Stream]]]]
-"""Listens on a host and port (0: any free one)."""
+__all__ = [
+    "Dial",
+    "FollowingLog",
+    "Listen",
+    "SourceLog",
+    "dial_tcp",
+    "let_writes_fill",
+    "listen_tcp",
+    "peer_name",
+    "receive_into",
+    "send_views",
+]
 
 
 class SourceLog(Protocol):
@@ -46,17 +55,6 @@ class FollowingLog(Protocol):
 
     def notify_arrivals(self) -> None:
         """Tell held pulls what has arrived."""
-
-
-async def dial_tcp(address: str) -> trio.abc.Stream:
-    """Connect to ``host:port``; raises OSError."""
-    host, _, port = address.rpartition(":")
-    return await trio.open_tcp_stream(host.strip("[]"), int(port))
-
-
-async def listen_tcp(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
-    """Listen on a host and port, with SO_REUSEADDR; raises OSError."""
-    return await trio.open_tcp_listeners(port, host=host)
 
 
 def peer_name(stream: trio.abc.Stream) -> str:

@@ -1,0 +1,148 @@
+"""When a slave asks its master for tables, what it hands over, and what failures leave alone."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_server.replication.metadata import FIRST_S, PERIOD_S, SOONEST_S, MetadataSync
+from triomq_server.wire import AnswerTimeoutError
+
+CODES = [
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+]
+
+
+class FakeMaster:
+    """Answers every request with its own code as the body."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.refuses: set[int] = set()
+        self.silent: set[int] = set()
+        self.asked: list[tuple[float, str]] = []
+
+    @asynccontextmanager
+    async def open_link(self, address: str) -> AsyncIterator["FakeMaster"]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((trio.current_time(), address))
+        if self.down:
+            raise ConnectionRefusedError(111, "nobody")
+        yield self
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        await trio.lowlevel.checkpoint()
+        if command.code in self.silent:
+            await trio.sleep(timeout_s)
+            raise AnswerTimeoutError("no answer")
+        if command.code in self.refuses:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "no")
+        return command.answer(body=str(int(command.code)).encode())
+
+
+class Tables:
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, bytes]] = []
+
+    def _take(self, name: str, body: bytes) -> None:
+        if body == b"bad":
+            raise ValueError("no table")
+        self.taken.append((name, body))
+
+    def replace_topics(self, body: bytes) -> None:
+        self._take("topics", body)
+
+    def merge_consumer_offsets(self, body: bytes) -> None:
+        self._take("offsets", body)
+
+    def save_delay_offsets(self, body: bytes) -> None:
+        self._take("delays", body)
+
+    def replace_groups(self, body: bytes) -> None:
+        self._take("groups", body)
+
+
+ALL = [("topics", b"21"), ("offsets", b"43"), ("delays", b"45"), ("groups", b"201")]
+
+
+@pytest.fixture
+def master() -> FakeMaster:
+    return FakeMaster()
+
+
+@pytest.fixture
+def tables() -> Tables:
+    return Tables()
+
+
+@pytest.fixture
+async def sync(master: FakeMaster, tables: Tables, nursery: trio.Nursery) -> MetadataSync:
+    sync = MetadataSync(tables, master.open_link, own_address="me:1")
+    nursery.start_soon(sync.run)
+    return sync
+
+
+async def test_all_four_soon_after_the_start_then_every_period(autojump_clock, sync, master, tables) -> None:
+    begin = trio.current_time()
+    sync.follow("master:10911")
+    await trio.sleep(FIRST_S + 3 * PERIOD_S - 0.1)
+    assert tables.taken == ALL * 3
+    assert [(round(when - begin, 1), whom) for when, whom in master.asked] == [
+        (FIRST_S + n * PERIOD_S, "master:10911") for n in range(3)
+    ]
+    assert sync.rounds == 3
+
+
+async def test_nobody_is_asked_without_a_master_nor_oneself(autojump_clock, sync, master) -> None:
+    await trio.sleep(30)
+    sync.follow("me:1")
+    await trio.sleep(30)
+    assert master.asked == []
+
+
+async def test_a_new_master_and_an_unknown_topic_are_asked_about_at_once_but_not_without_end(
+    autojump_clock, sync, master
+) -> None:
+    await trio.sleep(5)
+    begin = trio.current_time()
+    sync.follow("master:10911")
+    await trio.sleep(0.01)
+    assert len(master.asked) == 1
+    for _ in range(100):
+        sync.fetch_soon()
+        await trio.sleep(0.01)
+    assert 5 <= len(master.asked) <= (trio.current_time() - begin) / SOONEST_S + 1
+
+
+async def test_a_step_that_fails_leaves_the_others(autojump_clock, sync, master, tables, caplog) -> None:
+    master.refuses.add(RequestCode.GET_ALL_TOPIC_CONFIG)
+    master.silent.add(RequestCode.GET_ALL_DELAY_OFFSET)
+    sync.follow("master:10911")
+    await trio.sleep(5)
+    assert tables.taken == [("offsets", b"43"), ("groups", b"201")]
+    assert sync.rounds == 0
+    assert "GET_ALL_TOPIC_CONFIG answered with code 1: no" in caplog.text
+
+
+async def test_an_undecodable_table_is_a_log_line(autojump_clock, sync, master, tables, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "replace_topics", lambda body: tables._take("topics", b"bad"))
+    sync.follow("master:10911")
+    await trio.sleep(5)
+    assert tables.taken == ALL[1:]
+    assert "something else than its table" in caplog.text
+
+
+async def test_a_master_that_is_away_is_asked_again(autojump_clock, sync, master, tables) -> None:
+    master.down = True
+    sync.follow("master:10911")
+    await trio.sleep(5)
+    assert tables.taken == []
+    master.down = False
+    await trio.sleep(PERIOD_S)
+    assert tables.taken == ALL
