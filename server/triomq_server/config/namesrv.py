@@ -28,6 +28,13 @@ class NamesrvConfig(ServerNetworkConfig):
     cluster_test: bool = False
     order_message_enable: bool = False
     """Put the order configuration of a topic into its routes."""
+
+    # Ours, unknown to RocketMQ 4.9.
+    bind_address: str = "0.0.0.0"
+    """Where to listen; one address, ``::`` for all of IPv6 too."""
+    compat: str = "safe"
+    """"safe", or "4.9" to let a closed connection that carried several brokers unregister only the first of them."""
+
     extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
     """Keys of the start-up file that nobody knows; shown to tools all the same."""
 

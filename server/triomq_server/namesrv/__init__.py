@@ -1,0 +1,87 @@
+"""The name server: brokers register, clients ask where topics live.
+
+``routes`` and ``kv_config`` hold what it knows, ``handlers`` answers requests, and ``serve_namesrv`` runs it all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+from triomq_server.config import NamesrvConfig
+from triomq_server.namesrv.handlers import NameServer
+from triomq_server.namesrv.kv_config import KvConfig
+from triomq_server.namesrv.routes import RouteTable
+from triomq_server.store import Disk, RealDisk, wall_ms
+from triomq_server.store.config_files import ConfigFile
+from triomq_server.wire import Limits, Listen, TlsSettings, listen_tcp, serve
+
+__all__ = ["serve_namesrv"]
+
+_log = logging.getLogger(__name__)
+
+_FIRST_SCAN_S = 5
+_SCAN_S = 10
+
+
+async def serve_namesrv(
+    config: NamesrvConfig,
+    *,
+    listen: Listen = listen_tcp,
+    disk: Disk | None = None,
+    clock: Callable[[], int] = wall_ms,
+    tls: TlsSettings | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Run a name server until cancelled.
+
+    Args:
+        config: changed in place by UPDATE_NAMESRV_CONFIG.
+        listen: how to listen; TCP unless told otherwise.
+        disk: where the key-value configuration is kept; real files unless told otherwise.
+        clock: wall clock in ms, for the expiry of brokers.
+        tls: with it, the port speaks TLS to those who ask.
+        task_status: told the address, ``ip:port``, once it listens.
+
+    Raises:
+        OSError: the address cannot be listened on, or the key-value file cannot be read.
+        ConfigFileDamaged: the key-value file and its backup are broken.
+    """
+    files = disk or RealDisk()
+    server = NameServer(
+        config=config,
+        routes=RouteTable(lose_all=config.compat != "4.9"),
+        kv=KvConfig(ConfigFile(config.kv_config_path, files)),
+        config_file=ConfigFile(config.config_store_path, files),
+        clock=clock,
+    )
+    limits = Limits(
+        output_bytes=config.link_output_limit_bytes,
+        connections=config.max_connections,
+        waiting_requests=config.max_waiting_requests,
+    )
+
+    async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
+        await serve(
+            server.handlers(),
+            host=config.bind_address,
+            port=config.listen_port,
+            listen=listen,
+            on_closed=server.link_closed,
+            idle_s=config.server_channel_max_idle_time_seconds,
+            limits=limits,
+            tls=tls,
+            task_status=task_status,
+        )
+
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(run)
+        _log.info("name server listens on %s", ", ".join(addresses))
+        task_status.started(addresses[0])
+        await trio.sleep(_FIRST_SCAN_S)
+        while True:
+            server.expire()
+            await trio.sleep(_SCAN_S)

@@ -1,0 +1,301 @@
+"""Request code -> answer of the name server (spec namesrv §1.1; RocketMQ's ``DefaultRequestProcessor``).
+
+Only what writes a file waits. Codes that nobody knows are not answered at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import attrs
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.requests import (
+    AddWritePermOfBrokerRequest,
+    AddWritePermOfBrokerResponse,
+    DataVersion,
+    DeleteKVConfigRequest,
+    DeleteTopicFromNamesrvRequest,
+    GetKVConfigRequest,
+    GetKVConfigResponse,
+    GetKVListByNamespaceRequest,
+    GetRouteInfoRequest,
+    GetTopicsByClusterRequest,
+    KVTable,
+    PutKVConfigRequest,
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerBody,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    TopicConfigTable,
+    TopicList,
+    UnRegisterBrokerRequest,
+    WipeWritePermOfBrokerRequest,
+    WipeWritePermOfBrokerResponse,
+    registration_crc,
+)
+from triomq_server.config import NamesrvConfig, PropertiesError, dump_properties, load_properties, printed
+from triomq_server.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from triomq_server.namesrv.routes import BrokerIdentity, RouteTable
+from triomq_server.store.config_files import ConfigFile
+from triomq_server.wire import Handlers, Link, ignored
+
+_log = logging.getLogger(__name__)
+
+FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+
+# 3.0.11: before it, a registration's body is the bare topic table.
+_VERSION_OF_REGISTER_BODY = 37
+# 4.9.4: since then clients read, and get, routes in standard JSON.
+_VERSION_OF_STANDARD_JSON = 401
+_FIXED_PATHS = ("kvConfigPath", "configStorePath")
+
+
+@attrs.define
+class NameServer:
+    """What the handlers work on.
+
+    Attributes:
+        config: changed by code 318 while it is in use.
+        routes: brokers and topics.
+        kv: key-value configuration.
+        config_file: where code 318 writes the configuration.
+        clock: wall clock in ms.
+    """
+
+    config: NamesrvConfig
+    routes: RouteTable
+    kv: KvConfig
+    config_file: ConfigFile
+    clock: Callable[[], int]
+
+    def handlers(self) -> Handlers:
+        """The table for ``serve``."""
+        code = RequestCode
+        return Handlers(
+            plain={
+                code.GET_KV_CONFIG: self.get_kv,
+                code.REGISTER_BROKER: self.register_broker,
+                code.UNREGISTER_BROKER: self.unregister_broker,
+                code.GET_ROUTEINFO_BY_TOPIC: self.get_route,
+                code.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
+                code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
+                code.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
+                code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
+                code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+                code.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
+                code.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
+                code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
+                code.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
+                code.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
+                code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_ununit_topics,
+                code.GET_NAMESRV_CONFIG: self.get_config,
+                code.QUERY_DATA_VERSION: self.query_data_version,
+            },
+            waiting={
+                code.PUT_KV_CONFIG: self.put_kv,
+                code.DELETE_KV_CONFIG: self.delete_kv,
+                code.UPDATE_NAMESRV_CONFIG: self.update_config,
+            },
+            default=ignored,
+        )
+
+    def link_closed(self, link: Link) -> None:
+        """A connection has ended: brokers registered over it are gone until they register again."""
+        for address in self.routes.channel_closed(link, link.peer):
+            _log.info("broker %s is gone with its connection from %s", address, link.peer)
+
+    def expire(self) -> None:
+        """Drop brokers that have been silent too long."""
+        for address, channel in self.routes.expire(self.clock()):
+            _log.warning("broker %s has not registered for 120 s; it is dropped", address)
+            assert isinstance(channel, Link)
+            channel.close()
+
+    # Brokers
+
+    def register_broker(self, link: Link, command: Command) -> Command:
+        """103."""
+        header = command.header(RegisterBrokerRequest)
+        if header.body_crc32 and registration_crc(command.body) != header.body_crc32:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "crc32 not match", RegisterBrokerResponse())
+        filter_servers: list[str] | None = None
+        if command.version < _VERSION_OF_REGISTER_BODY:
+            table = TopicConfigTable.decode(command.body) if command.body else TopicConfigTable()
+        else:
+            body = _register_body(header, command.body)
+            table, filter_servers = body.topic_config_serialize_wrapper, body.filter_server_list
+        master = self.routes.register(
+            BrokerIdentity(
+                header.cluster_name, header.broker_name, header.broker_id, header.broker_addr, header.ha_server_addr
+            ),
+            table.topic_config_table,
+            table.data_version,
+            channel=link,
+            now_ms=self.clock(),
+            filter_servers=filter_servers,
+        )
+        answer = RegisterBrokerResponse()
+        if master is not None:
+            answer = RegisterBrokerResponse(ha_server_addr=master.ha_server_addr, master_addr=master.broker_addr)
+        orders = self.kv.namespace(ORDER_TOPIC_CONFIG)
+        return command.answer(header=answer, body=b"" if orders is None else KVTable(table=orders).encode())
+
+    def unregister_broker(self, _link: Link, command: Command) -> Command:
+        """104."""
+        header = command.header(UnRegisterBrokerRequest)
+        self.routes.unregister(
+            BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        )
+        return command.answer()
+
+    def query_data_version(self, _link: Link, command: Command) -> Command:
+        """322."""
+        header = command.header(QueryDataVersionRequest)
+        asked = DataVersion.decode(command.body) if command.body else DataVersion()
+        changed, known = self.routes.check_version(header.broker_addr, asked, self.clock())
+        return command.answer(
+            header=QueryDataVersionResponse(changed=changed), body=b"" if known is None else known.encode()
+        )
+
+    # Routes and lists
+
+    def get_route(self, _link: Link, command: Command) -> Command:
+        """105."""
+        header = command.header(GetRouteInfoRequest)
+        route = self.routes.route(header.topic)
+        if route is None:
+            topic = "null" if header.topic is None else header.topic
+            return command.answer(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}{FAQ}"
+            )
+        if self.config.order_message_enable:
+            route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, header.topic)
+        if command.version >= _VERSION_OF_STANDARD_JSON or header.accept_standard_json_only:
+            return command.answer(body=route.encode_standard())
+        return command.answer(body=route.encode())
+
+    def get_cluster_info(self, _link: Link, command: Command) -> Command:
+        """106."""
+        return command.answer(body=self.routes.cluster_info().encode())
+
+    def get_all_topics(self, _link: Link, command: Command) -> Command:
+        """206."""
+        return _topic_list(command, self.routes.all_topics())
+
+    def get_topics_by_cluster(self, _link: Link, command: Command) -> Command:
+        """224."""
+        return _topic_list(command, self.routes.topics_of_cluster(command.header(GetTopicsByClusterRequest).cluster))
+
+    def get_system_topics(self, _link: Link, command: Command) -> Command:
+        """304."""
+        names, address = self.routes.system_topics()
+        return command.answer(body=TopicList(topic_list=names, broker_addr=address).encode())
+
+    def get_unit_topics(self, _link: Link, command: Command) -> Command:
+        """311."""
+        return _topic_list(command, self.routes.unit_topics())
+
+    def get_unit_sub_topics(self, _link: Link, command: Command) -> Command:
+        """312."""
+        return _topic_list(command, self.routes.unit_sub_topics())
+
+    def get_unit_sub_ununit_topics(self, _link: Link, command: Command) -> Command:
+        """313."""
+        return _topic_list(command, self.routes.unit_sub_ununit_topics())
+
+    # Operators
+
+    def delete_topic(self, _link: Link, command: Command) -> Command:
+        """216."""
+        header = command.header(DeleteTopicFromNamesrvRequest)
+        self.routes.delete_topic(header.topic, header.cluster_name)
+        return command.answer()
+
+    def wipe_write_permission(self, link: Link, command: Command) -> Command:
+        """205."""
+        header = command.header(WipeWritePermOfBrokerRequest)
+        count = self.routes.wipe_write_permission(header.broker_name)
+        _log.info("%s took the write permission of %s, %d topics", link.peer, header.broker_name, count)
+        return command.answer(header=WipeWritePermOfBrokerResponse(wipe_topic_count=count))
+
+    def add_write_permission(self, link: Link, command: Command) -> Command:
+        """327."""
+        header = command.header(AddWritePermOfBrokerRequest)
+        count = self.routes.add_write_permission(header.broker_name)
+        _log.info("%s gave write permission to %s, %d topics", link.peer, header.broker_name, count)
+        return command.answer(header=AddWritePermOfBrokerResponse(add_topic_count=count))
+
+    # Key-value configuration
+
+    async def put_kv(self, _link: Link, command: Command) -> Command:
+        """100."""
+        header = command.header(PutKVConfigRequest)
+        if header.namespace is None or header.key is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+        if header.value is not None:
+            await self.kv.put(header.namespace, header.key, header.value)
+        return command.answer()
+
+    def get_kv(self, _link: Link, command: Command) -> Command:
+        """101."""
+        header = command.header(GetKVConfigRequest)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {_shown(header.namespace)} Key: {_shown(header.key)}"
+            return command.answer(ResponseCode.QUERY_NOT_FOUND, remark, GetKVConfigResponse())
+        return command.answer(header=GetKVConfigResponse(value=value))
+
+    async def delete_kv(self, _link: Link, command: Command) -> Command:
+        """102."""
+        header = command.header(DeleteKVConfigRequest)
+        await self.kv.delete(header.namespace, header.key)
+        return command.answer()
+
+    def get_kv_list(self, _link: Link, command: Command) -> Command:
+        """219."""
+        header = command.header(GetKVListByNamespaceRequest)
+        pairs = self.kv.namespace(header.namespace)
+        if pairs is None:
+            remark = f"No config item, Namespace: {_shown(header.namespace)}"
+            return command.answer(ResponseCode.QUERY_NOT_FOUND, remark)
+        return command.answer(body=KVTable(table=pairs).encode())
+
+    # Own configuration
+
+    async def update_config(self, link: Link, command: Command) -> Command:
+        """318."""
+        if not command.body:
+            return command.answer()
+        try:
+            values = load_properties(command.body)
+        except PropertiesError:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "string2Properties error")
+        if any(path in values for path in _FIXED_PATHS):
+            return command.answer(ResponseCode.NO_PERMISSION, "Can not update config path")
+        for warning in self.config.update(values):
+            _log.warning("configuration of %s: %s", link.peer, warning)
+        await self.config_file.save_in_background(dump_properties(self.config.to_properties()).encode())
+        return command.answer()
+
+    def get_config(self, _link: Link, command: Command) -> Command:
+        """319."""
+        return command.answer(body=printed(self.config).encode())
+
+
+def _register_body(header: RegisterBrokerRequest, body: bytes) -> RegisterBrokerBody:
+    if not body:
+        return RegisterBrokerBody()
+    return RegisterBrokerBody.decode_compressed(body) if header.compressed else RegisterBrokerBody.decode(body)
+
+
+def _topic_list(command: Command, topics: list[str]) -> Command:
+    return command.answer(body=TopicList(topic_list=topics).encode())
+
+
+def _shown(text: str | None) -> str:
+    """Java's text of a string that may be null."""
+    return "null" if text is None else text
