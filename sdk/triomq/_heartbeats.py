@@ -1,0 +1,169 @@
+"""Heartbeats: telling brokers which groups this client is a member of (client.md §5).
+
+A broker reaches a client over the link that carried the heartbeat, so a link that is opened anew
+carries one at once, and so does every change of membership.  Upstream: ``MQClientInstance``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import trio
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.command import Command
+from triomq_protocol.requests import ConsumerData, HeartbeatData, ProducerData, UnregisterClientRequest
+
+from triomq._link import Link
+from triomq._links import Links
+from triomq._routes import MASTER, Route, Routes
+from triomq.errors import InvalidCall, MQError
+
+log = logging.getLogger("triomq.heartbeats")
+
+HEARTBEAT_EVERY_S: Final = 30.0
+"""Period (``heartbeatBrokerInterval``)."""
+
+API_TIMEOUT_S: Final = 3.0
+"""How long a broker may take to answer (``mqClientApiTimeout``)."""
+
+
+class Heartbeats:
+    """The groups of one client, and the tasks that report them.
+
+    Args:
+        client_id: by which brokers know the client.
+        routes: where the brokers are.
+        links: how they are reached.
+        nursery: for heartbeats of links that have just opened.
+        every_s: period.
+    """
+
+    def __init__(
+        self, client_id: str, routes: Routes, links: Links, nursery: trio.Nursery, *, every_s: float = HEARTBEAT_EVERY_S
+    ) -> None:
+        self.client_id = client_id
+        self._routes = routes
+        self._links = links
+        self._nursery = nursery
+        self._every_s = every_s
+        self._producers: set[str] = set()
+        self._consumers: dict[str, ConsumerData] = {}
+        self._change = trio.Event()
+        links.opened.append(self._hear_opened)
+        routes.changed.append(self._hear_route)
+
+    def add_producer(self, group: str) -> None:
+        """Join a producer group; brokers hear of it at once.
+
+        Raises:
+            InvalidCall: this client is in it already.
+        """
+        if group in self._producers:
+            raise InvalidCall(f"this client has a producer of group {group} already")
+        self._producers.add(group)
+        self._change.set()
+
+    def add_consumer(self, group: str, data: ConsumerData) -> None:
+        """Join a consumer group.
+
+        Raises:
+            InvalidCall: this client is in it already.
+        """
+        if group in self._consumers:
+            raise InvalidCall(f"this client has a consumer of group {group} already")
+        self._consumers[group] = data
+        self._change.set()
+
+    @property
+    def consumer_groups(self) -> frozenset[str]:
+        """The consumer groups this client is in."""
+        return frozenset(self._consumers)
+
+    async def remove_producer(self, group: str) -> None:
+        """Leave a producer group: every broker is told, as far as it answers."""
+        self._producers.discard(group)
+        await self._unregister(UnregisterClientRequest(client_id=self.client_id, producer_group=group))
+
+    async def remove_consumer(self, group: str) -> None:
+        """Leave a consumer group."""
+        self._consumers.pop(group, None)
+        await self._unregister(UnregisterClientRequest(client_id=self.client_id, consumer_group=group))
+
+    async def run(self) -> None:
+        """Send heartbeats for ever, every period and at every change."""
+        while True:
+            with trio.move_on_after(self._every_s):
+                await self._change.wait()
+            self._change = trio.Event()
+            await self.beat()
+
+    async def beat(self) -> None:
+        """One round: every broker that should know of this client, all at the same time."""
+        async with trio.open_nursery() as nursery:
+            for address in self._addresses():
+                nursery.start_soon(self._beat_at, address)
+
+    def body(self) -> HeartbeatData:
+        """What brokers are told."""
+        return HeartbeatData(
+            client_id=self.client_id,
+            consumer_data_set=[self._consumers[group] for group in sorted(self._consumers)],
+            producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
+        )
+
+    def _addresses(self) -> list[str]:
+        if not self._producers and not self._consumers:
+            return []
+        # A slave has no use for a client that only sends.
+        return [
+            address
+            for broker in self._routes.broker_addresses().values()
+            for broker_id, address in broker.items()
+            if self._consumers or broker_id == MASTER
+        ]
+
+    async def _beat_at(self, address: str) -> None:
+        link = self._links.ready(address)
+        if link is not None:
+            await self._beat_on(link)
+            return
+        try:
+            # Opening it sends the heartbeat.
+            await self._links.get(address)
+        except MQError as error:
+            log.info("no heartbeat to %s: %s", address, error.reason)
+
+    async def _beat_on(self, link: Link) -> None:
+        try:
+            answer = await link.request(
+                Command.request(RequestCode.HEART_BEAT, body=self.body().encode()), API_TIMEOUT_S
+            )
+        except MQError as error:
+            log.info("no heartbeat to %s: %s", link.address, error.reason)
+            return
+        if answer.code == 0:
+            link.peer_version = answer.version
+        else:
+            log.warning("%s refused a heartbeat with code %d: %s", link.address, answer.code, answer.remark)
+
+    def _hear_opened(self, link: Link) -> None:
+        if link.address in self._addresses():
+            self._nursery.start_soon(self._beat_on, link)
+
+    def _hear_route(self, route: Route) -> None:
+        if any(self._links.ready(address) is None for address in self._addresses()):
+            self._change.set()
+
+    async def _unregister(self, header: UnregisterClientRequest) -> None:
+        known = {address for broker in self._routes.broker_addresses().values() for address in broker.values()}
+        async with trio.open_nursery() as nursery:
+            for link in self._links.open_links():
+                if link.address in known:
+                    nursery.start_soon(self._unregister_at, link, header)
+
+    async def _unregister_at(self, link: Link, header: UnregisterClientRequest) -> None:
+        try:
+            await link.request(Command.request(RequestCode.UNREGISTER_CLIENT, header), API_TIMEOUT_S)
+        except MQError as error:
+            log.info("could not unregister at %s: %s", link.address, error.reason)

@@ -1,0 +1,195 @@
+"""Where consumer groups stand: offsets kept by the brokers, or in a local file (consumer.md §12).
+
+Upstream: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import trio
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.errors import BodyError, HeaderError
+from triomq_protocol.requests import (
+    LocalOffsetTable,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    UpdateConsumerOffsetRequest,
+)
+
+from triomq._link import Link
+from triomq._links import Links
+from triomq._message import MessageQueue
+from triomq._node_cache import MASTER, find
+from triomq._routes import Routes
+from triomq.errors import MQError, ProtocolViolation, RouteNotFound, error_for_code
+
+OFFSET_TIMEOUT_S = 5.0
+"""How long a broker may take for codes 14 and 15 (client.md §3.8)."""
+
+
+class OffsetStore(Protocol):
+    """Keeps the offsets of one consumer group."""
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """The committed offset, or None when the group has none there.
+
+        Raises:
+            MQError: it cannot be told now.
+        """
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
+        """Keep these offsets; lower ones than before are allowed.
+
+        Raises:
+            MQError: some may not be kept.
+        """
+
+
+class BrokerLinks:
+    """Finds the link over which a queue's offsets are asked and told: the master's, else any of its brokers'.
+
+    Args:
+        routes: where topics live.
+        links: how brokers are reached.
+    """
+
+    def __init__(self, routes: Routes, links: Links) -> None:
+        self._routes = routes
+        self._links = links
+
+    async def of(self, queue: MessageQueue, *, only_master: bool = False) -> Link:
+        """The link to the queue's broker.
+
+        Raises:
+            RouteNotFound: no broker of this name is in the topic's route, also after a refresh.
+            ConnectFailed: it cannot be reached.
+        """
+        addresses = await self.addresses(queue)
+        node = find(addresses, MASTER, only_this=only_master, is_down=self._links.is_down)
+        if node is None:
+            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route of topic {queue.topic}")
+        return await self._links.get(node.address)
+
+    async def addresses(self, queue: MessageQueue) -> Mapping[int, str]:
+        """Broker id -> address, of the queue's broker; the route is refreshed once if it is not there.
+
+        Raises:
+            RouteNotFound: it is not there then, either.
+        """
+        route = await self._routes.for_subscribing(queue.topic)
+        found = route.addresses.get(queue.broker_name)
+        if not found:
+            fresh = await self._routes.refresh(queue.topic)
+            found = fresh.addresses.get(queue.broker_name) if fresh is not None else None
+        if not found:
+            raise RouteNotFound(f"broker {queue.broker_name} is not in the route of topic {queue.topic}")
+        return found
+
+
+class BrokerOffsets:
+    """Offsets kept by the brokers: the default, shared by all members of the group.
+
+    Args:
+        group: consumer group.
+        brokers: how brokers are reached.
+    """
+
+    def __init__(self, group: str, brokers: BrokerLinks) -> None:
+        self._group = group
+        self._brokers = brokers
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """Ask the broker (code 14)."""
+        link = await self._brokers.of(queue)
+        header = QueryConsumerOffsetRequest(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        answer = await link.request(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        what = f"the offset of group {self._group} in {queue}"
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        try:
+            return answer.header(QueryConsumerOffsetResponse).offset
+        except HeaderError as error:
+            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
+        """Tell the brokers (code 15) and wait for their answers."""
+        for queue, offset in offsets.items():
+            link = await self._brokers.of(queue)
+            header = UpdateConsumerOffsetRequest(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                commit_offset=offset,
+                bname=queue.broker_name,
+            )
+            answer = await link.request(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                what = f"committing offset {offset} of group {self._group} in {queue}"
+                raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+
+
+class FileOffsets:
+    """Offsets in a local file, in the format of Java's broadcasting consumers.
+
+    Written to a temporary file that takes the old one's place, which becomes ``.bak``.
+
+    Args:
+        path: the file; its folder is made if need be.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._offsets: dict[MessageQueue, int] | None = None
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """The offset in the file."""
+        await trio.lowlevel.checkpoint()
+        return self._table().get(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
+        """Write the file anew."""
+        await trio.lowlevel.checkpoint()
+        table = self._table()
+        table.update(offsets)
+        self._write(LocalOffsetTable(offset_table=table).encode())
+
+    def _table(self) -> dict[MessageQueue, int]:
+        if self._offsets is None:
+            self._offsets = self._load()
+        return self._offsets
+
+    def _load(self) -> dict[MessageQueue, int]:
+        # An unreadable file counts as lost, and the one before it is taken; an unreadable .bak is an error.
+        for path, last in ((self._path, False), (self._backup, True)):
+            if not path.exists() or not path.stat().st_size:
+                continue
+            try:
+                return dict(LocalOffsetTable.decode(path.read_bytes()).offset_table)
+            except BodyError as error:
+                if last:
+                    raise MQError(f"the offset file {path} cannot be read", remark=str(error)) from error
+        return {}
+
+    @property
+    def _backup(self) -> Path:
+        return self._path.with_name(self._path.name + ".bak")
+
+    def _write(self, data: bytes) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if self._path.exists():
+            os.replace(self._path, self._backup)
+        os.replace(temporary, self._path)

@@ -1,0 +1,506 @@
+"""The producer: what users call to send (client.md §6; upstream ``DefaultMQProducer``).
+
+Awaited sends and sends with a callback share one fast path of plain calls: check, encode, append to the
+link's list.  A message costs no task, no channel and no cancel scope unless its first attempt fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Protocol, overload
+
+import trio
+from triomq_protocol.command import Command
+
+from triomq._batches import check_batch, encode_batch
+from triomq._hooks import SendContext, SendHook, call_after_send, call_before_send
+from triomq._link import Link, TaskWaiter, Waiter
+from triomq._links import Links
+from triomq._message import Message, MessageQueue
+from triomq._queues import QueueSelector, choose_by_selector
+from triomq._results import SendCallback, SendResult
+from triomq._sending import Outgoing, Sender, result_of
+from triomq.errors import ClientClosed, InvalidCall, MQError, Overloaded
+
+log = logging.getLogger("triomq.producer")
+
+CHECKPOINT_EVERY = 32
+"""Callback sends return without a trip through the scheduler, except each so manieth."""
+
+CALLBACK_GRACE_S = 5.0
+"""How long async callbacks may run on when their producer is cancelled."""
+
+
+class Spawn(Protocol):
+    """Starts a task in the client's nursery."""
+
+    def __call__(self, async_fn: Callable[..., Awaitable[object]], /, *args: object) -> None:
+        """Start it soon."""
+
+
+class _CallbackSend(Waiter):
+    """A send whose end a callback hears."""
+
+    __slots__ = ("callback", "context", "link", "out", "producer", "queue", "size_bytes", "started")
+
+    def __init__(self, producer: Producer, out: Outgoing, callback: SendCallback, started: float) -> None:
+        self.producer = producer
+        self.out = out
+        self.callback = callback
+        self.started = started
+        self.size_bytes = len(out.body)
+        self.context: SendContext | None = None
+        self.queue: MessageQueue | None = None
+        self.link: Link | None = None
+        self.deadline = 0.0
+
+    def answered(self, answer: Command) -> None:
+        assert self.queue is not None
+        assert self.link is not None
+        try:
+            result = result_of(answer, self.queue, self.out.unique_key, self.link.address)
+        except MQError as error:
+            self.failed(error)
+        else:
+            self.producer._callback_answered(self, result)  # noqa: SLF001 - one room, two classes
+
+    def failed(self, error: MQError) -> None:
+        self.producer._callback_failed(self, error)  # noqa: SLF001
+
+
+class Producer:
+    """Sends the messages of one producer group; handed out by ``client.producer(group)``.
+
+    May be used as an async context manager: its end waits until everything in flight has ended, or,
+    when it ends by an error, fails what is in flight at once with :class:`ClientClosed`.
+
+    Args:
+        sender: does the sending.
+        links: the client's links.
+        spawn: starts tasks for retries and async callbacks.
+        leave: called at the end, to unregister the group.
+        max_in_flight: sends with a callback that may be under way.
+        max_in_flight_bytes: the sum of their bodies.
+        hooks: see :class:`SendHook`.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        links: Links,
+        *,
+        spawn: Spawn,
+        leave: Callable[[], Awaitable[None]],
+        max_in_flight: int = 4096,
+        max_in_flight_bytes: int = 64 * 1024 * 1024,
+        hooks: Sequence[SendHook] = (),
+    ) -> None:
+        self._sender = sender
+        self._links = links
+        self._spawn = spawn
+        self._leave = leave
+        self._max_in_flight = max_in_flight
+        self._max_in_flight_bytes = max_in_flight_bytes
+        self._hooks = tuple(hooks)
+        self._sends: set[_CallbackSend] = set()
+        self._in_flight_bytes = 0
+        self._callback_tasks = 0
+        self._callback_scopes: set[trio.CancelScope] = set()
+        self._room = trio.lowlevel.ParkingLot()
+        self._since_checkpoint = 0
+        self._closing = False
+        self._closed = False
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._sender.group
+
+    @property
+    def in_flight(self) -> int:
+        """Sends with a callback that has not been called yet, or still runs."""
+        return len(self._sends) + self._callback_tasks
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        callback: None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendResult: ...
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        callback: SendCallback,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None: ...
+
+    async def send(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendResult | None:
+        """Send one message.
+
+        Args:
+            message: what to send.
+            callback: hears how it ended; without one, this call waits for the end itself.
+            queue: where it must go; such a message gets a single attempt, so that order is kept.
+            selector: chooses the queue; a single attempt too.
+            arg: what the selector chooses by.
+
+        Returns:
+            The result; None as soon as the message is accepted, if there is a callback.
+
+        Raises:
+            MessageIllegal: the message breaks a limit; with or without callback, nothing was sent.
+            InvalidCall: another argument is wrong.
+            ClientClosed: the producer is closed.
+            MQError: no attempt succeeded; all are listed. With a callback, the callback hears it instead.
+
+        Cancelling an awaited send leaves open whether the message is stored.  A send with a callback that
+        is cancelled was not accepted; once accepted, the callback is called exactly once.
+        """
+        if self._closing:
+            raise self._closed_error()
+        sender = self._sender
+        now = trio.current_time()
+        out = sender.prepare(message, now)
+        if queue is not None or selector is not None:
+            out.pinned = await self._pin(message, queue, selector, arg)
+        if len(out.body) >= sender.settings.compress_from_bytes:
+            await sender.compress(out)
+        if callback is not None:
+            await self._send_with_callback(message, out, callback, now)
+            return None
+        if self._hooks:
+            return await self._send_with_hooks(message, out, now)
+        return await self._send_and_wait(out, now)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None:
+        """Send one message and hear nothing more of it; returns when it is queued for writing.
+
+        Raises:
+            MQError: the message is illegal, or no broker could be reached.
+        """
+        if self._closing:
+            raise self._closed_error()
+        out = self._sender.prepare(message, trio.current_time())
+        if queue is not None or selector is not None:
+            out.pinned = await self._pin(message, queue, selector, arg)
+        await self._sender.compress(out)
+        with trio.move_on_at(out.deadline):
+            chosen, link = await self._sender.ready(out)
+            link.write(self._sender.frame(out, chosen, link.next_opaque(), oneway=True))
+            await self._breathe()
+            return
+        raise Overloaded(f"no connection and room to send to topic {message.topic} in time")
+
+    async def send_batch(self, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> SendResult:
+        """Send several messages of one topic in one request; they lie next to each other in one queue.
+
+        Args:
+            messages: of one topic, without delay; :func:`triomq.split_batch` cuts larger numbers.
+            queue: where they must go.
+
+        Returns:
+            One result; ``message_id`` and ``offset_message_id`` are comma-joined, ``queue_offset`` is the first's.
+
+        Raises:
+            MessageIllegal: the batch or one of its messages breaks a limit.
+            InvalidCall: the messages do not make a batch.
+            MQError: no attempt succeeded.
+        """
+        if self._closing:
+            raise self._closed_error()
+        settings = self._sender.settings
+        check_batch(messages, settings.max_body_bytes)
+        now = trio.current_time()
+        out = self._sender.prepare_batch(
+            messages[0].topic,
+            len(messages),
+            lambda unique_keys: encode_batch(messages, unique_keys, settings.max_body_bytes),
+            wait_store_ok=messages[0].wait_store_ok,
+            now=now,
+        )
+        out.pinned = queue if queue is None else await self._pin(messages[0], queue, None, None)
+        return await self._send_and_wait(out, now)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues a topic can be sent to now, in the order selectors see.
+
+        Raises:
+            MQError: nobody knows the topic.
+        """
+        return list((await self._sender.targets(topic)).queues)
+
+    async def flush(self) -> None:
+        """Wait until every send accepted so far, and its callback, has ended."""
+        while self._sends or self._callback_tasks:
+            await self._room.park()
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """Take no more messages, wait for those in flight, unregister the group.
+
+        When cancelled, what is still in flight fails with :class:`ClientClosed`, and async callbacks get
+        5 s to end.
+        """
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closing = True
+        try:
+            await self.flush()
+        finally:
+            self.abort()
+            with trio.CancelScope(shield=True):
+                await self._end_callbacks()
+                if not self._closed:
+                    self._closed = True
+                    self._sender.close()
+                    await self._leave()
+
+    def abort(self) -> None:
+        """Take no more messages and fail what is in flight now, each callback once."""
+        self._closing = True
+        for send in list(self._sends):
+            self._finish(send, self._closed_error())
+
+    async def __aenter__(self) -> Producer:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+        await self.aclose()
+
+    # --- awaited sends -------------------------------------------------------------------------------------
+
+    async def _send_and_wait(self, out: Outgoing, now: float) -> SendResult:
+        sender = self._sender
+        targets = sender.topics.get(out.topic)
+        if targets is None or out.pinned is not None or sender.settings.faults is not None or not targets.queues:
+            return await sender.deliver(out)
+        number = targets.count() % len(targets.queues)
+        address = targets.addresses[number]
+        link = self._links.ready(address)
+        if link is None or not link.has_room:
+            return await sender.deliver(out)
+        queue = targets.queues[number]
+        waiter = TaskWaiter(now + sender.first_timeouts_s[targets.several_brokers])
+        out.last_broker = queue.broker_name
+        try:
+            opaque = sender.submit(out, queue, link, waiter)
+            result = result_of(await waiter.wait(link.pending, opaque), queue, out.unique_key, address)
+        except MQError as error:
+            return await self._after_first_failure(out, address, error, now)
+        if sender.settings.policy.retries_result(result):
+            out.result = result
+            return await sender.deliver(out) if sender.may_retry_result(out, result) else result
+        return result
+
+    async def _after_first_failure(self, out: Outgoing, address: str, error: MQError, started: float) -> SendResult:
+        self._sender.note_failure(out, address, error, started)
+        if self._sender.may_retry(out, error):
+            return await self._sender.deliver(out)
+        raise self._sender.final_error(out, error) from error
+
+    async def _send_with_hooks(self, message: Message, out: Outgoing, now: float) -> SendResult:
+        context = SendContext(self.group, message, out.unique_key)
+        call_before_send(self._hooks, context)
+        try:
+            result = await self._send_and_wait(out, now)
+        except MQError as error:
+            call_after_send(self._hooks, context, error)
+            raise
+        call_after_send(self._hooks, context, result)
+        return result
+
+    # --- sends with a callback -----------------------------------------------------------------------------
+
+    async def _send_with_callback(
+        self, message: Message, out: Outgoing, callback: SendCallback, now: float
+    ) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while len(self._sends) >= self._max_in_flight or (
+            self._in_flight_bytes + len(out.body) > self._max_in_flight_bytes and self._sends
+        ):
+            await self._wait_room()
+        sender = self._sender
+        send = _CallbackSend(self, out, callback, now)
+        targets = sender.topics.get(out.topic)
+        link: Link | None = None
+        if targets is not None and out.pinned is None and sender.settings.faults is None and targets.queues:
+            number = targets.count() % len(targets.queues)
+            send.queue = targets.queues[number]
+            link = self._links.ready(targets.addresses[number])
+        if link is None or not link.has_room:
+            link = await self._open_for(send)
+        self._accept(message, send)
+        if link is not None:
+            self._submit(send, link)
+        await self._breathe()
+
+    async def _wait_room(self) -> None:
+        self._since_checkpoint = 0
+        await self._room.park()
+        if self._closing:
+            raise self._closed_error()
+
+    async def _open_for(self, send: _CallbackSend) -> Link | None:
+        # In the caller, not in a task: so that messages of one caller keep their order.
+        try:
+            send.queue, link = await self._sender.ready(send.out)
+        except InvalidCall:
+            raise
+        except MQError as error:
+            self._sender.note_failure(send.out, error.address, error, send.started)
+            link = None
+        if self._closing:
+            raise self._closed_error()
+        return link
+
+    def _accept(self, message: Message, send: _CallbackSend) -> None:
+        # From here to the end of the send nothing waits: either the callback will hear, or it was not accepted.
+        self._sends.add(send)
+        self._in_flight_bytes += send.size_bytes
+        if self._hooks:
+            send.context = SendContext(self.group, message, send.out.unique_key)
+            call_before_send(self._hooks, send.context)
+        if send.out.attempts:
+            self._retry_or_finish(send, send.out.attempts[-1].error)
+
+    def _submit(self, send: _CallbackSend, link: Link) -> None:
+        assert send.queue is not None
+        sender = self._sender
+        targets = sender.topics.get(send.out.topic)
+        elsewhere = targets is not None and targets.several_brokers and send.out.pinned is None
+        send.link = link
+        send.out.last_broker = send.queue.broker_name
+        send.deadline = send.started + sender.first_timeouts_s[elsewhere]
+        try:
+            sender.submit(send.out, send.queue, link, send)
+        except MQError as error:
+            self._callback_failed(send, error)
+
+    async def _breathe(self) -> None:
+        self._since_checkpoint += 1
+        if self._since_checkpoint >= CHECKPOINT_EVERY:
+            self._since_checkpoint = 0
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _callback_answered(self, send: _CallbackSend, result: SendResult) -> None:
+        if send not in self._sends:
+            return
+        if self._sender.settings.faults is not None and send.queue is not None:
+            self._sender.note_success(send.queue, send.started)
+        if self._sender.settings.policy.retries_result(result) and self._sender.may_retry_result(send.out, result):
+            send.out.result = result
+            self._spawn(self._deliver_again, send)
+        else:
+            self._finish(send, result)
+
+    def _callback_failed(self, send: _CallbackSend, error: MQError) -> None:
+        if send in self._sends:
+            self._sender.note_failure(send.out, error.address, error, send.started)
+            self._retry_or_finish(send, error)
+
+    def _retry_or_finish(self, send: _CallbackSend, error: MQError) -> None:
+        if not self._closing and self._sender.may_retry(send.out, error):
+            self._spawn(self._deliver_again, send)
+        else:
+            self._finish(send, self._sender.final_error(send.out, error))
+
+    async def _deliver_again(self, send: _CallbackSend) -> None:
+        try:
+            outcome: SendResult | MQError = await self._sender.deliver(send.out)
+        except MQError as error:
+            outcome = error
+        except trio.Cancelled:
+            self._finish(send, self._closed_error())
+            raise
+        self._finish(send, outcome)
+
+    def _finish(self, send: _CallbackSend, outcome: SendResult | MQError) -> None:
+        if send not in self._sends:
+            return
+        self._sends.discard(send)
+        self._in_flight_bytes -= send.size_bytes
+        if self._room:
+            self._room.unpark_all()
+        if send.context is not None:
+            call_after_send(self._hooks, send.context, outcome)
+        try:
+            if isinstance(outcome, SendResult):
+                later = send.callback.on_success(outcome)
+            else:
+                later = send.callback.on_exception(outcome)
+        except Exception:
+            log.exception("the callback of message %s failed", send.out.unique_key)
+            return
+        if later is not None and inspect.isawaitable(later):
+            self._callback_tasks += 1
+            self._spawn(self._run_callback, later, send.out.unique_key)
+
+    async def _run_callback(self, later: Awaitable[None], unique_key: str) -> None:
+        try:
+            with trio.CancelScope(shield=True) as scope:
+                self._callback_scopes.add(scope)
+                await later
+        except Exception:
+            log.exception("the callback of message %s failed", unique_key)
+        finally:
+            self._callback_scopes.discard(scope)
+            self._callback_tasks -= 1
+            self._room.unpark_all()
+
+    async def _end_callbacks(self) -> None:
+        with trio.move_on_after(CALLBACK_GRACE_S):
+            while self._callback_tasks:
+                await self._room.park()
+        for scope in self._callback_scopes:
+            scope.cancel()
+
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed(f"the producer of group {self.group} is closed")
+
+    # --- choosing ------------------------------------------------------------------------------------------
+
+    async def _pin(
+        self, message: Message, queue: MessageQueue | None, selector: QueueSelector | None, arg: object
+    ) -> MessageQueue:
+        if queue is not None and selector is not None:
+            raise InvalidCall("give either queue= or selector=, not both")
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise InvalidCall(f"the queue is of topic {queue.topic}, the message of {message.topic}")
+            return queue
+        assert selector is not None
+        targets = await self._sender.targets(message.topic)
+        return choose_by_selector(selector, list(targets.queues), message, arg)

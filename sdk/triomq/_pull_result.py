@@ -1,0 +1,106 @@
+"""What a pull gives back (consumer.md §2.6 and §3; upstream ``PullResult``, ``PullStatus``)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+from triomq_protocol.record import iter_records
+from triomq_protocol.tags import TagFilter
+
+from triomq._message import MessageQueue
+from triomq._received import ReceivedMessage
+
+
+class PullStatus(enum.IntEnum):
+    """How a pull ended; the value is the response code."""
+
+    FOUND = 0
+    """There are messages; none may be left after the exact test of tags."""
+
+    NO_NEW_MESSAGE = 19
+    """The queue has no message at or behind this offset yet."""
+
+    NO_MATCHED_MESSAGE = 20
+    """What was looked at does not match; go on at ``next_offset`` at once."""
+
+    OFFSET_ILLEGAL = 21
+    """The offset lies outside the queue; ``next_offset`` lies inside."""
+
+
+class PullResult:
+    """The answer to one pull.  It keeps the answer's bytes; records are cut out when :attr:`messages` is read.
+
+    Attributes:
+        status: see :class:`PullStatus`.
+        queue: what was pulled.
+        next_offset: where the next pull should start, whatever the status.
+        min_offset: first offset of the queue.
+        max_offset: offset behind its last message.
+        suggested_broker_id: whom the broker wants to be asked next.
+        broker_address: who answered.
+        body: the records' bytes, one behind the other.
+    """
+
+    __slots__ = (
+        "_messages", "_tags", "body", "broker_address", "max_offset", "min_offset", "next_offset", "queue", "status",
+        "suggested_broker_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        status: PullStatus,
+        queue: MessageQueue,
+        *,
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+        suggested_broker_id: int,
+        broker_address: str,
+        body: bytes = b"",
+        tags: TagFilter | None = None,
+    ) -> None:
+        self.status = status
+        self.queue = queue
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.suggested_broker_id = suggested_broker_id
+        self.broker_address = broker_address
+        self.body = body
+        self._tags = tags if tags is not None and tags.tags else None
+        self._messages: list[ReceivedMessage] | None = None
+
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """The messages, in order; those whose tag only shares a hash with a wanted one are left out.
+
+        A record that cannot be decoded ends the list, as in Java's client.
+        """
+        if self._messages is None:
+            if self.status is PullStatus.FOUND:
+                self._messages = [
+                    ReceivedMessage(record, self.queue, self.min_offset, self.max_offset)
+                    for record in iter_records(self.body)
+                    # The broker compares 32-bit hashes only.
+                    if self._tags is None or self._tags.matches_tag(record.tags)
+                ]
+            else:
+                self._messages = []
+        return self._messages
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        # A result is true even when it holds no message: `if result` would otherwise decode it all.
+        return True
+
+    def __repr__(self) -> str:
+        return (
+            f"<PullResult {self.status.name} {self.queue.topic}@{self.queue.broker_name}:{self.queue.queue_id} "
+            f"next {self.next_offset} of {self.min_offset}..{self.max_offset} from {self.broker_address}>"
+        )
