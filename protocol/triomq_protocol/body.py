@@ -1,5 +1,6 @@
 """Bodies in the JSON dialect of the Java side: typed classes in, exact bytes out (remoting.md section 13)."""
 
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from triomq_protocol.errors import BodyError
 from triomq_protocol.fastjson import ObjectKey, dumps, dumps_pretty, loads
 
 
-class Body(msgspec.Struct, rename="camel", kw_only=True):
+# An unknown member may be a known one in another case, which only the tolerant way knows; hence forbid_unknown_fields.
+class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Base of all JSON bodies; attribute `broker_name` is the member `brokerName`; None is not written."""
 
     def encode(self) -> bytes:
@@ -30,10 +32,13 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
         Unknown members are ignored and missing or null ones take their defaults; names match in any case, numbers
         may be text and text numbers, maps keyed by numbers or queues may have text keys.
         """
-        try:
-            return _fast_decoder(cls)(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return cls.from_json(loads(data))
+        decode = _fast_decoder(cls)
+        for text in (data, _quote_numbers(data)) if _RAW_NUMBER_KEY.search(data) else (data,):
+            try:
+                return typing.cast("Self", decode(text))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+        return cls.from_json(loads(data))
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -47,6 +52,13 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
 
 
 _Convert = Callable[[Any], Any]
+_RAW_NUMBER_KEY = re.compile(rb"[{,]-?[0-9]+:")
+_TEXT_OR_NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"|([{,])(-?[0-9]+):', re.DOTALL)
+
+
+def _quote_numbers(data: bytes) -> bytes:
+    """Java's JSON with raw number keys, the commonest dialect, as standard JSON."""
+    return _TEXT_OR_NUMBER_KEY.sub(lambda m: m[0] if m[1] is None else b'%b"%b":' % (m[1], m[2]), data)
 
 
 @lru_cache(None)

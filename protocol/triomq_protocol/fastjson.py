@@ -19,6 +19,9 @@ from triomq_protocol.java_text import java_hash, join_pairs, join_surrogates
 MAX_DEPTH = 64
 """Deeper nesting is refused; the protocol's own bodies nest at most six levels."""
 
+MAX_TOLERANT_BYTES = 4 << 20
+"""The tolerant reader takes half a microsecond for a byte; a longer text would hold up everybody else."""
+
 
 class ObjectKey(tuple[tuple[str, object], ...]):
     """A JSON object that stood as a map key: its members as (name, value) pairs sorted by name; hashable."""
@@ -192,6 +195,8 @@ def loads(data: bytes | str) -> object:
 
 def loads_tolerant(data: bytes | str) -> object:
     """`loads` without the attempt to read standard JSON first. Raises BodyError."""
+    if len(data) > MAX_TOLERANT_BYTES:
+        raise BodyError("JSON", f"{len(data)} bytes of no standard JSON, the limit is {MAX_TOLERANT_BYTES}")
     text = data if isinstance(data, str) else bytes(data).decode("utf-8", "replace")
     try:
         return _Reader(text).document()
@@ -239,6 +244,10 @@ def _members_of(cls: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     return tuple((attribute, quote(name) + ":") for name, attribute in fields)
 
 
+def _plain_numbers(value: dict[object, object]) -> bool:
+    return bool(value) and {*map(type, value), *map(type, value.values())} == {int}
+
+
 class _Writer:
     """Builds the text of one document; `pretty` is FastJSON's tab form."""
 
@@ -280,6 +289,12 @@ class _Writer:
         self.braces(pairs, lambda name: self.parts.append(name))
 
     def mapping(self, value: dict[object, object]) -> None:
+        if _plain_numbers(value):  # offset tables are long, and written every few seconds
+            entries = ",".join([f"{key}:{number}" for key, number in value.items()])
+            self.parts.append(f"{{{entries}")
+            self.line()
+            self.parts.append("}")
+            return
         self.braces(list(value.items()), self.key)
 
     def key(self, key: object) -> None:

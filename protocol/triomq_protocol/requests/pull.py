@@ -112,7 +112,7 @@ def encode_pull_request(
     middle, end = _request_parts(consumer_group, topic, subscription, sub_version, expression_type, broker_name)
     header = (
         f'{{"code":11,"extFields":{{"queueId":"{queue_id}","maxMsgNums":"{max_msg_nums}","sysFlag":"{sys_flag}","suspendTimeoutMillis"'
-        f':"{suspend_timeout_millis}","commitOffset":"{commit_offset}"{middle}{queue_offset}"{end}{opaque}'
+        f':"{suspend_timeout_millis}","commitOffset":"{commit_offset}"{middle}{queue_offset}{end}{opaque}'
         f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
     ).encode()
     size = len(header)
