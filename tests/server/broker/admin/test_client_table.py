@@ -16,7 +16,7 @@ class Wire:
 
 def channel(link: Any = None, client_id: str = "c1", at_ms: int = 0) -> ClientChannel:
     return ClientChannel(
-        link=cast(Any, link or Wire()), client_id=client_id, language="JAVA", version=407, last_update_ms=at_ms
+        link=cast("Any", link or Wire()), client_id=client_id, language="JAVA", version=407, last_update_ms=at_ms
     )
 
 
@@ -94,7 +94,7 @@ def test_a_closed_link_names_the_groups_that_have_others_left(table: ClientTable
     table.register_consumer(subscribing("A", group="shared"), channel(link))
     table.register_consumer(subscribing("A", group="shared"), channel(client_id="c2"))
     table.register_producer("PG", channel(link))
-    assert table.drop_link(cast(Any, link)) == ["shared"]
+    assert table.drop_link(cast("Any", link)) == ["shared"]
     assert list(table.consumers) == ["shared"]
     assert table.producers == {}
     assert table.producer_channel("c1") is None

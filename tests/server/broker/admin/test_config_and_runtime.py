@@ -1,0 +1,232 @@
+"""The broker's settings, its statistics and its queues as operators see them (broker-api.md §15, §16)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from triomq_server.store.memory_disk import MemoryDisk
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.fastjson import loads
+from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.requests import (
+    BrokerStatsData,
+    GetBrokerConfigResponse,
+    KVTable,
+    QueryConsumeQueueBody,
+    QueryConsumeQueueRequest,
+    ViewBrokerStatsDataRequest,
+)
+from triomq_server.broker.admin_runtime import _bytes_text, _duration_text
+from triomq_server.config import BrokerConfig, load_properties
+from triomq_server.store.config_files import ConfigFile
+
+NOW_MS = 1_795_238_180_000
+
+# -- 25, 26
+
+
+async def settings(desk: Any) -> tuple[dict[str, str], dict[str, int]]:
+    answer = await desk.ask(RequestCode.GET_BROKER_CONFIG)
+    version = answer.header(GetBrokerConfigResponse).version
+    lines = answer.body.decode().splitlines()
+    return dict(line.split("=", 1) for line in lines), json.loads(version)
+
+
+async def test_settings_are_listed_with_a_version(desk: Any) -> None:
+    values, version = await settings(desk)
+    assert values["brokerName"] == "broker-a"
+    assert values["flushDiskType"] == "ASYNC_FLUSH"
+    assert values["aclEnable"] == "false"
+    assert "haMasterAddress" not in values
+    assert len(values) > 170
+    assert version == {"counter": 0, "timestamp": NOW_MS}
+
+
+async def test_settings_change_while_the_broker_runs(desk: Any, config: BrokerConfig) -> None:
+    called: list[str] = []
+    desk.broker.on_config_change.append(lambda: called.append("changed"))
+    desk.clock.now_ms += 5
+    body = (
+        b"# from an operator\nflushConsumerOffsetInterval=1000\nslaveReadEnable=true\nnoSuchKey=1\nfileReservedTime=x\n"
+    )
+    assert (await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+    values, version = await settings(desk)
+    assert config.flush_consumer_offset_interval == 1000
+    assert values["slaveReadEnable"] == "true"
+    assert values["fileReservedTime"] == "72"
+    assert "noSuchKey" not in values
+    assert version == {"counter": 1, "timestamp": NOW_MS + 5}
+    assert called == ["changed"]
+
+
+async def test_changed_settings_are_written_to_the_file_the_broker_was_started_with(desk: Any) -> None:
+    disk = MemoryDisk()
+    disk.make_directory("/conf")
+    desk.broker.config_file = ConfigFile("/conf/broker.conf", disk)
+    await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\n")
+    written = load_properties(disk.read("/conf/broker.conf"))
+    assert (written["regionId"], written["brokerName"]) == ("north", "broker-a")
+
+
+async def test_another_permission_makes_the_broker_register_anew(desk: Any) -> None:
+    told: list[Any] = []
+    desk.broker.topics.on_change = told.append
+    before = desk.broker.topics.version.counter
+    await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\n")
+    assert told == []
+    await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
+    assert told == [None]
+    assert desk.broker.topics.version.counter == before + 1
+
+
+async def test_settings_that_are_no_settings(desk: Any) -> None:
+    assert (await desk.ask(RequestCode.UPDATE_BROKER_CONFIG)).code == 0
+    answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"a=\\u12")
+    assert (answer.code, answer.remark) == (1, "string2Properties error")
+    assert (await settings(desk))[1]["counter"] == 0
+
+
+# -- 50-54
+
+
+@pytest.mark.parametrize(("code", "failure"), [(50, 209), (51, 210), (53, 211)])
+async def test_accounts_cannot_be_changed_without_access_control(desk: Any, code: int, failure: int) -> None:
+    assert (await desk.ask(code, fields={"accessKey": "abcdefgh"})).code == failure
+
+
+async def test_accounts_cannot_be_listed_without_access_control(desk: Any, exchanges: Any) -> None:
+    request, response = exchanges["52_client_to_master__oneway_0"]
+    assert response is None
+    assert await desk.frame(request) is None
+
+
+# -- 28
+
+
+async def runtime(desk: Any) -> dict[str, str]:
+    return KVTable.decode((await desk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+
+
+async def test_runtime_info_has_the_recorded_keys(desk: Any, exchanges: Any) -> None:
+    (recorded,) = FrameDecoder().feed(exchanges["28_client_to_master__0_0"][1])
+    theirs = {
+        re.sub("_store.*", "_/store/commitlog", key)
+        for key in KVTable.decode(recorded.body).table
+        if not key.startswith("scheduleMessageOffset_")  # one per level in use
+    }
+    assert set(await runtime(desk)) == theirs
+
+
+async def test_runtime_info_counts_traffic(desk: Any) -> None:
+    stats = desk.broker.stats
+    stats.sample(NOW_MS)
+    stats.count_put("T", 50, 5000)
+    stats.count_get("T", 0, "G", 30, 3000)
+    stats.count_miss()
+    for second in range(1, 11):
+        stats.sample(NOW_MS + second * 1000)
+    desk.clock.now_ms += 90_061_000
+    table = await runtime(desk)
+    assert table["msgPutTotalTodayNow"] == "50"
+    assert table["msgGetTotalTodayNow"] == "30"
+    assert table["putTps"] == "5.0  "
+    assert table["getFoundTps"] == "0.1  "
+    assert table["getMissTps"] == "0.1  "
+    assert table["getTransferedTps"] == "3.0  "
+    assert table["getTotalTps"] == "0.2 0.0 0.0"
+    assert table["putMessageAverageSize"] == "100.0"
+    assert table["putMessageSizeTotal"] == "5000"
+    assert table["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
+    assert table["bootTimestamp"] == str(NOW_MS)
+
+
+async def test_runtime_info_knows_the_log(desk: Any) -> None:
+    desk.store("T", 0, 1000, 2000)
+    table = await runtime(desk)
+    assert table["commitLogMinOffset"] == "0"
+    assert int(table["commitLogMaxOffset"]) == desk.broker.store.log_max_offset > 0
+    assert re.fullmatch(r"-?\d\.\d\d", table["commitLogDiskRatio"])
+    assert re.fullmatch(r"Total : [\d.]+ \w*B, Free : [\d.]+ \w*B\.", table["commitLogDirCapacity"])
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (3420, "3.3 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (252 << 30, "252.0 GiB"),
+    ],
+)
+def test_amounts_of_bytes_as_text(size: int, text: str) -> None:
+    assert _bytes_text(size) == text
+
+
+def test_a_duration_as_text() -> None:
+    assert _duration_text(96_000) == "[ 0 days, 0 hours, 1 minutes, 36 seconds ]"
+
+
+# -- 315
+
+
+async def test_statistics_as_recorded(desk: Any, exchanges: Any) -> None:
+    for _ in range(26):
+        desk.broker.stats.count_put("TopicLive", 1, 100)
+    desk.broker.stats.count_put("TopicLive", 3, 300)
+    for second in range(1, 31):
+        desk.broker.stats.sample(NOW_MS + second * 1000)
+    request, response = exchanges["315_client_to_master__0_0"]
+    assert await desk.frame(request) == response
+
+
+async def test_statistics_of_nothing(desk: Any) -> None:
+    header = ViewBrokerStatsDataRequest(stats_name="TOPIC_PUT_NUMS", stats_key="T")
+    answer = await desk.ask(RequestCode.VIEW_BROKER_STATS_DATA, header)
+    assert (answer.code, answer.remark) == (1, "The stats <TOPIC_PUT_NUMS> <T> not exist")
+    desk.broker.stats.count_put("T", 1, 1)
+    answer = await desk.ask(RequestCode.VIEW_BROKER_STATS_DATA, header)
+    minute = BrokerStatsData.decode(answer.body).stats_minute
+    assert minute is not None
+    assert minute.sum == 0
+
+
+# -- 321
+
+
+async def entries(desk: Any, index: int, count: int = 10, group: str | None = None) -> Any:
+    header = QueryConsumeQueueRequest(topic="TopicLive", queue_id=0, index=index, count=count, consumer_group=group)
+    return await desk.ask(RequestCode.QUERY_CONSUME_QUEUE, header)
+
+
+async def test_entries_of_a_consume_queue(desk: Any, exchanges: Any) -> None:
+    answer = await entries(desk, 0)
+    assert (answer.code, answer.remark) == (1, "0@TopicLive is not exist!")
+    offsets = desk.store("TopicLive", 0, *range(1000, 8000, 1000))
+    await desk.frame(exchanges["34_client_to_slave__0_0"][0])
+    (answer,) = FrameDecoder().feed(await desk.frame(exchanges["321_client_to_master__0_0"][0]))
+    (recorded,) = FrameDecoder().feed(exchanges["321_client_to_master__0_0"][1])
+    ours, theirs = (QueryConsumeQueueBody.decode(body) for body in (answer.body, recorded.body))
+    assert [entry.physic_offset for entry in ours.queue_data] == offsets[:3]
+    # All else is as recorded, down to the bytes.
+    for entry, their_entry in zip(ours.queue_data, theirs.queue_data, strict=True):
+        entry.physic_offset, entry.physic_size = their_entry.physic_offset, their_entry.physic_size
+    ours.subscription_data.sub_version = theirs.subscription_data.sub_version
+    assert ours.encode() == recorded.body
+    assert answer.remark == recorded.remark
+
+
+async def test_entries_stop_at_the_end_and_groups_may_be_offline(desk: Any) -> None:
+    desk.store("TopicLive", 0, 1000, 2000)
+    answer = await entries(desk, 1, group="G")
+    body = QueryConsumeQueueBody.decode(answer.body)
+    assert len(body.queue_data) == 1
+    assert body.filter_data == "G@TopicLive is not online!"
+    assert "filterData" not in loads((await entries(desk, 1)).body)
+    answer = await entries(desk, 2)
+    assert (answer.code, answer.remark, answer.body) == (0, "Index 2 of 0@TopicLive is not exist!", b"")

@@ -1,0 +1,225 @@
+"""How far groups have come, who reads what, and copying offsets (broker-api.md §14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.requests import (
+    CloneGroupOffsetRequest,
+    ConsumeStats,
+    ConsumeStatsList,
+    GetConsumeStatsInBrokerRequest,
+    GetConsumeStatsRequest,
+    MessageQueue,
+    QueryConsumeTimeSpanBody,
+    QueryConsumeTimeSpanRequest,
+    QueryCorrectionOffsetBody,
+    QueryCorrectionOffsetRequest,
+    TopicConfig,
+)
+from triomq_server.config import BrokerConfig
+
+NOW_MS = 1_795_238_180_000
+LIVE = ((0, 7, 1795238155663), (1, 10, 1795238155762), (2, 6, 1795238155774), (3, 6, 1795238154945))
+
+
+def add_topic(desk: Any, name: str, queues: int, **more: Any) -> None:
+    desk.broker.topics.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, **more))
+
+
+def make_live(desk: Any) -> None:
+    """The topic of the recordings, read to its end by CG_live."""
+    add_topic(desk, "TopicLive", 4)
+    for queue_id, count, last_ms in LIVE:
+        desk.store("TopicLive", queue_id, *[last_ms - count + n for n in range(1, count + 1)])
+        desk.broker.offsets.commit("CG_live", "TopicLive", queue_id, count)
+
+
+async def test_consume_stats_are_the_recorded_ones(desk: Any, exchanges: Any) -> None:
+    make_live(desk)
+    add_topic(desk, "%RETRY%CG_live", 1)
+    desk.store("%RETRY%CG_live", 0, 1795238155877)
+    desk.broker.offsets.commit("CG_live", "%RETRY%CG_live", 0, 1)
+    # 23 messages within the 30 s that the statistics had run.
+    desk.broker.stats.count_get("TopicLive", 0, "CG_live", 22, 1)
+    desk.broker.stats.count_get("%RETRY%CG_live", 0, "CG_live", 1, 1)
+    for second in range(1, 31):
+        desk.broker.stats.sample(NOW_MS + second * 1000)
+    request, response = exchanges["208_client_to_master__0_0"]
+    assert await desk.frame(request) == response
+
+
+async def stats_of(desk: Any, group: str, topic: str | None = None) -> ConsumeStats:
+    header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+    return ConsumeStats.decode((await desk.ask(RequestCode.GET_CONSUME_STATS, header)).body)
+
+
+async def test_consume_stats_skip_what_is_gone_or_not_subscribed(desk: Any, exchanges: Any) -> None:
+    make_live(desk)
+    add_topic(desk, "Other", 1)
+    desk.broker.offsets.commit("CG_live", "Other", 0, 1)
+    desk.broker.offsets.commit("CG_live", "Deleted", 0, 1)
+    assert {queue.topic for queue in (await stats_of(desk, "CG_live")).offset_table} == {"TopicLive", "Other"}
+    await desk.frame(exchanges["34_client_to_master__0_1"][0])  # online, it subscribes TopicLive and its retry topic
+    assert {queue.topic for queue in (await stats_of(desk, "CG_live")).offset_table} == {"TopicLive"}
+    assert (await stats_of(desk, "CG_live", "Other")).offset_table == {}
+    assert (await stats_of(desk, "CG_unknown")).offset_table == {}
+
+
+async def test_a_queue_never_read_counts_from_zero(desk: Any) -> None:
+    add_topic(desk, "T", 2)
+    desk.store("T", 1, 1000, 2000)
+    desk.broker.offsets.commit("G", "T", 0, 0)
+    offset = (await stats_of(desk, "G")).offset_table[MessageQueue("T", "broker-a", 1)]
+    assert (offset.broker_offset, offset.consumer_offset, offset.last_timestamp) == (2, 0, 0)
+
+
+async def test_stats_of_all_groups(desk: Any) -> None:
+    add_topic(desk, "T", 1)
+    add_topic(desk, "Ordered", 1, order=True)
+    desk.store("T", 0, 1000, 2000, 3000)
+    desk.store("Ordered", 0, 1000)
+    desk.broker.groups.find("G")
+    desk.broker.offsets.commit("G", "T", 0, 1)
+    desk.broker.offsets.commit("G", "Ordered", 0, 0)
+
+    async def ask(order: bool) -> tuple[dict[str, list[str]], int]:
+        answer = await desk.ask(RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerRequest(is_order=order))
+        body = ConsumeStatsList.decode(answer.body)
+        assert body.broker_addr == "127.0.0.1:21510"
+        topics = {
+            group: [queue.topic for stats in entries for queue in stats.offset_table]
+            for entry in body.consume_stats_list
+            for group, entries in entry.items()
+        }
+        return topics, body.total_diff
+
+    topics, diff = await ask(order=False)
+    assert topics["G"] == ["T", "Ordered"]
+    assert topics["TOOLS_CONSUMER"] == []
+    assert diff == 3
+    topics, diff = await ask(order=True)
+    assert (topics["G"], diff) == (["Ordered"], 1)
+
+
+async def test_time_spans_are_the_recorded_ones(desk: Any, exchanges: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_time_zone(monkeypatch)
+    add_topic(desk, "TopicLive", 4)
+    first_ms = (1795238152352, 1795238154190, 1795238154244, 1795238149323)
+    for (queue_id, count, last_ms), begin_ms in zip(LIVE, first_ms, strict=True):
+        between = [begin_ms + 1 + n for n in range(count - 2)]
+        desk.store("TopicLive", queue_id, begin_ms, *between, last_ms)
+        desk.broker.offsets.commit("CG_live", "TopicLive", queue_id, count)
+    request, response = exchanges["303_client_to_master__0_0"]
+    assert await desk.frame(request) == response
+
+
+def make_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recordings were made in UTC; the answer's texts are local time."""
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+async def test_time_span_of_a_group_that_lags(desk: Any) -> None:
+    add_topic(desk, "T", 1)
+    desk.store("T", 0, NOW_MS - 5000, NOW_MS - 3000, NOW_MS - 1000)
+    header = QueryConsumeTimeSpanRequest(topic="T", group="G")
+
+    async def span() -> tuple[int, int, int, int]:
+        answer = await desk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+        (found,) = QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set
+        return found.min_time_stamp, found.max_time_stamp, found.consume_time_stamp, found.delay_time
+
+    assert await span() == (NOW_MS - 5000, NOW_MS - 1000, NOW_MS - 5000, 5000)
+    desk.broker.offsets.commit("G", "T", 0, 2)
+    assert await span() == (NOW_MS - 5000, NOW_MS - 1000, NOW_MS - 3000, 1000)
+    desk.broker.offsets.commit("G", "T", 0, 3)
+    assert await span() == (NOW_MS - 5000, NOW_MS - 1000, NOW_MS - 1000, 0)
+
+
+async def test_time_span_of_an_empty_and_of_an_unknown_topic(desk: Any) -> None:
+    add_topic(desk, "T", 1)
+    answer = await desk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequest(topic="T", group="G"))
+    (span,) = QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set
+    assert (span.min_time_stamp, span.max_time_stamp, span.delay_time) == (-1, -1, 0)
+    answer = await desk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequest(topic="No", group="G"))
+    assert (answer.code, answer.remark) == (17, "topic[No] not exist")
+
+
+async def test_groups_of_a_topic_are_online_ones_and_those_with_offsets(desk: Any, exchanges: Any) -> None:
+    await desk.frame(exchanges["34_client_to_master__0_1"][0])
+    desk.broker.offsets.commit("CG_sql", "TopicLive", 0, 1)
+    request, response = exchanges["300_client_to_master__0_0"]
+    assert await desk.frame(request) == response
+
+
+# -- comparing and copying offsets
+
+
+async def corrections(desk: Any, filtered: str | None = None) -> dict[int, int]:
+    header = QueryCorrectionOffsetRequest(filter_groups=filtered, compare_group="X", topic="T")
+    answer = await desk.ask(RequestCode.QUERY_CORRECTION_OFFSET, header)
+    return QueryCorrectionOffsetBody.decode(answer.body).correction_offsets
+
+
+async def test_the_smallest_offset_of_all_groups(desk: Any) -> None:
+    for group, queue_id, offset in (("A", 0, 7), ("B", 0, 4), ("A", 1, 2), ("B", 2, -1)):
+        desk.broker.offsets.commit(group, "T", queue_id, offset)
+    desk.broker.offsets.commit("C", "Other", 0, 1)
+    assert await corrections(desk) == {0: 4, 1: 2}
+
+
+@pytest.mark.parametrize(("compat", "left"), [("safe", 4), ("4.9", -1)])
+async def test_groups_left_aside_keep_their_offsets_unless_4_9_is_asked_for(
+    desk: Any, config: BrokerConfig, compat: str, left: int
+) -> None:
+    config.store.compat = compat
+    desk.broker.offsets.commit("A", "T", 0, 7)
+    desk.broker.offsets.commit("B", "T", 0, 4)
+    assert await corrections(desk, "B,C") == {0: 7}
+    assert desk.broker.offsets.query("B", "T", 0) == left
+
+
+async def clone(desk: Any, topic: str | None, *, offline: bool = False) -> int:
+    header = CloneGroupOffsetRequest(src_group="CG_live", dest_group="Copy", topic=topic, offline=offline)
+    answer = await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)
+    assert answer.code == 0
+    return int(desk.broker.offsets.query("Copy", "TopicLive", 0))
+
+
+async def test_offsets_are_copied_by_topic(desk: Any, exchanges: Any) -> None:
+    make_live(desk)
+    request, response = exchanges["314_client_to_master__0_0"]
+    assert await desk.frame(request) == response
+    assert await clone(desk, "TopicLive") == 7
+
+
+@pytest.mark.parametrize(("compat", "copied"), [("safe", 7), ("4.9", -1)])
+async def test_without_a_topic_all_are_copied(desk: Any, config: BrokerConfig, compat: str, copied: int) -> None:
+    config.store.compat = compat
+    make_live(desk)
+    assert await clone(desk, None) == copied
+
+
+@pytest.mark.parametrize(("offline", "copied"), [(False, -1), (True, 7)])
+async def test_an_online_source_has_to_subscribe_the_topic(
+    desk: Any, exchanges: Any, offline: bool, copied: int
+) -> None:
+    make_live(desk)
+    await desk.frame(exchanges["34_client_to_master__0_1"][0])
+    del desk.broker.clients.consumers["CG_live"].subscriptions["TopicLive"]
+    assert await clone(desk, "TopicLive", offline=offline) == copied
+
+
+async def test_total_of_a_lagging_group_in_the_recorded_form(desk: Any, exchanges: Any) -> None:
+    """Every entry of the recorded 317 decodes to what our own encoder writes again."""
+    (recorded,) = FrameDecoder().feed(exchanges["317_client_to_master__0_0"][1])
+    body = ConsumeStatsList.decode(recorded.body)
+    assert body.encode() == recorded.body
+    assert body.total_diff == 6

@@ -1,0 +1,202 @@
+"""What operators do with topics and subscription groups (broker-api.md §12, §13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.requests import (
+    CreateTopicRequest,
+    DeleteSubscriptionGroupRequest,
+    DeleteTopicRequest,
+    GetTopicStatsInfoRequest,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicStatsTable,
+)
+from triomq_server.config import BrokerConfig
+
+SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+
+
+def topic(name: str = "T", queues: int = 4, **more: Any) -> CreateTopicRequest:
+    values = {
+        "topic": name,
+        "default_topic": "TBW102",
+        "read_queue_nums": queues,
+        "write_queue_nums": queues,
+        "perm": 6,
+        "topic_filter_type": "SINGLE_TAG",
+        **more,
+    }
+    return CreateTopicRequest(**values)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "17_client_to_master__0_0",
+        "17_client_to_master__0_1",
+        "17_client_to_master__1_0",
+        "raw_create_topic",
+        "raw_create_topic_bad_name",
+        "raw_create_topic_system",
+        "raw_create_topic_readonly",
+        "raw_delete_topic_system",
+        "200_client_to_master__0_0",
+        "207_client_to_master__0_0",
+        "215_client_to_master__0_0",
+        "305_client_to_master__0_0",
+        "306_client_to_master__0_0",
+        "316_client_to_master__0_0",
+    ],
+)
+async def test_answers_are_those_of_the_real_broker(desk: Any, exchanges: Any, name: str) -> None:
+    request, response = exchanges[name]
+    assert await desk.frame(request) == response
+
+
+async def test_a_created_topic_replaces_the_old_one_and_counts_a_change(desk: Any) -> None:
+    before = desk.broker.topics.version.counter
+    told: list[TopicConfig | None] = []
+    desk.broker.topics.on_change = told.append
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(queues=4))
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(queues=2, perm=4, topic_sys_flag=1, topic_filter_type="MULTI_TAG"))  # fmt: skip
+    found = desk.broker.topics.get("T")
+    assert found == TopicConfig(
+        topic_name="T",
+        read_queue_nums=2,
+        write_queue_nums=2,
+        perm=4,
+        topic_sys_flag=1,
+        topic_filter_type="MULTI_TAG",
+    )
+    assert desk.broker.topics.version.counter == before + 2
+    assert told[-1] == found
+
+
+async def test_the_order_flag_comes_from_name_servers_only(desk: Any) -> None:
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(order=True))
+    assert desk.broker.topics.get("T").order is False
+    desk.broker.topics.set_order_topics(["T"])
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(order=False))
+    assert desk.broker.topics.get("T").order is True
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (topic(read_queue_nums=-1), "readQueueNums"),
+        (topic(write_queue_nums=65537), "writeQueueNums"),
+        (topic(topic_filter_type="NO_TAG"), "topicFilterType"),
+    ],
+)
+async def test_impossible_numbers_and_types_are_refused_by_name(
+    desk: Any, header: CreateTopicRequest, named: str
+) -> None:
+    answer = await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    assert answer.code == 1
+    assert named in answer.remark
+    assert desk.broker.topics.get("T") is None
+
+
+async def test_a_deleted_topic_is_gone_with_its_queues(desk: Any) -> None:
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic())
+    desk.store("T", 0, 1000, 2000)
+    assert desk.broker.store.queue_bounds("T", 0) == (0, 2)
+    assert (await desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic="T"))).code == 0
+    assert desk.broker.topics.get("T") is None
+    assert desk.broker.store.queue_bounds("T", 0) == (0, 0)
+
+
+async def test_a_slave_refuses_changes(desk: Any, config: BrokerConfig) -> None:
+    config.store.broker_role = "SLAVE"
+    for code, header, body in (
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, topic(), b""),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic="T"), b""),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G").encode()),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequest(group_name="G"), b""),
+    ):
+        answer = await desk.ask(code, header, body=body)
+        assert (answer.code, answer.remark) == (1, SLAVE_REMARK)
+
+
+async def test_all_topics_are_sent_with_their_version(desk: Any, exchanges: Any) -> None:
+    """The tables of 21 and 201 as the real broker writes them, put into ours and asked for again."""
+    request, response = exchanges["21_client_to_master__0_1"]
+    (recorded,) = FrameDecoder().feed(response)
+    desk.broker.topics.replace_all(TopicConfigTable.decode(recorded.body))
+    assert await desk.frame(request) == response
+
+
+async def test_all_groups_are_sent_with_their_version(desk: Any, exchanges: Any) -> None:
+    for name in ("201_slave_to_master__0_0", "201_slave_to_master__0_1"):
+        request, response = exchanges[name]
+        (recorded,) = FrameDecoder().feed(response)
+        desk.broker.groups.replace_all(SubscriptionGroupTable.decode(recorded.body))
+        assert await desk.frame(request) == response
+
+
+async def test_topic_statistics_are_the_recorded_ones(desk: Any, exchanges: Any) -> None:
+    await desk.frame(exchanges["17_client_to_master__0_0"][0])
+    for queue_id, count, last_ms in (
+        (0, 7, 1795238155663),
+        (1, 10, 1795238155762),
+        (2, 6, 1795238155774),
+        (3, 6, 1795238154945),
+    ):
+        desk.store("TopicLive", queue_id, *[last_ms - count + n for n in range(1, count + 1)])
+    request, response = exchanges["202_client_to_master__0_0"]
+    assert await desk.frame(request) == response
+
+
+async def test_statistics_of_an_empty_and_of_an_unknown_topic(desk: Any) -> None:
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(queues=1))
+    answer = await desk.ask(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequest(topic="T"))
+    (offset,) = TopicStatsTable.decode(answer.body).offset_table.values()
+    assert (offset.min_offset, offset.max_offset, offset.last_update_timestamp) == (0, 0, 0)
+    answer = await desk.ask(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequest(topic="Nope"))
+    assert (answer.code, answer.remark) == (17, "topic[Nope] not exist")
+
+
+async def test_unused_topics_lose_their_queues(desk: Any) -> None:
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("Kept"))
+    desk.store("Kept", 0, 1000)
+    desk.store("Gone", 0, 1000)
+    await desk.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+    assert desk.broker.store.queue_bounds("Kept", 0) == (0, 1)
+    assert desk.broker.store.queue_bounds("Gone", 0) == (0, 0)
+
+
+async def test_a_group_is_replaced_as_a_whole(desk: Any) -> None:
+    body = SubscriptionGroupConfig(group_name="G", retry_max_times=3, which_broker_when_consume_slowly=2).encode()
+    assert (await desk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+    assert desk.broker.groups.get("G").retry_max_times == 3
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"G"}')
+    assert desk.broker.groups.get("G") == SubscriptionGroupConfig(group_name="G")
+
+
+async def test_a_group_without_body_or_name(desk: Any) -> None:
+    before = dict(desk.broker.groups.table)
+    assert (await desk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)).code == 0
+    answer = await desk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b"{}")
+    assert answer.code == 1
+    assert "groupName" in answer.remark
+    assert desk.broker.groups.table == before
+
+
+@pytest.mark.parametrize(("remove_offset", "left"), [(False, 5), (True, -1)])
+async def test_a_deleted_group_keeps_its_offsets_unless_told_otherwise(
+    desk: Any, remove_offset: bool, left: int
+) -> None:
+    desk.broker.groups.find("G")
+    desk.broker.offsets.commit("G", "T", 0, 5)
+    header = DeleteSubscriptionGroupRequest(group_name="G", remove_offset=remove_offset)
+    assert (await desk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
+    assert desk.broker.groups.get("G") is None
+    assert desk.broker.offsets.query("G", "T", 0) == left
