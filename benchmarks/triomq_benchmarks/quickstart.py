@@ -1,0 +1,260 @@
+"""``triomq quickstart``: a real cluster takes in a real data set, loses its master, and gives everything back.
+
+Start name server, master and slave as processes; send every row through ``producer.send(message, callback)``; wait until the
+slave has them; SIGKILL the master; pull everything from the slave; compare each body with what was acknowledged for its place.
+Whoever reads this to learn the SDK finds the sending in `_send_all` and the pulling in `_pull_queue`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from array import array
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import click
+import trio
+
+import triomq
+from triomq_benchmarks.demo_cluster import (
+    ClusterError,
+    DemoCluster,
+    knows_topic,
+    log_bytes,
+    max_offset,
+    open_demo_cluster,
+)
+from triomq_benchmarks.flights import DataSet, NoDataError, data_set
+from triomq_benchmarks.ledger import Ledger, Verdict, digest
+
+MASTER, SLAVE = "broker-a", "broker-a-s"
+QUEUES = 8
+CATCH_UP_LIMIT_S = 60.0
+FIRST_MESSAGE_LIMIT_S = 30.0
+MESSAGES_PER_PULL = 32
+INTERRUPTED = 130
+
+
+class QuickstartError(Exception):
+    """The run could not be finished; the text says where it stopped."""
+
+
+@attrs.define
+class Outcome:
+    """What a run showed; times in seconds, latencies in nanoseconds."""
+
+    data: str
+    rows: int = 0
+    body_bytes: int = 0
+    cluster_ready_s: float = 0.0
+    send_s: float = 0.0
+    send_latency_ns: array[int] = attrs.field(factory=lambda: array("Q"))
+    send_failures: int = 0
+    catch_up_s: float = 0.0
+    replicated_bytes: int = 0
+    first_message_s: float = 0.0
+    pull_s: float = 0.0
+    pulls: int = 0
+    pulled: int = 0
+    served_by: set[str] = attrs.field(factory=set)
+    total_s: float = 0.0
+    verdict: Verdict | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether every row was acknowledged and came back once, as it was, from the slave."""
+        verdict = self.verdict
+        return verdict is not None and verdict.clean and not self.send_failures and verdict.acknowledged == self.rows
+
+
+Progress = Callable[[str, int, int | None], None]
+"""Hears what is being done, how far it is, and how far it will go (None: nobody knows)."""
+
+
+class _Sent:
+    """Hears how one send ended. The producer calls exactly one of the two."""
+
+    __slots__ = ("begin", "digest", "run")
+
+    def __init__(self, run: _Run, body_digest: int) -> None:
+        self.run = run
+        self.digest = body_digest
+        self.begin = trio.current_time()
+
+    def on_success(self, result: triomq.SendResult) -> None:
+        run = self.run
+        run.outcome.send_latency_ns.append(int((trio.current_time() - self.begin) * 1e9))
+        run.ledger.acknowledge(result.queue.queue_id, result.queue_offset, self.digest)
+
+    def on_exception(self, error: triomq.MQError) -> None:
+        self.run.outcome.send_failures += 1
+        self.run.last_failure = error
+
+
+class _Run:
+    """One run of the quickstart."""
+
+    def __init__(self, data: DataSet, progress: Progress) -> None:
+        self.data = data
+        self.progress = progress
+        self.outcome = Outcome(data.name)
+        self.ledger = Ledger()
+        self.last_failure: Exception | None = None
+
+    async def run(self) -> Outcome:
+        begin = trio.current_time()
+        outcome = self.outcome
+        self.progress("starting the cluster", 0, None)
+        async with open_demo_cluster() as cluster:
+            outcome.cluster_ready_s = cluster.ready_s
+            async with triomq.open_client(cluster.name_servers) as client:
+                await client.admin.create_topic(self.data.topic, queues=QUEUES)
+                await self._send_all(client)
+                await self._wait_for_slave(cluster)
+                await self._lose_master_and_pull(client, cluster)
+        outcome.verdict = self.ledger.verdict()
+        outcome.total_s = trio.current_time() - begin
+        return outcome
+
+    async def _send_all(self, client: triomq.Client) -> None:
+        topic, total, outcome = self.data.topic, self.data.total, self.outcome
+        begin = trio.current_time()
+        async with client.producer("quickstart-producer") as producer:
+            for row in self.data.open():
+                message = triomq.Message(topic, row.body, tags=row.tag, keys=row.key)
+                await producer.send(message, _Sent(self, digest(row.body)))
+                outcome.rows += 1
+                outcome.body_bytes += len(row.body)
+                if not outcome.rows % 1000:
+                    self.progress("sending", outcome.rows, total)
+            # Leaving the block waits for the last answers.
+        outcome.send_s = trio.current_time() - begin
+        self.progress("sending", outcome.rows, outcome.rows)
+        if not outcome.rows:
+            raise QuickstartError("there was nothing to send")
+
+    async def _wait_for_slave(self, cluster: DemoCluster) -> None:
+        """Until all queues end where the master's end, and the slave knows the topic."""
+        topic = self.data.topic
+        master, slave = cluster.nodes[MASTER].address, cluster.nodes[SLAVE].address
+        ends = {queue_id: await max_offset(master, topic, queue_id) for queue_id in range(QUEUES)}
+        total = sum(ends.values())
+        begin = trio.current_time()
+        while True:
+            copied = sum([await max_offset(slave, topic, queue_id) for queue_id in ends])
+            self.progress("replicating", copied, total)
+            if copied == total and await knows_topic(slave, topic):
+                break
+            if trio.current_time() - begin > CATCH_UP_LIMIT_S:
+                raise QuickstartError(f"the slave has {copied} of {total} messages after {CATCH_UP_LIMIT_S:g} s")
+            await trio.sleep(0.02)
+        self.outcome.catch_up_s = trio.current_time() - begin
+        self.outcome.replicated_bytes = await log_bytes(slave)
+
+    async def _lose_master_and_pull(self, client: triomq.Client, cluster: DemoCluster) -> None:
+        outcome = self.outcome
+        consumer = client.pull_consumer("quickstart-consumer")
+        queues = await consumer.fetch_queues(self.data.topic)
+        self.progress("killing the master", 0, None)
+        cluster.kill(MASTER)
+        killed = trio.current_time()
+        ends = self.ledger.ends()
+        with trio.move_on_after(FIRST_MESSAGE_LIMIT_S) as limit:
+            async with trio.open_nursery() as nursery:
+                for queue in queues:
+                    nursery.start_soon(self._pull_queue, consumer, queue, ends.get(queue.queue_id, 0), killed, limit)
+        if limit.cancelled_caught:
+            raise QuickstartError(f"pulling from the slave stood still for {FIRST_MESSAGE_LIMIT_S:g} s")
+        outcome.pull_s = trio.current_time() - killed
+        self.progress("pulling from the slave", outcome.pulled, outcome.pulled)
+
+    async def _pull_queue(
+        self,
+        consumer: triomq.PullConsumer,
+        queue: triomq.MessageQueue,
+        end: int,
+        killed: float,
+        limit: trio.CancelScope,
+    ) -> None:
+        """Pull one queue to its end; every message that comes moves the deadline of all."""
+        outcome, ledger = self.outcome, self.ledger
+        offset = 0
+        while offset < end:
+            result = await consumer.pull(queue, offset=offset, max_messages=MESSAGES_PER_PULL, block=False)
+            outcome.pulls += 1
+            offset = result.next_offset
+            if not result.messages:
+                # Nothing yet, perhaps because the route is being changed: not in a busy loop.
+                await trio.sleep(0.01)
+                continue
+            now = trio.current_time()
+            limit.deadline = now + FIRST_MESSAGE_LIMIT_S
+            if not outcome.pulled:
+                outcome.first_message_s = now - killed
+            outcome.served_by.add(result.broker_address)
+            for message in result.messages:
+                ledger.receive(queue.queue_id, message.queue_offset, digest(message.body))
+            outcome.pulled += len(result.messages)
+            self.progress("pulling from the slave", outcome.pulled, outcome.rows)
+
+
+@click.command()
+@click.option(
+    "--input", "source", metavar="FILE|-", help="Lines of a text, or of standard input, instead of the flights."
+)
+@click.option("--count", type=click.IntRange(1), help="At most this many rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
+def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
+    """Start a cluster, send a data set, kill the master, and read everything back from the slave.
+
+    Exit code 0: nothing lost, nothing changed. 1: something was, or the run could not be finished.
+    """
+    # Only a run needs to draw.
+    from triomq_benchmarks.quickstart_report import as_object, progress_on, table_of
+
+    try:
+        data = data_set(source, count)
+        with progress_on(sys.stderr, shown=not as_json) as progress:
+            outcome = trio.run(_until_signal, data, progress)
+    except (NoDataError, ClusterError, QuickstartError, triomq.MQError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    if outcome is None:
+        click.echo("interrupted; the cluster is stopped and its files are removed", err=True)
+        sys.exit(INTERRUPTED)
+    if as_json:
+        click.echo(as_object(outcome))
+    else:
+        table_of(outcome)
+    sys.exit(0 if outcome.clean else 1)
+
+
+async def _until_signal(data: DataSet, progress: Progress) -> Outcome | None:
+    """The run, or None after SIGINT or SIGTERM; both end the cluster in order."""
+    outcome = None
+    with trio.CancelScope() as scope:
+        async with _stopped_by_signals(scope):
+            outcome = await _Run(data, progress).run()
+    return outcome
+
+
+@asynccontextmanager
+async def _stopped_by_signals(scope: trio.CancelScope) -> AsyncIterator[None]:
+    async def listen(*, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                scope.cancel()
+
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listen)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- raised below, plain, once the listener has ended
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
