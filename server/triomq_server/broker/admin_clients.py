@@ -95,4 +95,4 @@ def list_groups_of_topic(broker: Broker, _link: Link, command: Command) -> Comma
     """300: the groups that subscribe a topic now, and those that have committed offsets of it."""
     topic = command.header(QueryTopicConsumeByWhoRequest).topic
     names = {*broker.clients.groups_subscribing(topic), *broker.offsets.groups_of(topic)}
-    return command.answer(body=GroupList(group_list=java_map_order(names)).encode())
+    return command.answer(body=GroupList(group_list=list(java_map_order(sorted(names)))).encode())

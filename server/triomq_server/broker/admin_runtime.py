@@ -190,7 +190,8 @@ def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Command
     low, high = broker.store.queue_bounds(topic, queue_id)
     if not low <= header.index < high:
         return command.answer(remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
-    body = QueryConsumeQueueBody(min_queue_index=low, max_queue_index=high, queue_data=[])
+    entries: list[ConsumeQueueEntry] = []
+    body = QueryConsumeQueueBody(min_queue_index=low, max_queue_index=high, queue_data=entries)
     if header.consumer_group:
         body.subscription_data = broker.clients.subscription(header.consumer_group, topic)
         offline = f"{header.consumer_group}@{topic} is not online!"
@@ -201,5 +202,5 @@ def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Command
             break
         physical_offset, size_bytes, tags_code = unit
         entry = ConsumeQueueEntry(physic_offset=physical_offset, physic_size=size_bytes, tags_code=tags_code)
-        body.queue_data.append(entry)
+        entries.append(entry)
     return command.answer(remark=NOT_SET_REMARK, body=body.encode())

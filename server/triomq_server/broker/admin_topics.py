@@ -133,7 +133,7 @@ def _queue_offsets(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
 
 def list_system_topics(broker: Broker, _link: Link, command: Command) -> Command:
     """305: the topics that belong to the system."""
-    return command.answer(body=TopicList(topic_list=java_map_order(broker.topics.system_topics)).encode())
+    return command.answer(body=TopicList(topic_list=list(java_map_order(sorted(broker.topics.system_topics)))).encode())
 
 
 def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Command:

@@ -76,15 +76,16 @@ class ConsumerGroup:
         the whole group.
         """
         changed = False
-        topics = set()
+        topics: set[str] = set()
         for data in offered:
-            topics.add(data.topic)
-            known = self.subscriptions.get(data.topic)
+            topic = data.topic or ""
+            topics.add(topic)
+            known = self.subscriptions.get(topic)
             if known is None:
                 changed = True
-                self.subscriptions[data.topic] = data
+                self.subscriptions[topic] = data
             elif data.sub_version > known.sub_version:
-                self.subscriptions[data.topic] = data
+                self.subscriptions[topic] = data
         for topic in [topic for topic in self.subscriptions if topic not in topics]:
             changed = True
             del self.subscriptions[topic]
@@ -103,9 +104,10 @@ class ClientTable:
 
     def register_consumer(self, data: ConsumerData, channel: ClientChannel) -> bool:
         """Take in one group of a heartbeat; true if the group's members should rebalance."""
-        group = self.consumers.get(data.group_name)
+        name = data.group_name or ""
+        group = self.consumers.get(name)
         if group is None:
-            group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
+            group = self.consumers[name] = ConsumerGroup(name)
         group.update(data)
         new_channel = group.update_channel(channel)
         return group.update_subscriptions(data.subscription_data_set) or new_channel
