@@ -6,9 +6,8 @@ answered as a 4.9 broker with `aclEnable=false` answers them.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
-
-import structlog
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
@@ -20,7 +19,7 @@ from .service import Broker
 
 NO_ACCESS_CONTROL_REMARK = "access control is off on this broker (aclEnable=false)"
 
-log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -67,7 +66,9 @@ class Configuration:
     def _update(self, values: dict[str, str], peer: str) -> None:
         broker = self._broker
         warnings = broker.config.update(values)
-        log.info("config_updated", peer=peer, keys=sorted(values), warnings=warnings)
+        _log.info("%s changed settings: %s", peer, ", ".join(f"{key}={value}" for key, value in sorted(values.items())))
+        for warning in warnings:
+            _log.warning("settings from %s: %s", peer, warning)
         self._version = DataVersion(counter=self._version.counter + 1, timestamp=broker.clock())
         if broker.config_file is not None:
             broker.config_file.save(dump_properties(broker.config.to_properties()).encode())

@@ -6,10 +6,10 @@ Thin glue between frames and the tables of `clients.py` and `locks.py`; codes 34
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import NoReturn
 
-import structlog
 import trio
 
 from triomq_protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -31,7 +31,7 @@ from triomq_protocol.requests import (
 )
 from triomq_server.wire import Handlers, Link
 
-from .clients import ClientChannel, ConsumerGroup
+from .clients import EXPIRY_MS, ClientChannel, ConsumerGroup
 from .locks import LockTable
 from .service import Broker
 from .topics import RETRY_PREFIX
@@ -41,7 +41,7 @@ SCAN_INTERVAL_S = 10.0
 
 TOPIC_SYS_FLAG_UNIT_SUB = 2
 
-log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -162,7 +162,7 @@ async def watch_clients(broker: Broker) -> NoReturn:
     while True:
         await trio.sleep(SCAN_INTERVAL_S)
         for link in broker.clients.expire(broker.clock()):
-            log.warning("client_expired", peer=link.peer)
+            _log.warning("closing %s: no heartbeat for %d s", link.peer, EXPIRY_MS // 1000)
             link.close()
 
 
