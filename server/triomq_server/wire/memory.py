@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import trio
-import trio.testing
+
+if TYPE_CHECKING:
+    import trio.testing
 
 _ANYWHERE = ("", "0.0.0.0", "::")
 
@@ -115,6 +118,9 @@ class MemoryNetwork:
             del self._listeners[listener.address]
 
     def _pair(self, server: tuple[str, int]) -> tuple[MemoryStream, MemoryStream]:
+        # Not at the top: trio's testing room imports pytest where it finds one, and servers start without it.
+        import trio.testing  # noqa: PLC0415
+
         to_server, from_client = trio.testing.memory_stream_one_way_pair()
         to_client, from_server = trio.testing.memory_stream_one_way_pair()
         client = ("127.0.0.1", self._fresh_port())
