@@ -10,31 +10,16 @@ The synchronous face for scripts and threads is :mod:`triomq.blocking`.
 """
 
 # What a user may touch, sorted by purpose.
+# Administration
+from triomq._admin import Admin as Admin
+
+# Sending
+from triomq._batches import split_batch as split_batch
 from triomq._client import Client as Client
 from triomq._client import ClientOptions as ClientOptions
 from triomq._client import open_client as open_client
 from triomq._client import open_producer as open_producer
 from triomq._client import open_pull_consumer as open_pull_consumer
-
-# Messages and queues
-from triomq._message import Message as Message
-from triomq._message import MessageQueue as MessageQueue
-from triomq._received import ReceivedMessage as ReceivedMessage
-
-# Sending
-from triomq._batches import split_batch as split_batch
-from triomq._producer import Producer as Producer
-from triomq._results import SendCallback as SendCallback
-from triomq._results import SendResult as SendResult
-from triomq._results import SendStatus as SendStatus
-
-# Pulling
-from triomq._pull import PullConsumer as PullConsumer
-from triomq._pull_result import PullResult as PullResult
-from triomq._pull_result import PullStatus as PullStatus
-
-# Administration
-from triomq._admin import Admin as Admin
 
 # Plug points and their default implementations
 from triomq._compression import Compressor as Compressor
@@ -50,6 +35,10 @@ from triomq._hooks import PullHook as PullHook
 from triomq._hooks import SendContext as SendContext
 from triomq._hooks import SendHook as SendHook
 from triomq._links import Backoff as Backoff
+
+# Messages and queues
+from triomq._message import Message as Message
+from triomq._message import MessageQueue as MessageQueue
 from triomq._name_servers import CallableNameServers as CallableNameServers
 from triomq._name_servers import DnsNameServers as DnsNameServers
 from triomq._name_servers import HttpNameServers as HttpNameServers
@@ -59,10 +48,20 @@ from triomq._name_servers import StaticNameServers as StaticNameServers
 from triomq._node_cache import ReadPreference as ReadPreference
 from triomq._offsets import FileOffsets as FileOffsets
 from triomq._offsets import OffsetStore as OffsetStore
+from triomq._producer import Producer as Producer
+
+# Pulling
+from triomq._pull import PullConsumer as PullConsumer
+from triomq._pull_result import PullResult as PullResult
+from triomq._pull_result import PullStatus as PullStatus
 from triomq._queues import QueueSelector as QueueSelector
 from triomq._queues import SelectAtRandom as SelectAtRandom
 from triomq._queues import SelectRoundRobin as SelectRoundRobin
 from triomq._queues import select_by_hash as select_by_hash
+from triomq._received import ReceivedMessage as ReceivedMessage
+from triomq._results import SendCallback as SendCallback
+from triomq._results import SendResult as SendResult
+from triomq._results import SendStatus as SendStatus
 from triomq._retry import FaultStrategy as FaultStrategy
 from triomq._retry import LatencyFaults as LatencyFaults
 from triomq._retry import Retries as Retries

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from triomq._links import Links
+from triomq._message import check_name, check_topic
+from triomq._name_servers import NameServerGroup
+from triomq._routes import DEFAULT_TOPIC, MASTER, Routes
+from triomq.errors import InvalidCall, MQError, ProtocolViolation, RouteNotFound, error_for_code
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
@@ -22,12 +27,6 @@ from triomq_protocol.requests import (
     TopicStatsTable,
 )
 from triomq_protocol.requests.admin import GetTopicStatsInfoRequest
-
-from triomq._links import Links
-from triomq._message import check_name, check_topic
-from triomq._name_servers import NameServerGroup
-from triomq._routes import DEFAULT_TOPIC, MASTER, Routes
-from triomq.errors import InvalidCall, MQError, ProtocolViolation, RouteNotFound, error_for_code
 
 ADMIN_TIMEOUT_S = 5.0
 """How long a broker may take for an administrative request (client.md §3.8)."""
@@ -96,7 +95,9 @@ class Admin:
         )
         masters = await self._masters(brokers, cluster)
         for address in masters:
-            await self._tell(address, Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header), f"create topic {topic}")
+            await self._tell(
+                address, Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header), f"create topic {topic}"
+            )
         return masters
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from triomq_protocol.properties import encode_properties
-from triomq_protocol.record import encode_batch_element
-
 from triomq._message import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, Message
 from triomq.errors import InvalidCall, MessageIllegal
+from triomq_protocol.properties import encode_properties
+from triomq_protocol.record import encode_batch_element
 
 ELEMENT_BYTES = 22
 """What one message of a batch costs beside its body and properties."""

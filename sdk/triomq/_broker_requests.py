@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from triomq._link import Handler, Link
+from triomq._message import MessageQueue
 from triomq_protocol.codes import VERSION, RequestCode, ResponseCode, version_description
 from triomq_protocol.command import Command
 from triomq_protocol.requests import (
@@ -18,9 +20,6 @@ from triomq_protocol.requests import (
     NotifyConsumerIdsChangedRequest,
     ResetOffsetRequest,
 )
-
-from triomq._link import Handler, Link
-from triomq._message import MessageQueue
 
 log = logging.getLogger("triomq.broker_requests")
 
@@ -60,13 +59,13 @@ class BrokerRequests:
         log.info("%s asks to reset group %s in topic %s; pull consumers keep their own positions",
                  link.address, header.group, header.topic)  # fmt: skip
 
-    def _consumer_status(self, link: Link, command: Command) -> Command:
+    def _consumer_status(self, _link: Link, command: Command) -> Command:
         header = command.header(GetConsumerStatusRequest)
         positions = self.consumers.get(header.group)
         table = dict(positions(header.topic)) if positions is not None else {}
         return command.answer(0, body=GetConsumerStatusBody(message_queue_table=table, consumer_table={}).encode())
 
-    def _running_info(self, link: Link, command: Command) -> Command:
+    def _running_info(self, _link: Link, command: Command) -> Command:
         header = command.header(GetConsumerRunningInfoRequest)
         if header.consumer_group not in self.consumers:
             remark = f"The Consumer Group <{header.consumer_group}> not exist in this consumer"

@@ -12,12 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Final, TypedDict, Unpack
 
 import trio
-from triomq_protocol.requests import ConsumerData
-from triomq_protocol.requests.heartbeat import CLUSTERING, CONSUME_ACTIVELY, CONSUME_FROM_LAST_OFFSET
 
 from triomq._admin import Admin
 from triomq._broker_requests import BrokerRequests
-from triomq._compression import Compressor, ZlibCompressor
+from triomq._compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._dialing import Dialer, dial_tcp
 from triomq._heartbeats import Heartbeats
 from triomq._hooks import PullHook, SendHook
@@ -31,8 +29,10 @@ from triomq._producer import Producer
 from triomq._pull import PullConsumer
 from triomq._retry import FaultStrategy, Retries, RetryPolicy
 from triomq._routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, Routes
-from triomq._sending import COMPRESS_FROM_BYTES, Sender, SendSettings
+from triomq._sending import Sender, SendSettings
 from triomq.errors import ClientClosed
+from triomq_protocol.requests import ConsumerData
+from triomq_protocol.requests.heartbeat import CLUSTERING, CONSUME_ACTIVELY, CONSUME_FROM_LAST_OFFSET
 
 CLOSE_TIMEOUT_S = 3.0
 """How long unregistering may hold up a closing client."""
@@ -295,7 +295,7 @@ async def open_client(
             await client.start()
             try:
                 yield client
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001
                 # Kept aside, so that the nursery does not wrap it.
                 failure = error
             finally:

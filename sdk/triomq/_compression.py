@@ -9,9 +9,8 @@ import importlib
 import zlib
 from typing import Any, Final, Protocol
 
-from triomq_protocol import flags
-
 from triomq.errors import InvalidCall, MessageIllegal
+from triomq_protocol import flags
 
 COMPRESS_FROM_BYTES: Final = 4096
 """Bodies from this size on are compressed (``compressMsgBodyOverHowmuch``)."""

@@ -10,14 +10,14 @@ import logging
 from typing import Final
 
 import trio
-from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
-from triomq_protocol.requests import ConsumerData, HeartbeatData, ProducerData, UnregisterClientRequest
 
 from triomq._link import Link
 from triomq._links import Links
 from triomq._routes import MASTER, Route, Routes
 from triomq.errors import InvalidCall, MQError
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.command import Command
+from triomq_protocol.requests import ConsumerData, HeartbeatData, ProducerData, UnregisterClientRequest
 
 log = logging.getLogger("triomq.heartbeats")
 
@@ -151,7 +151,7 @@ class Heartbeats:
         if link.address in self._addresses():
             self._nursery.start_soon(self._beat_on, link)
 
-    def _hear_route(self, route: Route) -> None:
+    def _hear_route(self, _route: Route) -> None:
         if any(self._links.ready(address) is None for address in self._addresses()):
             self._change.set()
 

@@ -161,9 +161,7 @@ class Links:
             if stream is not None and self._closed:
                 await trio.aclose_forcefully(stream)
             elif stream is not None:
-                opening.link = Link(
-                    address, stream, handlers=self._handlers, on_lost=self._drop, **self._limits
-                )
+                opening.link = Link(address, stream, handlers=self._handlers, on_lost=self._drop, **self._limits)
                 self._links[address] = opening.link
         finally:
             del self._openings[address]

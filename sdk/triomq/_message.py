@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from triomq_protocol.requests import MessageQueue as MessageQueue
 
 from triomq.errors import InvalidCall, MessageIllegal
+from triomq_protocol.requests import MessageQueue as MessageQueue
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Largest body a stock broker stores (``maxMessageSize``)."""
@@ -33,10 +33,39 @@ FORBIDDEN_TOPICS = frozenset(
 """Topics nobody may send to (messages.md §9)."""
 
 RESERVED_PROPERTIES = frozenset(
-    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID TRANSFER_FLAG "
-    "CORRECTION_FLAG MQ2_FLAG ORIGIN_MESSAGE_ID RECONSUME_TIME MAX_RECONSUME_TIMES MSG_REGION TRACE_ON UNIQ_KEY "
-    "CONSUME_START_TIME INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE "
-    "INNER_MULTI_QUEUE_OFFSET".split()
+    [
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "ORIGIN_MESSAGE_ID",
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "MSG_REGION",
+        "TRACE_ON",
+        "UNIQ_KEY",
+        "CONSUME_START_TIME",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "INNER_MULTI_QUEUE_OFFSET",
+    ]
 )
 """Property names that have a meaning of their own; users set them through the message's arguments."""
 
@@ -117,7 +146,7 @@ def check_name(name: str, kind: str, max_length: int) -> None:
         kind: ``"topic"`` or ``"group"``, for the error.
         max_length: 127 for topics, 255 for groups.
     """
-    if not isinstance(name, str) or not name.strip():
+    if not name.strip():
         raise InvalidCall(f"the {kind} is blank")
     if len(name) > max_length:
         raise InvalidCall(f"the {kind} has {len(name)} characters, more than {max_length}")

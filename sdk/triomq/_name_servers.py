@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import trio
-from triomq_protocol.command import Command
 
 from triomq._dialing import split_address
 from triomq._link import Link
 from triomq._links import Links
 from triomq.errors import ConnectFailed, InvalidCall, MQError, NoNameServer, RequestTimeout
+from triomq_protocol.command import Command
 
 log = logging.getLogger("triomq.name_servers")
 

@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 import trio
+
+from triomq._link import Link
+from triomq._links import Links
+from triomq._message import MessageQueue
+from triomq._node_cache import MASTER, find
+from triomq._routes import Routes
+from triomq.errors import MQError, ProtocolViolation, RouteNotFound, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.errors import BodyError, HeaderError
@@ -20,13 +27,6 @@ from triomq_protocol.requests import (
     QueryConsumerOffsetResponse,
     UpdateConsumerOffsetRequest,
 )
-
-from triomq._link import Link
-from triomq._links import Links
-from triomq._message import MessageQueue
-from triomq._node_cache import MASTER, find
-from triomq._routes import Routes
-from triomq.errors import MQError, ProtocolViolation, RouteNotFound, error_for_code
 
 OFFSET_TIMEOUT_S = 5.0
 """How long a broker may take for codes 14 and 15 (client.md §3.8)."""

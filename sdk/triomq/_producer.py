@@ -10,10 +10,9 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Protocol, overload
+from typing import Protocol, Self, overload
 
 import trio
-from triomq_protocol.command import Command
 
 from triomq._batches import check_batch, encode_batch
 from triomq._hooks import SendContext, SendHook, call_after_send, call_before_send
@@ -24,6 +23,7 @@ from triomq._queues import QueueSelector, choose_by_selector
 from triomq._results import SendCallback, SendResult
 from triomq._sending import Outgoing, Sender, result_of
 from triomq.errors import ClientClosed, InvalidCall, MQError, Overloaded
+from triomq_protocol.command import Command
 
 log = logging.getLogger("triomq.producer")
 
@@ -289,7 +289,7 @@ class Producer:
         for send in list(self._sends):
             self._finish(send, self._closed_error())
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
         return self
 
@@ -344,9 +344,7 @@ class Producer:
 
     # --- sends with a callback -----------------------------------------------------------------------------
 
-    async def _send_with_callback(
-        self, message: Message, out: Outgoing, callback: SendCallback, now: float
-    ) -> None:
+    async def _send_with_callback(self, message: Message, out: Outgoing, callback: SendCallback, now: float) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         while len(self._sends) >= self._max_in_flight or (
             self._in_flight_bytes + len(out.body) > self._max_in_flight_bytes and self._sends

@@ -7,26 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import trio
-from triomq_protocol import flags
-from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
-from triomq_protocol.errors import HeaderError, LocalProtocolError
-from triomq_protocol.header import Header
-from triomq_protocol.requests import (
-    GetEarliestMsgStoretimeRequest,
-    GetEarliestMsgStoretimeResponse,
-    GetMaxOffsetRequest,
-    GetMaxOffsetResponse,
-    GetMinOffsetRequest,
-    GetMinOffsetResponse,
-    SearchOffsetRequest,
-    SearchOffsetResponse,
-)
-from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
-from triomq_protocol.tags import TagFilter, parse_subscription
 
 from triomq._hooks import PullContext, PullHook, call_after_pull, call_before_pull
 from triomq._link import Link, TaskWaiter
@@ -49,6 +32,23 @@ from triomq.errors import (
     UnsupportedRequest,
     error_for_code,
 )
+from triomq_protocol import flags
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.errors import HeaderError, LocalProtocolError
+from triomq_protocol.header import Header
+from triomq_protocol.requests import (
+    GetEarliestMsgStoretimeRequest,
+    GetEarliestMsgStoretimeResponse,
+    GetMaxOffsetRequest,
+    GetMaxOffsetResponse,
+    GetMinOffsetRequest,
+    GetMinOffsetResponse,
+    SearchOffsetRequest,
+    SearchOffsetResponse,
+)
+from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
+from triomq_protocol.tags import TagFilter, parse_subscription
 
 H = TypeVar("H", bound=Header)
 
@@ -249,7 +249,7 @@ class PullConsumer:
         with trio.CancelScope(shield=True):
             await self._leave()
 
-    async def __aenter__(self) -> PullConsumer:
+    async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
         return self
 
@@ -284,7 +284,8 @@ class PullConsumer:
         link = await self._links.get(node.address)
         if call.sql is not None and link.peer_version < SQL92_VERSION:
             raise UnsupportedRequest(
-                "the broker does not filter by SQL, or has not told its version by a heartbeat yet", address=link.address
+                "the broker does not filter by SQL, or has not told its version by a heartbeat yet",
+                address=link.address,
             )
         if not link.has_room:
             with trio.move_on_after(call.timeout_s):

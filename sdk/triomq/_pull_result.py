@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
-from triomq_protocol.record import iter_records
-from triomq_protocol.tags import TagFilter
-
 from triomq._message import MessageQueue
 from triomq._received import ReceivedMessage
+from triomq_protocol.record import iter_records
+from triomq_protocol.tags import TagFilter
 
 
 class PullStatus(enum.IntEnum):

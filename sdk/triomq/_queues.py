@@ -9,10 +9,9 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from triomq_protocol.tags import java_hash
-
 from triomq._message import Message, MessageQueue
 from triomq.errors import InvalidCall
+from triomq_protocol.tags import java_hash
 
 
 class QueueSelector(Protocol):

@@ -5,10 +5,9 @@ Upstream: ``MessageExt``, ``MessageClientExt``, ``MessageDecoder`` (messages.md 
 
 from __future__ import annotations
 
-from triomq_protocol.record import RecordView
-
 from triomq._compression import decompress
 from triomq._message import MessageQueue
+from triomq_protocol.record import RecordView
 
 
 class ReceivedMessage:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 
 import attrs
 import trio
+
+from triomq._message import MessageQueue
+from triomq._name_servers import NameServerGroup
+from triomq.errors import MQError, ProtocolViolation, RouteNotFound, TransientError, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.errors import BodyError
 from triomq_protocol.flags import PERM_READ, PERM_WRITE
 from triomq_protocol.requests import BrokerData, GetRouteInfoRequest, QueueData, TopicRouteData
-
-from triomq._message import MessageQueue
-from triomq._name_servers import NameServerGroup
-from triomq.errors import MQError, ProtocolViolation, RouteNotFound, TransientError, error_for_code
 
 log = logging.getLogger("triomq.routes")
 

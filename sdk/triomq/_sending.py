@@ -16,12 +16,6 @@ from typing import Final
 import attrs
 import tenacity
 import trio
-from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
-from triomq_protocol.errors import HeaderError
-from triomq_protocol.header import Header
-from triomq_protocol.properties import encode_properties
-from triomq_protocol.requests.send import encode_send_request_v2
 
 from triomq._compression import COMPRESS_FROM_BYTES, Compressor
 from triomq._identity import Clock, UniqueKeys
@@ -31,7 +25,21 @@ from triomq._message import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, Message, Messa
 from triomq._results import SendResult, SendStatus
 from triomq._retry import FaultStrategy, RetryPolicy, choose_plain
 from triomq._routes import Route, Routes
-from triomq.errors import Attempt, MessageIllegal, MQError, ProtocolViolation, RequestTimeout, RouteNotFound, error_for_code
+from triomq.errors import (
+    Attempt,
+    MessageIllegal,
+    MQError,
+    ProtocolViolation,
+    RequestTimeout,
+    RouteNotFound,
+    error_for_code,
+)
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.command import Command
+from triomq_protocol.errors import HeaderError
+from triomq_protocol.header import Header
+from triomq_protocol.properties import encode_properties
+from triomq_protocol.requests.send import encode_send_request_v2
 
 log = logging.getLogger("triomq.producer")
 
@@ -42,10 +50,17 @@ STORED_CODES: Final = frozenset({0, 10, 11, 12})
 """Answers that mean: the message is stored (client.md §6.12)."""
 
 
-class SendAnswer(Header, rename={
-    "msg_id": "msgId", "queue_id": "queueId", "queue_offset": "queueOffset", "transaction_id": "transactionId",
-    "region_id": "MSG_REGION", "trace_on": "TRACE_ON",
-}):
+class SendAnswer(
+    Header,
+    rename={
+        "msg_id": "msgId",
+        "queue_id": "queueId",
+        "queue_offset": "queueOffset",
+        "transaction_id": "transactionId",
+        "region_id": "MSG_REGION",
+        "trace_on": "TRACE_ON",
+    },
+):
     """Header of a send's answer with the two ext fields that brokers add to it."""
 
     msg_id: str | None = None
@@ -73,7 +88,9 @@ class Outgoing:
         "refresh_route", "result", "sys_flag", "topic", "unique_key",
     )  # fmt: skip
 
-    def __init__(self, topic: str, body: bytes, properties: str, unique_key: str, born_ms: int, deadline: float) -> None:
+    def __init__(
+        self, topic: str, body: bytes, properties: str, unique_key: str, born_ms: int, deadline: float
+    ) -> None:
         self.topic = topic
         self.body = body
         self.properties = properties
@@ -419,7 +436,9 @@ class Sender:
     def _take_route(self, route: Route, *, wanted: bool = False) -> None:
         old = self.topics.get(route.topic)
         if wanted or old is not None:
-            self.topics[route.topic] = TopicTargets(route, self._chance.randrange(2**31) if old is None else old.count())
+            self.topics[route.topic] = TopicTargets(
+                route, self._chance.randrange(2**31) if old is None else old.count()
+            )
 
 
 def _outcome(state: tenacity.RetryCallState) -> SendResult:
@@ -463,7 +482,9 @@ def result_of(answer: Command, queue: MessageQueue, unique_key: str, address: st
         SendStatus.SEND_OK if answer.code == 0 else SendStatus(answer.code),
         unique_key,
         header.msg_id or "",
-        queue if queue_id is None or queue_id == queue.queue_id else MessageQueue(queue.topic, queue.broker_name, queue_id),
+        queue
+        if queue_id is None or queue_id == queue.queue_id
+        else MessageQueue(queue.topic, queue.broker_name, queue_id),
         header.queue_offset if header.queue_offset is not None else -1,
         header.transaction_id,
         header.region_id or "DefaultRegion",

@@ -6,6 +6,7 @@ again (:class:`RouteError`), change the call (:class:`CallError`), open somethin
 ``refresh_route``, and nothing else.  Response codes map to classes in one table (remoting.md §8).
 """
 
+# ruff: noqa: N818 - named after the state the caller is in, as trio's are
 from __future__ import annotations
 
 from collections.abc import Sequence

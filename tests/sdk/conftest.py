@@ -1,0 +1,351 @@
+"""A cluster made of memory streams: name servers and brokers whose answers tests can script."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.properties import decode_properties
+from triomq_protocol.record import encode_record, iter_batch, pack_host
+from triomq_protocol.requests import (
+    BrokerData,
+    ClusterInfo,
+    GetRouteInfoRequest,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+)
+from triomq_protocol.requests.offset import (
+    GetMaxOffsetRequest,
+    GetMaxOffsetResponse,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    SearchOffsetRequest,
+    SearchOffsetResponse,
+    UpdateConsumerOffsetRequest,
+)
+from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
+from triomq_protocol.requests.send import SendMessageRequestV2, SendMessageResponse
+from triomq_protocol.tags import parse_subscription
+
+Scripted = Command | Callable[[Command], "Command | None | Awaitable[Command | None]"] | None
+
+
+class FakeNode:
+    """A process that listens: remembers requests, answers by script first, else by its own `serve`."""
+
+    def __init__(self, network: Network, address: str) -> None:
+        self.network = network
+        self.address = address
+        self.seen: list[Command] = []
+        self.scripts: dict[int, deque[Scripted]] = defaultdict(deque)
+        self.streams: list[trio.StapledStream] = []
+        self.up = True
+        self.version = 407
+        network.nodes[address] = self
+
+    def script(self, code: int, *answers: Scripted) -> None:
+        """The next requests of this code get these answers; None is silence."""
+        self.scripts[code].extend(answers)
+
+    def requests(self, code: int) -> list[Command]:
+        return [command for command in self.seen if command.code == code]
+
+    async def cut(self) -> None:
+        """End all connections, as a crash does."""
+        streams, self.streams = self.streams, []
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+    async def stop(self) -> None:
+        self.up = False
+        await self.cut()
+
+    async def talk(self, stream: trio.StapledStream) -> None:
+        self.streams.append(stream)
+        decoder = FrameDecoder()
+        writing = trio.Lock()
+        try:
+            async with trio.open_nursery() as nursery:
+                async for data in stream:
+                    for command in decoder.feed(bytes(data)):
+                        self.seen.append(command)
+                        nursery.start_soon(self.react, stream, writing, command)
+                nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def react(self, stream: trio.StapledStream, writing: trio.Lock, command: Command) -> None:
+        scripts = self.scripts[command.code]
+        answer = scripts.popleft() if scripts else self.serve(command)
+        if callable(answer):
+            answer = answer(command)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer is not None and not command.is_oneway:
+            answer.opaque = command.opaque
+            answer.version = self.version
+            async with writing:
+                await stream.send_all(answer.encode())
+
+    def serve(self, command: Command) -> Command | None:
+        return command.answer(3, f" request type {command.code} not supported")
+
+
+class FakeNameServer(FakeNode):
+    def __init__(self, network: Network, address: str = "ns:9876") -> None:
+        super().__init__(network, address)
+        self.routes: dict[str, TopicRouteData] = {}
+        self.brokers: dict[str, BrokerData] = {}
+
+    def add_route(self, topic: str, *brokers: FakeBroker, queues: int = 2, perm: int = 6) -> None:
+        masters = {broker.name: broker for broker in brokers}
+        data = TopicRouteData(
+            broker_datas=[
+                BrokerData(
+                    broker_name=name,
+                    cluster="C",
+                    broker_addrs={each.broker_id: each.address for each in brokers if each.name == name},
+                )
+                for name in masters
+            ],
+            queue_datas=[
+                QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+                for name in masters
+            ],
+        )
+        self.routes[topic] = data
+        for broker in data.broker_datas or []:
+            self.brokers[broker.broker_name or ""] = broker
+
+    def serve(self, command: Command) -> Command | None:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            topic = command.header(GetRouteInfoRequest).topic or ""
+            if topic not in self.routes:
+                return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info: {topic}")
+            return command.answer(0, body=self.routes[topic].encode())
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            info = ClusterInfo(broker_addr_table=self.brokers, cluster_addr_table={"C": list(self.brokers)})
+            return command.answer(0, body=info.encode())
+        if command.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return command.answer(0, body=TopicList(topic_list=list(self.routes)).encode())
+        if command.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
+            return command.answer(0)
+        return super().serve(command)
+
+
+class FakeBroker(FakeNode):
+    """Keeps records per queue; a slave shares its master's."""
+
+    def __init__(
+        self, network: Network, name: str = "broker-a", broker_id: int = 0, *, master: FakeBroker | None = None
+    ) -> None:
+        super().__init__(network, f"{name}-{broker_id}:10911")
+        self.name = name
+        self.broker_id = broker_id
+        self.queues: dict[tuple[str, int], list[bytes]] = master.queues if master else defaultdict(list)
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.suggests = 0
+
+    def bodies(self, topic: str) -> list[bytes]:
+        return [body for (name, _), stored in sorted(self.stored.items()) if name == topic for body in stored]
+
+    @property
+    def stored(self) -> dict[tuple[str, int], list[bytes]]:
+        from triomq_protocol.record import RecordView
+
+        return {key: [RecordView(record).body for record in records] for key, records in self.queues.items()}
+
+    def serve(self, command: Command) -> Command | None:
+        handler = {
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+            RequestCode.PULL_MESSAGE: self.pull,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            RequestCode.GET_MIN_OFFSET: lambda command: command.answer(0, header=GetMaxOffsetResponse(offset=0)),
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            RequestCode.HEART_BEAT: lambda command: command.answer(0),
+            RequestCode.UNREGISTER_CLIENT: lambda command: command.answer(0),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: lambda command: command.answer(0),
+            RequestCode.DELETE_TOPIC_IN_BROKER: lambda command: command.answer(0),
+        }.get(command.code)
+        return handler(command) if handler is not None else super().serve(command)
+
+    def send(self, command: Command) -> Command:
+        header = command.header(SendMessageRequestV2)
+        queue = self.queues[header.topic, header.queue_id]
+        first = len(queue)
+        if header.batch:
+            for element in iter_batch(command.body):
+                self.append(header, element.body, element.properties)
+        else:
+            self.append(header, command.body, (header.properties or "").encode())
+        answer = SendMessageResponse(
+            msg_id=f"7F00000100002A9F{first:016X}", queue_id=header.queue_id, queue_offset=first
+        )
+        return command.answer(0, header=answer, fields={"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"})
+
+    def append(self, header: SendMessageRequestV2, body: bytes, properties: bytes) -> None:
+        queue = self.queues[header.topic, header.queue_id]
+        queue.append(
+            encode_record(
+                header.topic.encode(),
+                header.queue_id,
+                body,
+                properties,
+                flag=header.flag,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=pack_host("127.0.0.1", 40000),
+                store_host=pack_host("127.0.0.1", 10911),
+                queue_offset=len(queue),
+                physical_offset=1000 * len(queue),
+                store_timestamp=1_700_000_000_000 + len(queue),
+            )
+        )
+
+    def pull(self, command: Command) -> Command:
+        from triomq_protocol.record import RecordView
+
+        header = command.header(PullMessageRequest)
+        queue = self.queues[header.topic, header.queue_id]
+        wanted = parse_subscription(header.subscription)
+        answer = PullMessageResponse(
+            suggest_which_broker_id=self.suggests,
+            next_begin_offset=header.queue_offset,
+            min_offset=0,
+            max_offset=len(queue),
+        )
+        if header.queue_offset > len(queue):
+            answer.next_begin_offset = len(queue)
+            return command.answer(21, "OFFSET_OVERFLOW_BADLY", answer)
+        if header.queue_offset == len(queue):
+            return command.answer(19, "OFFSET_OVERFLOW_ONE", answer)
+        window = queue[header.queue_offset : header.queue_offset + header.max_msg_nums]
+        answer.next_begin_offset = header.queue_offset + len(window)
+        from triomq_protocol.tags import tags_code
+
+        found = [r for r in window if not wanted.codes or wanted.matches_code(tags_code(RecordView(r).tags))]
+        if not found:
+            return command.answer(20, "NO_MATCHED_MESSAGE", answer)
+        return command.answer(0, "FOUND", answer, body=b"".join(found))
+
+    def query_offset(self, command: Command) -> Command:
+        header = command.header(QueryConsumerOffsetRequest)
+        offset = self.offsets.get((header.consumer_group, header.topic, header.queue_id))
+        if offset is None:
+            return command.answer(ResponseCode.QUERY_NOT_FOUND, "Not found")
+        return command.answer(0, header=QueryConsumerOffsetResponse(offset=offset))
+
+    def update_offset(self, command: Command) -> Command:
+        header = command.header(UpdateConsumerOffsetRequest)
+        self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
+        return command.answer(0)
+
+    def max_offset(self, command: Command) -> Command:
+        header = command.header(GetMaxOffsetRequest)
+        return command.answer(0, header=GetMaxOffsetResponse(offset=len(self.queues[header.topic, header.queue_id])))
+
+    def search_offset(self, command: Command) -> Command:
+        header = command.header(SearchOffsetRequest)
+        return command.answer(0, header=SearchOffsetResponse(offset=max(0, header.timestamp - 1_700_000_000_000)))
+
+
+class Network:
+    """Addresses and who listens there."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.nodes: dict[str, FakeNode] = {}
+        self.dials: list[str] = []
+        self.hanging: set[str] = set()
+
+    async def dial(self, address: str, /) -> trio.abc.Stream:
+        self.dials.append(address)
+        await trio.lowlevel.checkpoint()
+        if address in self.hanging:
+            await trio.sleep_forever()
+        node = self.nodes.get(address)
+        if node is None or not node.up:
+            raise ConnectionRefusedError(f"nobody listens at {address}")
+        ours, theirs = memory_stream_pair()
+        self.nursery.start_soon(node.talk, theirs)
+        return ours
+
+
+class FakeCluster:
+    """One name server, one master, one topic `T` with two queues; tests add what they need."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.network = Network(nursery)
+        self.name_server = FakeNameServer(self.network)
+        self.broker = FakeBroker(self.network)
+        self.name_server.add_route("T", self.broker)
+
+    def add_master(self, name: str, *, topic: str = "T") -> FakeBroker:
+        broker = FakeBroker(self.network, name)
+        self.name_server.add_route(topic, self.broker, broker)
+        return broker
+
+    def add_slave(self, *, topic: str = "T") -> FakeBroker:
+        slave = FakeBroker(self.network, "broker-a", 1, master=self.broker)
+        self.name_server.add_route(topic, self.broker, slave)
+        return slave
+
+    def client(self, **options: object):
+        from triomq import open_client
+
+        settings = {
+            "dial": self.network.dial,
+            "client_ip": "10.0.0.1",
+            "chance": random.Random(1),
+            "clock": lambda: 1_700_000_000_000,
+            **options,
+        }
+        return open_client(self.name_server.address, **settings)
+
+
+class Heard:
+    """A callback that remembers."""
+
+    def __init__(self) -> None:
+        self.results: list[object] = []
+        self.errors: list[Exception] = []
+
+    def on_success(self, result: object) -> None:
+        self.results.append(result)
+
+    def on_exception(self, error: Exception) -> None:
+        self.errors.append(error)
+
+    def __len__(self) -> int:
+        return len(self.results) + len(self.errors)
+
+
+@pytest.fixture
+async def cluster(autojump_clock: trio.testing.MockClock) -> AsyncIterator[FakeCluster]:
+    async with trio.open_nursery() as nursery:
+        yield FakeCluster(nursery)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def heard() -> Callable[[], Heard]:
+    return Heard
+
+
+@pytest.fixture
+def properties_of() -> Callable[[Command], dict[str, str]]:
+    """Request -> the property table in it."""
+    return lambda command: decode_properties(command.header(SendMessageRequestV2).properties or "")
