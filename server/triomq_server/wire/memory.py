@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    import trio.testing
+    from trio.testing import MemoryReceiveStream, MemorySendStream
 
 _ANYWHERE = ("", "0.0.0.0", "::")
 
@@ -21,9 +21,7 @@ class MemoryStream(trio.abc.HalfCloseableStream):
         peer: address and port that the other end pretends to have.
     """
 
-    def __init__(
-        self, outgoing: trio.testing.MemorySendStream, incoming: trio.testing.MemoryReceiveStream, peer: tuple[str, int]
-    ) -> None:
+    def __init__(self, outgoing: MemorySendStream, incoming: MemoryReceiveStream, peer: tuple[str, int]) -> None:
         self.peer = peer
         self._outgoing = outgoing
         self._incoming = incoming
@@ -119,10 +117,10 @@ class MemoryNetwork:
 
     def _pair(self, server: tuple[str, int]) -> tuple[MemoryStream, MemoryStream]:
         # Not at the top: trio's testing room imports pytest where it finds one, and servers start without it.
-        import trio.testing  # noqa: PLC0415
+        from trio.testing import memory_stream_one_way_pair
 
-        to_server, from_client = trio.testing.memory_stream_one_way_pair()
-        to_client, from_server = trio.testing.memory_stream_one_way_pair()
+        to_server, from_client = memory_stream_one_way_pair()
+        to_client, from_server = memory_stream_one_way_pair()
         client = ("127.0.0.1", self._fresh_port())
         return MemoryStream(to_client, from_client, client), MemoryStream(to_server, from_server, server)
 
