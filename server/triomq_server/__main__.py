@@ -145,7 +145,8 @@ def broker(
     _print_and_exit(config, print_all=print_all, print_some=print_some)
     _start_logging(log_level, warnings)
 
-    from triomq_server.broker import BrokerAddresses, serve_broker
+    from triomq_server.broker.addresses import BrokerAddresses
+    from triomq_server.broker.lifecycle import serve_broker
 
     def ready(addresses: object) -> None:
         assert isinstance(addresses, BrokerAddresses)

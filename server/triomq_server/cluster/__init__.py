@@ -4,7 +4,18 @@
 node can really be killed (`processes`). Which nodes there are and how they are configured is worked out in `plan`.
 """
 
-from triomq_server.cluster.embedded import Cluster, Node, open_cluster
-from triomq_server.cluster.plan import ClusterPlan, NodePlan, free_ports, plan_cluster
+from typing import TYPE_CHECKING
 
-__all__ = ["Cluster", "ClusterPlan", "Node", "NodePlan", "free_ports", "open_cluster", "plan_cluster"]
+if TYPE_CHECKING:
+    from triomq_server.cluster.embedded import Cluster, Node, open_cluster
+
+__all__ = ["Cluster", "Node", "open_cluster"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the embedded cluster when it is asked for: a single server needs only the small rooms of this package."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from triomq_server.cluster import embedded
+
+    return getattr(embedded, name)

@@ -7,7 +7,9 @@ import errno
 from collections.abc import Iterator, Mapping
 
 from triomq_server.config import ConfigError, PropertiesError
-from triomq_server.store import ConfigFileDamaged, StoreDamaged, StoreLocked
+from triomq_server.store import StoreLocked
+from triomq_server.store.config_files import ConfigFileDamaged
+from triomq_server.store.segments import StoreDamaged
 
 _CURES = {
     errno.EADDRINUSE: "another program listens on that port; stop it, or set another listenPort (--port)",

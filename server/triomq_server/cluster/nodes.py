@@ -2,7 +2,7 @@
 
 import trio
 
-from triomq_server.broker import serve_broker
+from triomq_server.broker.lifecycle import serve_broker
 from triomq_server.cluster.plan import NAMESRV, NodePlan
 from triomq_server.config import BrokerConfig, NamesrvConfig
 from triomq_server.namesrv import serve_namesrv

@@ -133,6 +133,7 @@ def _namesrv(directory: Path, index: int, address: str) -> NodePlan:
     home = directory / name
     properties = {
         "listenPort": address.rpartition(":")[2],
+        "bindAddress": HOST,
         "kvConfigPath": str(home / "kvConfig.json"),
         "configStorePath": str(home / "namesrv.properties"),
     }

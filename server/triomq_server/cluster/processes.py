@@ -186,6 +186,7 @@ class ClusterProcesses:
     def _read_commands(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
         if not data:
+            self._selector.unregister(sys.stdin.fileno())
             self._stop = True
             return
         *lines, self._commands = (self._commands + data).split(b"\n")
