@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from triomq_protocol.java_text import utf8
 
 ACCESS_KEY = "AccessKey"
-SECURITY_TOKEN = "SecurityToken"  # noqa: S105 (the field's name)
+SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
 
 

@@ -50,7 +50,7 @@ def encode_binary_header(
 
 def encode_area(pairs: Iterable[tuple[str | None, str | None]]) -> bytes:
     """The map of ext fields; entries whose name or value is None are not written. Raises LocalProtocolError."""
-    parts = []
+    parts: list[bytes] = []
     for name, value in pairs:
         if name is None or value is None:
             continue

@@ -13,9 +13,10 @@ from triomq_protocol.errors import BodyError
 from triomq_protocol.fastjson import ObjectKey, dumps, dumps_pretty, loads
 
 
-# An unknown member may be a known one in another case, which only the tolerant way knows; hence forbid_unknown_fields.
-class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Base of all JSON bodies; attribute `broker_name` is the member `brokerName`; None is not written."""
+class JsonCodec:
+    """What all bodies can do; mixed into Body and FrozenBody, which are the bases to derive from."""
+
+    __slots__ = ()
 
     def encode(self) -> bytes:
         """The body as Java writes it: members in alphabetical order, raw map keys where Java writes them raw."""
@@ -32,7 +33,7 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
         Unknown members are ignored and missing or null ones take their defaults; names match in any case, numbers
         may be text and text numbers, maps keyed by numbers or queues may have text keys.
         """
-        decode = _fast_decoder(cls)
+        decode = _fast_decoder(typing.cast("Any", cls))
         for text in (data, _quote_numbers(data)) if _RAW_NUMBER_KEY.search(data) else (data,):
             try:
                 return typing.cast("Self", decode(text))
@@ -46,9 +47,20 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
         if not isinstance(value, dict):
             raise BodyError(cls.__name__, "the body is no JSON object")
         try:
-            return typing.cast("Self", _converter(cls)(value))
+            return typing.cast("Self", _converter(typing.cast("Any", cls))(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise BodyError(cls.__name__, str(error)) from error
+
+
+# An unknown member may be a known one in another case, which only the tolerant way knows; hence forbid_unknown_fields.
+
+
+class Body(JsonCodec, msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Base of JSON bodies; attribute `broker_name` is the member `brokerName`; None is not written."""
+
+
+class FrozenBody(JsonCodec, msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """Base of JSON bodies that are values: equal and hashable by their members."""
 
 
 _Convert = Callable[[Any], Any]
@@ -62,7 +74,7 @@ def _quote_numbers(data: bytes) -> bytes:
 
 
 @lru_cache(None)
-def _fast_decoder(cls: type[Body]) -> Callable[[bytes], Any]:
+def _fast_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
     """Standard JSON of exactly the declared types; anything else goes the tolerant way."""
     try:
         return msgspec.json.Decoder(cls).decode
@@ -84,7 +96,7 @@ def _converter(annotation: Any) -> _Convert:
         return _list_of(_converter(args[0]))
     if origin is dict:
         return _map_of(_converter(args[0]), _converter(args[1]))
-    if isinstance(annotation, type) and issubclass(annotation, Body):
+    if isinstance(annotation, type) and issubclass(annotation, Body | FrozenBody):
         return _body_of(annotation)
     return _SCALARS[annotation]
 
@@ -120,10 +132,10 @@ def _object(value: Any) -> dict[Any, Any]:
     return value
 
 
-def _body_of(cls: type[Body]) -> _Convert:
+def _body_of(cls: type[Body] | type[FrozenBody]) -> _Convert:
     members = {field.encode_name.lower(): (field.name, _converter(field.type)) for field in msgspec.structs.fields(cls)}
 
-    def convert_body(value: Any) -> Body:
+    def convert_body(value: Any) -> Body | FrozenBody:
         values = {}
         for name, member in _object(value).items():
             found = members.get(str(name).lower())

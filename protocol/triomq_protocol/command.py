@@ -1,7 +1,7 @@
 """Command: one request or response, its header in JSON and in RocketMQ's binary form (remoting.md sections 2 and 3)."""
 
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -115,7 +115,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         raw = self.raw_ext
         if not self.serialize and raw is not _NO_EXT:
             try:
-                return json_decoder(cls)(raw)
+                return cast("H", json_decoder(cls)(raw))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass  # the slow path tells what is wrong, or reads what only Java would
         return header_from_fields(cls, self.fields)

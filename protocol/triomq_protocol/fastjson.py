@@ -301,7 +301,9 @@ class _Writer:
         self.value(key)
         self.parts.append(":")
 
-    def braces(self, pairs: list[tuple[object, object]] | list[tuple[str, object]], write_key: Callable[..., None]) -> None:
+    def braces(
+        self, pairs: list[tuple[object, object]] | list[tuple[str, object]], write_key: Callable[..., None]
+    ) -> None:
         add = self.parts.append
         add("{")
         self.depth += 1

@@ -42,7 +42,5 @@ TOPIC_UNIT_SUB = 2
 def perm_text(perm: int) -> str:
     """The text form of a permission, as remarks show it: `RWX`, `RW-`, `---`."""
     return (
-        ("R" if perm & PERM_READ else "-")
-        + ("W" if perm & PERM_WRITE else "-")
-        + ("X" if perm & PERM_INHERIT else "-")
+        ("R" if perm & PERM_READ else "-") + ("W" if perm & PERM_WRITE else "-") + ("X" if perm & PERM_INHERIT else "-")
     )

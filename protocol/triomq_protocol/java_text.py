@@ -22,9 +22,14 @@ def _power_table() -> list[float]:
 _POWERS = _power_table()
 
 
-@lru_cache(256)
 def _descending(count: int) -> tuple[float, ...]:
+    """The powers for a text of `count` units, highest first."""
     return tuple(reversed(_POWERS[:count]))
+
+
+_SHORT_LIMIT = 256
+_INT_POWERS = [int(power) for power in _POWERS[:_SHORT_LIMIT]]
+_SHORT = [_descending(count) for count in range(_SHORT_LIMIT)]
 
 
 def _unsigned_hash(text: str) -> int:
@@ -32,9 +37,8 @@ def _unsigned_hash(text: str) -> int:
         data = text.encode("latin-1")
     except UnicodeEncodeError:
         return _wide_hash(text)
-    count = len(data)
-    if count <= _BLOCK_LATIN:
-        return int(sum(map(mul, data, _descending(count)), 0.0)) & 0xFFFFFFFF
+    if len(data) < _SHORT_LIMIT:
+        return int(sum(map(mul, data, _SHORT[len(data)]), 0.0)) & 0xFFFFFFFF
     return _blocks(data, _BLOCK_LATIN)
 
 
@@ -58,20 +62,26 @@ def java_hash(text: str) -> int:
     return unsigned - 0x100000000 if unsigned > 0x7FFFFFFF else unsigned
 
 
-@lru_cache(1024)
+@lru_cache(4096)
 def _prefix_hash(prefix: str) -> int:
     return _unsigned_hash(prefix)
 
 
+# A unique id (32 or 56 characters) begins with what is constant for its producer: all but time and counter.
+_UNIQUE_ID_LENGTHS = (32, 56)
+_UNIQUE_ID_TAIL = 12
+
+
 def java_hash_with_prefix(prefix: str, text: str) -> int:
     """`java_hash(prefix + text)`; the prefix's share is remembered (index keys are `topic#key`)."""
-    if not text.isascii():
-        return java_hash(prefix + text)
+    if len(text) in _UNIQUE_ID_LENGTHS:
+        prefix += text[:-_UNIQUE_ID_TAIL]
+        text = text[-_UNIQUE_ID_TAIL:]
     count = len(text)
-    if count >= _BLOCK_LATIN:
+    if count >= _SHORT_LIMIT or not text.isascii():
         return java_hash(prefix + text)
-    own = int(sum(map(mul, text.encode(), _descending(count)), 0.0))
-    unsigned = (_prefix_hash(prefix) * int(_POWERS[count]) + own) & 0xFFFFFFFF
+    own = int(sum(map(mul, text.encode(), _SHORT[count]), 0.0))
+    unsigned = _prefix_hash(prefix) * _INT_POWERS[count] + own & 0xFFFFFFFF
     return unsigned - 0x100000000 if unsigned > 0x7FFFFFFF else unsigned
 
 

@@ -111,7 +111,9 @@ def encode_record(
     """
     body_bytes, topic_bytes, properties_bytes = len(body), len(topic), len(properties)
     if topic_bytes > _MAX_TOPIC_BYTES or properties_bytes > _MAX_PROPERTIES_BYTES:
-        raise LocalProtocolError(f"topic of {topic_bytes} or properties of {properties_bytes} bytes do not fit a record")
+        raise LocalProtocolError(
+            f"topic of {topic_bytes} or properties of {properties_bytes} bytes do not fit a record"
+        )
     crc = crc32(body) if body_crc is None else body_crc
     try:
         if len(born_host) == 8 and len(store_host) == 8:
@@ -125,7 +127,9 @@ def encode_record(
             sys_flag |= _STORE_V6 if len(store_host) == 20 else 0
             size = record_bytes(body_bytes, topic_bytes, properties_bytes, sys_flag)
             head = (
-                _HEAD.pack(size, MESSAGE_MAGIC, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp)
+                _HEAD.pack(
+                    size, MESSAGE_MAGIC, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp
+                )
                 + born_host
                 + _MIDDLE[len(store_host)].pack(
                     store_timestamp, store_host, reconsume_times, prepared_transaction_offset, body_bytes
@@ -270,7 +274,7 @@ class RecordView:
     @property
     def body_bytes(self) -> int:
         """Length of the stored body."""
-        return self._body_bytes
+        return int(self._body_bytes)
 
     @property
     def topic_bytes(self) -> bytes:

@@ -1,6 +1,6 @@
 """Headers and bodies of every request and answer, one module per conversation; all are exported here."""
 
-from triomq_protocol.body import Body
+from triomq_protocol.body import Body, FrozenBody
 from triomq_protocol.header import Header
 from triomq_protocol.requests.admin import (
     BrokerStatsData,
@@ -32,17 +32,17 @@ from triomq_protocol.requests.group_admin import (
     CloneGroupOffsetRequest,
     ConsumeMessageDirectlyRequest,
     ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerRunningInfo,
     ConsumeStats,
     ConsumeStatsList,
     ConsumeStatus,
-    ConsumerConnection,
-    ConsumerRunningInfo,
-    GetConsumeStatsInBrokerRequest,
-    GetConsumeStatsRequest,
     GetConsumerConnectionListRequest,
     GetConsumerRunningInfoRequest,
     GetConsumerStatusBody,
     GetConsumerStatusRequest,
+    GetConsumeStatsInBrokerRequest,
+    GetConsumeStatsRequest,
     GetProducerConnectionListRequest,
     GroupList,
     MessageQueueForC,
@@ -114,9 +114,9 @@ from triomq_protocol.requests.pull import (
     encode_pull_request,
 )
 from triomq_protocol.requests.query import (
+    UNIQUE_KEY_QUERY,
     QueryMessageRequest,
     QueryMessageResponse,
-    UNIQUE_KEY_QUERY,
     ViewMessageRequest,
 )
 from triomq_protocol.requests.registration import (
@@ -152,11 +152,11 @@ from triomq_protocol.requests.route import (
     WipeWritePermOfBrokerResponse,
 )
 from triomq_protocol.requests.send import (
+    V2_NAMES,
     ReplyMessageRequest,
     SendMessageRequest,
     SendMessageRequestV2,
     SendMessageResponse,
-    V2_NAMES,
     decode_send_answer,
     encode_send_answer,
     encode_send_request_v2,
@@ -169,19 +169,21 @@ from triomq_protocol.requests.transaction import (
 )
 
 __all__ = [
-    "AddWritePermOfBrokerRequest",
-    "AddWritePermOfBrokerResponse",
     "BROADCASTING",
-    "Body",
-    "BrokerData",
-    "BrokerStatsData",
-    "BrokerStatsItem",
     "CLUSTERING",
     "CONSUME_ACTIVELY",
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_LAST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
     "CONSUME_PASSIVELY",
+    "UNIQUE_KEY_QUERY",
+    "V2_NAMES",
+    "AddWritePermOfBrokerRequest",
+    "AddWritePermOfBrokerResponse",
+    "Body",
+    "BrokerData",
+    "BrokerStatsData",
+    "BrokerStatsItem",
     "CheckClientConfigBody",
     "CheckTransactionStateRequest",
     "ClientConnection",
@@ -210,6 +212,7 @@ __all__ = [
     "DeleteTopicFromNamesrvRequest",
     "DeleteTopicRequest",
     "EndTransactionRequest",
+    "FrozenBody",
     "GetAllTopicConfigResponse",
     "GetBrokerAclConfigResponse",
     "GetBrokerClusterAclConfigResponse",
@@ -292,7 +295,6 @@ __all__ = [
     "TopicOffset",
     "TopicRouteData",
     "TopicStatsTable",
-    "UNIQUE_KEY_QUERY",
     "UnRegisterBrokerRequest",
     "UnlockBatchRequestBody",
     "UnregisterClientRequest",
@@ -300,7 +302,6 @@ __all__ = [
     "UpdateConsumerOffsetRequest",
     "UpdateConsumerOffsetResponse",
     "UpdateGlobalWhiteAddrsConfigRequest",
-    "V2_NAMES",
     "ViewBrokerStatsDataRequest",
     "ViewMessageRequest",
     "WipeWritePermOfBrokerRequest",

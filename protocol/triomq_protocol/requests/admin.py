@@ -1,5 +1,6 @@
 """Topics, groups, configuration and statistics of one broker: codes 17, 21, 25, 26, 50-54, 200, 201, 202, 207, 215,
 315, 321 (broker-api.md sections 12, 13, 15, 16)."""
+# ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 from triomq_protocol.body import Body
 from triomq_protocol.header import Header, Int32, Int64

@@ -1,5 +1,6 @@
 """Watching and steering consumers and producers: codes 203, 204, 208, 220-223, 300, 303, 307-309, 314, 317, 328
 (broker-api.md section 14)."""
+# ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import msgspec
 

@@ -1,4 +1,5 @@
 """Clients at the broker: codes 34, 35, 38, 40, 46 (broker-api.md sections 3 and 8)."""
+# ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import msgspec
 

@@ -1,4 +1,5 @@
 """Queue locks of orderly consumers: codes 41 and 42 (broker-api.md section 11)."""
+# ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import msgspec
 

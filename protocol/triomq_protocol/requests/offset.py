@@ -1,4 +1,5 @@
 """Offsets of queues and consumer groups: codes 14, 15, 29, 30, 31, 32, 43, 45 (broker-api.md section 7)."""
+# ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 from triomq_protocol.body import Body
 from triomq_protocol.header import Header, Int32, Int64

@@ -137,8 +137,8 @@ def _request_parts(
     broker = "" if broker_name is None else f',"bname":{quote(broker_name)}'
     kind = "" if expression_type is None else f',"expressionType":{quote(expression_type)}'
     wanted = "" if subscription is None else f',"subscription":{quote(subscription)}'
-    return (
-        f'{broker},"topic":{quote(topic)},"queueOffset":"',
+    end = (
         f'"{kind}{wanted},"subVersion":"{sub_version}","consumerGroup":{quote(consumer_group)}}}'
-        ',"flag":0,"language":"PYTHON","opaque":',
+        ',"flag":0,"language":"PYTHON","opaque":'
     )
+    return f'{broker},"topic":{quote(topic)},"queueOffset":"', end

@@ -1,11 +1,12 @@
 """Brokers at the name server: codes 103, 104, 322 and their bodies (namesrv.md sections 2 and 3)."""
+# ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import zlib
 from typing import Self
 
 import msgspec
 
-from triomq_protocol.body import Body
+from triomq_protocol.body import Body, FrozenBody
 from triomq_protocol.checksum import crc32
 from triomq_protocol.errors import BodyError
 from triomq_protocol.fastjson import dumps, loads
@@ -55,7 +56,7 @@ class QueryDataVersionResponse(Header, kw_only=True):
     changed: bool | None = None
 
 
-class DataVersion(Body, frozen=True, kw_only=True):
+class DataVersion(FrozenBody, frozen=True, kw_only=True):
     """Version of a table: `timestamp` (ms) and a counter; equal iff both are equal."""
 
     counter: int = 0
@@ -75,9 +76,7 @@ class TopicConfig(Body, kw_only=True):
 
     def line(self) -> str:
         """The five tokens of the compressed registration; order and topicSysFlag do not travel in it."""
-        return (
-            f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} {self.topic_filter_type}"
-        )
+        return f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} {self.topic_filter_type}"
 
     @classmethod
     def from_line(cls, line: str) -> Self:

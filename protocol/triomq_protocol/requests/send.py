@@ -137,7 +137,9 @@ def _answer_tail(region: str, trace_on: bool) -> tuple[str, bytes]:
     trace = "true" if trace_on else "false"
     if not region.isascii():  # the frame's length is counted in characters
         raise LocalProtocolError(f"region id {region!r} is not ASCII")
-    return f',"TRACE_ON":"{trace}","MSG_REGION":{quote(region)}', encode_area([("TRACE_ON", trace), ("MSG_REGION", region)])
+    return f',"TRACE_ON":"{trace}","MSG_REGION":{quote(region)}', encode_area(
+        [("TRACE_ON", trace), ("MSG_REGION", region)]
+    )
 
 
 def _binary_send_answer(opaque: int, code: int, msg_id: str, queue_id: str, queue_offset: str, tail: bytes) -> bytes:
@@ -198,9 +200,12 @@ def _request_parts(
 ) -> tuple[str, str]:
     """What does not change from one message to the next: the text before the queue id and that before the opaque."""
     broker = "" if broker_name is None else f',"n":{quote(broker_name)}'
-    return (
+    before = (
         f'{{"code":{code},"extFields":{{"a":{quote(producer_group)},"b":{quote(topic)},"c":{quote(default_topic)}'
-        f',"d":"{default_topic_queue_nums}","e":"',
+        f',"d":"{default_topic_queue_nums}","e":"'
+    )
+    return (
+        before,
         f',"m":"{"true" if batch else "false"}"{broker}}},"flag":{2 if oneway else 0},"language":"PYTHON","opaque":',
     )
 
