@@ -1,7 +1,7 @@
 """The message store: RocketMQ 4.9's commit log, consume queues, index and their life on disk (store.md)."""
 
 from .disk import Disk, RealDisk, StoreLocked
-from .message_store import MessageStore, open_store, wall_ms
+from .message_store import MessageStore
 from .messages import (
     AppendResult,
     AppendStatus,
@@ -13,6 +13,9 @@ from .messages import (
     ReadStatus,
     TagMatcher,
 )
+from .opening import open_store, wall_ms
+from .recovery import RecoveryReport
+from .segments import StoreDamaged
 
 __all__ = [
     "AppendResult",
@@ -26,6 +29,8 @@ __all__ = [
     "ReadResult",
     "ReadStatus",
     "RealDisk",
+    "RecoveryReport",
+    "StoreDamaged",
     "StoreLocked",
     "TagMatcher",
     "open_store",

@@ -1,124 +1,337 @@
-"""`MessageStore`: the store's face, and `open_store`, which owns its files and tasks.
+"""`MessageStore`: the store's face; `opening.open_store` makes and ends it.
 
-Everything except `flush` is plain and never waits. See store.md; the Java class is `DefaultMessageStore`.
+Everything except `flush` and `clean` is plain and never waits. See store.md; the Java class is `DefaultMessageStore`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+import logging
+from collections.abc import Callable
 
-from .messages import AppendResult, Arrival, NewBatch, NewRecord, QueryResult, ReadResult, TagMatcher
+from triomq_protocol.tags import tags_code
 
+from . import lookup, reading
+from .consume_queue import ConsumeQueue
+from .dispatch import SCHEDULE_TOPIC
+from .messages import AppendResult, AppendStatus, NewBatch, NewRecord, QueryResult, ReadResult, TagMatcher
+from .parts import StoreParts
 
-def wall_ms() -> int:
-    """Milliseconds since the epoch: the default clock of the store's time stamps."""
-    return time.time_ns() // 1_000_000
+_log = logging.getLogger(__name__)
+
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+_LMQ_PREFIX = "%LMQ%"
+_PENDING_MAX = 4096
+_UNAVAILABLE = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
+
+NOT_READABLE = 1
+NOT_WRITEABLE = 2
+WRITE_LOGICS_QUEUE_ERROR = 4
+WRITE_INDEX_FILE_ERROR = 8
+DISK_FULL = 16
 
 
 class MessageStore:
-    """One store directory, open. Made by `open_store`."""
+    """One store directory, open. Made by `open_store`.
 
-    arrival_listeners: list[Callable[[Arrival], None]]
-    append_listeners: list[Callable[[int], None]]
-    recovery_report: Any
-    is_slave: bool  # assign through promote()
+    Attributes:
+        arrival_listeners: told of each message that became readable, from `notify_arrivals`.
+        append_listeners: told the log's new end, from `notify_arrivals`.
+        disk: the store's files; for the broker's own tables beside it.
+        recovery_report: what opening found.
+        running_flags: RocketMQ's bits (`NOT_READABLE` ...); change them through `set_flag` and `clear_flag`.
+    """
+
+    def __init__(self, parts: StoreParts, *, is_slave: bool) -> None:
+        self._config = parts.config
+        self.disk = parts.disk
+        self.checkpoint = parts.checkpoint
+        self.recovery_report = parts.recovery_report
+        self._is_slave = is_slave
+        self._commitlog = parts.commitlog
+        self._queues = parts.queues
+        self._table = parts.queues.table
+        self._index = parts.index
+        self._dispatcher = parts.dispatcher
+        self._flusher = parts.flusher
+        self._cleaner = parts.cleaner
+        self.arrival_listeners = self._dispatcher.arrival_listeners
+        self.append_listeners = self._dispatcher.append_listeners
+        self._dispatcher.index_full = self._no_space
+        self._flusher.failed = self._disk_failed
+        self._cleaner.space_judged = self._space_judged
+        if self._flusher.is_synchronous:
+            self.append_listeners.append(self._flusher.wake)
+        self.running_flags = 0
+        self._open = True
+        self._writable = False
+        self._settle_flags()
+
+    def close(self) -> None:
+        """Answer nothing and take nothing any more; `open_store` does the rest."""
+        self.notify_arrivals()
+        self._open = False
+        self._settle_flags()
+
+    # ---- state
+
+    def set_flag(self, bit: int) -> None:
+        """Set a running flag."""
+        self.running_flags |= bit
+        self._settle_flags()
+
+    def clear_flag(self, bit: int) -> None:
+        """Clear a running flag."""
+        self.running_flags &= ~bit
+        self._settle_flags()
+
+    def _settle_flags(self) -> None:
+        refusing = NOT_WRITEABLE | WRITE_LOGICS_QUEUE_ERROR | WRITE_INDEX_FILE_ERROR | DISK_FULL
+        self._writable = self._open and not self._is_slave and not self.running_flags & refusing
+
+    def _disk_failed(self) -> None:
+        self.set_flag(NOT_WRITEABLE)
+
+    def _no_space(self) -> None:
+        if not self.running_flags & DISK_FULL:
+            _log.error("no space left for the store; messages are refused until there is, reading goes on")
+        self.set_flag(DISK_FULL)
+
+    def _space_judged(self, refuse: bool) -> None:
+        if refuse:
+            self._no_space()
+        elif self.running_flags & DISK_FULL:
+            self.clear_flag(DISK_FULL)
+            self._dispatcher.update_index()  # sets the flag again if there still is no room
+
+    @property
+    def writable(self) -> bool:
+        """Whether appends are accepted now."""
+        return self._writable
+
+    @property
+    def readable(self) -> bool:
+        """Whether reads are answered now."""
+        return self._open and not self.running_flags & NOT_READABLE
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the log is fed by a master (`append_raw`) instead of by `append`."""
+        return self._is_slave
+
+    def promote(self) -> None:
+        """Become a master: drop a record of which only a part had come, and accept appends from now on."""
+        end = self._dispatcher.dispatched_offset
+        if end < self._commitlog.max_offset:
+            _log.warning("dropping %d bytes of an incomplete record at the log's end", self._commitlog.max_offset - end)
+            self._commitlog.truncate(end)
+        self._is_slave = False
+        self._settle_flags()
+
+    def demote(self) -> None:
+        """Become a slave: refuse appends, take a master's bytes."""
+        self.notify_arrivals()
+        self._dispatcher.dispatched_offset = self._commitlog.max_offset
+        self._is_slave = True
+        self._settle_flags()
+
+    @property
+    def disk_ratios(self) -> tuple[float, float]:
+        """Used part of the partitions of (log, everything else) when last looked at."""
+        return self._cleaner.last_ratio
+
+    @property
+    def log_min_offset(self) -> int:
+        """First byte kept in the log."""
+        return self._commitlog.min_offset
+
+    @property
+    def log_max_offset(self) -> int:
+        """First byte not yet written."""
+        return self._commitlog.max_offset
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Up to here all records are in their queues; on a master always the log's end."""
+        return self._dispatcher.dispatched_offset if self._is_slave else self._commitlog.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Up to here the log is on disk."""
+        return self._flusher.flushed_offset
 
     # ---- writing
+
     def append(self, r: NewRecord) -> AppendResult:
         """Store one message; it is readable when this returns. Never raises for a bad message or a full disk."""
-        raise RuntimeError
+        if not self._writable:
+            return _UNAVAILABLE
+        topic = r.topic
+        queue = self._table.get((topic, r.queue_id)) or self._queues.obtain(topic, r.queue_id)
+        code = tags_code(r.tags) if r.tags else 0
+        delay = self._dispatcher.delay_ms(topic, r.delay_level) if r.delay_level > 0 else -1
+        try:
+            result = self._commitlog.append(r, queue, code, delay)
+        except OSError as e:
+            return self._refuse(e)
+        if result.status is AppendStatus.PUT_OK:
+            pending = self._dispatcher.pending
+            pending.append((r, result, code))
+            if len(pending) >= _PENDING_MAX:
+                self.notify_arrivals()
+        return result
 
     def append_batch(self, b: NewBatch) -> AppendResult:
         """Store a batch: all elements or none, next to each other in one file. Malformed element bytes: BodyError."""
-        raise RuntimeError
+        if not self._writable:
+            return _UNAVAILABLE
+        queue = self._queues.obtain(b.topic, b.queue_id)
+        labels: list[tuple[str | None, str | None, int]] = []
+        try:
+            result = self._commitlog.append_batch(b, queue, self._dispatcher.batch_labels(labels))
+        except OSError as e:
+            return self._refuse(e)
+        if result.status is AppendStatus.PUT_OK:
+            self._dispatcher.batch_appended(b, result, labels)
+        return result
+
+    def _refuse(self, error: OSError) -> AppendResult:
+        _log.error("the store cannot grow: %s", error)
+        self._no_space()
+        return _UNAVAILABLE
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
-        """Replication: put the master's bytes at the log's end (== `offset` unless the log is empty) and dispatch the records now complete.
+        """Replication: put a master's bytes at the log's end and dispatch the records that are complete now.
 
-        Raises ValueError when offset is not the log's end or data crosses a file, OSError when the disk is full.
+        `offset` must be the log's end, or the start of a file when the log is empty. Call `notify_arrivals` afterwards.
+        Raises ValueError when the bytes do not fit there, OSError when the disk is full.
         """
-        raise RuntimeError
+        empty = not self._commitlog.segments.items
+        self._commitlog.append_raw(data, offset)
+        if empty:
+            self._dispatcher.dispatched_offset = offset
+        self._dispatcher.follow()
 
     def notify_arrivals(self) -> None:
         """Tell listeners what arrived since the last call, and index it. Call at the end of a receive batch."""
-        raise RuntimeError
+        self._dispatcher.notify()
 
     def park_until_flushed(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
         """Call `done(True)` when the log is on disk up to `end_offset`, `done(False)` at `deadline` (trio's clock)."""
-        raise RuntimeError
+        self._flusher.park(end_offset, deadline, done)
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is on disk."""
-        raise RuntimeError
+        """Wait until everything appended so far is on disk. OSError if the disk refused."""
+        end = self._commitlog.max_offset
+        await self._flusher.flush_log()
+        if self._flusher.flushed_offset < end:
+            raise OSError(f"the log is on disk only up to {self._flusher.flushed_offset}, not to {end}")
 
     # ---- reading
-    def read(self, topic: str, queue_id: int, offset: int, max_messages: int, matcher: TagMatcher | None, memory_bytes: int) -> ReadResult | None:
-        """Up to `max_messages` records of a queue from queue offset `offset` on (store.md §15.1). None: not readable."""
-        raise RuntimeError
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        matcher: TagMatcher | None,
+        memory_bytes: int,
+    ) -> ReadResult | None:
+        """Up to `max_messages` records of a queue from queue offset `offset` on (store.md §15.1).
+
+        `memory_bytes`: records further behind the log's end count as being on disk: fewer are given, and a slave is
+        suggested. None when the store is closed or not readable.
+        """
+        if not self._open or self.running_flags & NOT_READABLE:
+            return None
+        queue = self._table.get((topic, queue_id))
+        correct = not self._is_slave or self._config.offset_check_in_slave
+        return reading.read_queue(
+            self._config, self._commitlog, queue, offset, max_messages, matcher, memory_bytes, correct=correct
+        )
 
     def record_at(self, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
         """The record that starts at this log offset, or None."""
-        raise RuntimeError
+        return lookup.record_at(self._commitlog, physical_offset, size_bytes)
 
     def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
         """Log bytes from `offset` for replication; never crosses a file; None at (or outside of) the log's ends."""
-        raise RuntimeError
+        return self._commitlog.rest_of_file(offset, max_bytes)
 
-    log_min_offset: int
-    log_max_offset: int
-    flushed_offset: int
-    writable: bool
-    readable: bool
+    @property
+    def log_file_bytes(self) -> int:
+        """Size of one log file."""
+        return self._commitlog.segments.size
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(min, max) queue offset; (0, 0) for an unknown queue."""
-        raise RuntimeError
+        queue = self._table.get((topic, queue_id))
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Topic and queue id of every queue that exists."""
+        return list(self._table)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The queue offset nearest to a store time (store.md §17)."""
-        raise RuntimeError
+        """The queue offset nearest to a store time (store.md §17); 0 for an unknown queue."""
+        queue = self._table.get((topic, queue_id))
+        return 0 if queue is None else lookup.offset_by_time(self._commitlog, queue, timestamp_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time in ms of the message at this queue offset, -1 if there is none."""
-        raise RuntimeError
+        queue = self._table.get((topic, queue_id))
+        return -1 if queue is None else lookup.store_time_at(self._commitlog, queue, offset)
+
+    def record_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """Log offset of the message at this queue offset, -1 if there is none."""
+        queue = self._table.get((topic, queue_id))
+        unit = None if queue is None else queue.unit(offset)
+        return -1 if unit is None else unit[0]
 
     def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Store time in ms of the queue's (or, without a topic, the log's) oldest message, -1 if there is none."""
-        raise RuntimeError
+        if topic is None:
+            return lookup.earliest_log_time(self._commitlog)
+        queue = self._table.get((topic, queue_id))
+        return -1 if queue is None else lookup.store_time_at(self._commitlog, queue, queue.min_offset)
 
     def in_memory(self, physical_offset: int, memory_bytes: int) -> bool:
         """Whether a record counts as being in memory: not further than `memory_bytes` behind the log's end."""
-        raise RuntimeError
+        return self._commitlog.max_offset - physical_offset <= memory_bytes
 
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
-        """Records whose KEYS or UNIQ_KEY hash like `key` (store.md §10.4)."""
-        raise RuntimeError
+        """Records whose KEYS or UNIQ_KEY hash like `key`, stored between the two times in ms (store.md §10.4)."""
+        self._dispatcher.update_index()
+        most = min(max_num, self._config.max_msgs_num_batch)
+        return lookup.query(self._commitlog, self._index, topic, key, most, begin, end)
 
     # ---- housekeeping
+
     def destroy_topic(self, topic: str) -> int:
         """Remove all queues of a topic; returns how many."""
-        raise RuntimeError
+        return self._destroy([q for q in self._queues if q.topic == topic])
 
     def clean_unused_topics(self, keep: set[str]) -> int:
-        """Remove the queues of every topic not in `keep` (system topics stay); returns how many."""
-        raise RuntimeError
+        """Remove the queues of every topic not in `keep` (internal topics stay); returns how many."""
+        keep = keep | {SCHEDULE_TOPIC, OP_HALF_TOPIC}
+        return self._destroy([q for q in self._queues if q.topic not in keep and not q.topic.startswith(_LMQ_PREFIX)])
 
     def clean_expired_queues(self) -> int:
         """Remove queues that lie wholly below the log's minimum; returns how many."""
-        raise RuntimeError
+        low = self._commitlog.min_offset
+        return self._destroy([q for q in self._queues if q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < low])
+
+    def _destroy(self, queues: list[ConsumeQueue]) -> int:
+        self.notify_arrivals()
+        for queue in queues:
+            _log.info("%s removed", queue)
+            self._queues.destroy(queue)
+        return len(queues)
 
     def request_expiry(self) -> None:
         """Operator's DELETE_EXPIRED_COMMITLOG: expire files in the next passes, whatever the hour."""
-        raise RuntimeError
+        self._cleaner.request()
 
-
-@asynccontextmanager
-async def open_store(
-    config: Any, *, disk: Any = None, clock: Callable[[], int] = wall_ms, is_slave: bool = False
-) -> AsyncIterator[MessageStore]:
-    """Lock, load, recover and serve a store directory; flush and close it in order on exit."""
-    raise RuntimeError
-    yield MessageStore()
+    async def clean(self) -> int:
+        """One pass of expiry now (the task does one every `cleanResourceInterval`); returns the log files deleted."""
+        return await self._cleaner.clean()

@@ -186,6 +186,10 @@ class Segments:
         for segment in self.items:
             segment.close()
 
+    def discard(self, segment: Segment) -> None:
+        """Delete a file that was built but never taken up."""
+        self._delete(segment)
+
     def _delete(self, segment: Segment) -> None:
         segment.close()
         self._disk.remove(segment.path)

@@ -1,0 +1,322 @@
+"""Consume queues: per queue one 20-byte entry per message, pointing into the log (`ConsumeQueue`; store.md §8).
+
+A queue's entry number is its queue offset. Entries are written by dispatch; deciding which record gets one is done
+there. `ConsumeQueues` is the table of all queues of a store.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import struct
+from collections.abc import Iterator
+
+from .disk import Disk
+from .segments import Segment, Segments
+
+_log = logging.getLogger(__name__)
+
+UNIT = struct.Struct(">qiq")
+UNIT_BYTES = 20
+BLANK_SIZE = 0x7FFFFFFF
+"""The size field of the filler entries in front of a queue that does not start at entry 0."""
+_BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
+_RESERVE_BYTES = 1 << 16
+_NOTHING = mmap.mmap(-1, UNIT_BYTES)
+
+
+class QueueGap(Exception):
+    """A record's queue offset lies beyond the queue's end: the entries in between are missing."""
+
+    def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        super().__init__(f"{queue}: entries {queue.max_offset} to {queue_offset - 1} are missing")
+        self.queue = queue
+
+
+class ConsumeQueue:
+    """The entries of one queue.
+
+    Attributes:
+        max_offset: number of the next entry.
+        min_offset: number of the first entry whose record may still be in the log.
+        max_physical_offset: end of the last record that has an entry, -1 before the first.
+        buffer, position, limit: the file being written, where, and up to where without asking `make_room`.
+    """
+
+    __slots__ = (
+        "_current",
+        "buffer",
+        "limit",
+        "max_offset",
+        "max_physical_offset",
+        "min_offset",
+        "position",
+        "queue_id",
+        "segments",
+        "topic",
+    )
+
+    def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.segments = segments
+        self.max_offset = 0
+        self.min_offset = 0
+        self.max_physical_offset = -1
+        self._current: Segment | None = None
+        self.buffer: mmap.mmap = _NOTHING
+        self.position = 0
+        self.limit = 0
+
+    def __str__(self) -> str:
+        return f"queue {self.topic}-{self.queue_id}"
+
+    # ---- writing
+
+    def make_room(self) -> None:
+        """Make the next entry's place writable: more of the file, or the next file. OSError when the disk is full."""
+        current = self._current
+        if current is None or self.position == current.size:
+            base = self.max_offset * UNIT_BYTES
+            base -= base % self.segments.size
+            current = self.segments.build(base, _RESERVE_BYTES)
+            self.segments.add(current)
+            self._enter(current)
+        else:
+            current.reserve(self.position + _RESERVE_BYTES)
+            self.limit = current.reserved - current.reserved % UNIT_BYTES
+
+    def _enter(self, segment: Segment | None) -> None:
+        self._current = segment
+        if segment is None:
+            self.buffer, self.position, self.limit = _NOTHING, 0, 0
+            return
+        self.buffer = segment.buffer
+        self.position = segment.position
+        self.limit = segment.reserved - segment.reserved % UNIT_BYTES
+
+    def push(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
+        """Write the next entry. OSError when the disk is full; then nothing has changed.
+
+        The commit log's hot path does the same in line (`CommitLog.append`), after `make_room` if need be.
+        """
+        if self.position >= self.limit:
+            self.make_room()
+        UNIT.pack_into(self.buffer, self.position, physical_offset, size_bytes, tags_code)
+        self.position += UNIT_BYTES
+        self.max_offset += 1
+        self.max_physical_offset = physical_offset + size_bytes
+
+    def put(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int, *, fill: bool) -> bool:
+        """Enter a record found in the log (recovery, replication); false if it has its entry already.
+
+        With `fill` missing entries in between become blanks, else they raise QueueGap.
+        """
+        if physical_offset + size_bytes <= self.max_physical_offset or queue_offset < self.max_offset:
+            return False
+        if queue_offset > self.max_offset:
+            if self.segments.items:
+                if not fill:
+                    raise QueueGap(self, queue_offset)
+                _log.error("%s: no entries for offsets %d to %d; left blank", self, self.max_offset, queue_offset - 1)
+                while self.max_offset < queue_offset:
+                    self.push(0, BLANK_SIZE, 0)
+            else:
+                self._start_at(queue_offset)
+        self.push(physical_offset, size_bytes, tags_code)
+        return True
+
+    def _start_at(self, queue_offset: int) -> None:
+        """Begin the queue in its middle: blanks from the file's start on (a slave that joined late)."""
+        units = queue_offset * UNIT_BYTES % self.segments.size // UNIT_BYTES
+        base = (queue_offset - units) * UNIT_BYTES
+        segment = self.segments.build(base, units * UNIT_BYTES + _RESERVE_BYTES)
+        segment.buffer[: units * UNIT_BYTES] = _BLANK_UNIT * units
+        segment.position = units * UNIT_BYTES
+        self.segments.add(segment)
+        self._enter(segment)
+        self.max_offset = self.min_offset = queue_offset
+
+    def settle(self) -> None:
+        """Let the last segment know how much is written (the hot path keeps that in `position`)."""
+        if self._current is not None:
+            self._current.position = self.position
+
+    # ---- reading
+
+    def locate(self, queue_offset: int) -> tuple[mmap.mmap, int, int] | None:
+        """Buffer, byte position and number of entries from this one to the end of its file's written part."""
+        at = queue_offset * UNIT_BYTES
+        segment = self.segments.find(at)
+        if segment is None or queue_offset < self.min_offset:
+            return None
+        at -= segment.base
+        end = self.position if segment is self._current else segment.position
+        if at >= end:
+            return None
+        return segment.buffer, at, (end - at) // UNIT_BYTES
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) of one entry, None if there is none."""
+        place = self.locate(queue_offset)
+        return None if place is None else UNIT.unpack_from(place[0], place[1])
+
+    def last_unit_end(self) -> int:
+        """End of the last entry's record in the log, -1 for an empty queue."""
+        if self.max_offset == 0 or not self.segments.items:
+            return -1
+        at = self.max_offset * UNIT_BYTES - UNIT_BYTES
+        segment = self.segments.find(at)
+        if segment is None:
+            return -1
+        offset, size, _ = UNIT.unpack_from(segment.buffer, at - segment.base)
+        return offset + size
+
+    # ---- life on disk
+
+    def recover(self, *, clean: bool) -> None:
+        """Find the end: whole entries from the third-last file on, up to the first that is none (store.md §14.3).
+
+        After a crash these files count as not being on disk yet.
+        """
+        items = self.segments.items
+        end = items[0].base if items else 0
+        for segment in items[-3:]:
+            if not clean:
+                segment.flushed = 0
+            valid = self._scan(segment, None)
+            end = segment.base + valid
+            if valid < segment.size:
+                break
+        self.segments.truncate(end)
+        self._rest_at_end()
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the entries of records at or behind this log offset (store.md §14.7)."""
+        self.settle()
+        items = self.segments.items
+        while items:
+            first = UNIT.unpack_from(items[-1].buffer, 0)
+            if not (first[1] > 0 and first[0] >= physical_offset):
+                break
+            self.segments.delete_last()
+        if items:
+            valid = self._scan(items[-1], physical_offset)
+            self.segments.truncate(items[-1].base + valid)
+        self._rest_at_end()
+        self.max_physical_offset = min(self.max_physical_offset, physical_offset)
+
+    def _scan(self, segment: Segment, physical_offset: int | None) -> int:
+        """Bytes of valid entries at the start of a segment; remembers the last one's end."""
+        at = 0
+        for offset, size, _ in UNIT.iter_unpack(segment.buffer[: segment.size]):
+            if offset < 0 or size <= 0 or (physical_offset is not None and offset >= physical_offset):
+                break
+            if size != BLANK_SIZE:
+                self.max_physical_offset = offset + size
+            at += UNIT_BYTES
+        return at
+
+    def _rest_at_end(self) -> None:
+        items = self.segments.items
+        self._enter(items[-1] if items else None)
+        self.max_offset = self.segments.max_offset // UNIT_BYTES
+        self.min_offset = min(max(self.min_offset, (items[0].base if items else 0) // UNIT_BYTES), self.max_offset)
+
+    def correct_min_offset(self, log_min_offset: int) -> None:
+        """Move `min_offset` to the first entry whose record is still in the log (store.md §8.4).
+
+        A queue that lies wholly below gets min = max (Java leaves it where it was, so that pulls crawl through nothing).
+        """
+        self.settle()
+        low = max(self.min_offset, self.segments.min_offset // UNIT_BYTES)
+        high = self.max_offset
+        if low >= high:
+            return
+        # Physical offsets grow with the queue offset; the blanks in front count as 0.
+        while low < high:
+            middle = (low + high) // 2
+            segment = self.segments.find(middle * UNIT_BYTES)
+            offset, size = (-1, 0) if segment is None else UNIT.unpack_from(segment.buffer, middle * 20 - segment.base)[:2]
+            if offset < log_min_offset or size == BLANK_SIZE:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Delete leading files, never the last, whose records are all gone; returns how many."""
+        self.settle()
+        count = 0
+        while len(self.segments.items) > 1:
+            first = self.segments.items[0]
+            offset, _, _ = UNIT.unpack_from(first.buffer, first.size - UNIT_BYTES)
+            if offset >= log_min_offset:
+                break
+            self.segments.delete_first()
+            count += 1
+        return count
+
+    def dirty(self, least_pages: int) -> list[tuple[Segment, int]]:
+        """Segments to be forced to disk, with the position up to which (store.md §2.4)."""
+        self.settle()
+        found = []
+        for segment in reversed(self.segments.items):
+            if segment.flushed >= segment.position:
+                break
+            pages = segment.position // 4096 - segment.flushed // 4096
+            if least_pages == 0 or segment.position == segment.size or pages >= least_pages:
+                found.append((segment, segment.position))
+        return found
+
+
+class ConsumeQueues:
+    """All queues of a store, by topic and queue id."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def load(self) -> None:
+        """Take up what is on disk. Raises StoreDamaged."""
+        self._disk.make_directory(self._directory)
+        for topic in self._disk.list(self._directory):
+            for name in self._disk.list(f"{self._directory}/{topic}"):
+                if name.isascii() and name.isdigit() and self._disk.is_directory(f"{self._directory}/{topic}/{name}"):
+                    queue = self.obtain(topic, int(name))
+                    queue.segments.load()
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self.table.values()))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None if it has never been written."""
+        return self.table.get((topic, queue_id))
+
+    def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made now if need be; its files come with its first entry."""
+        queue = self.table.get((topic, queue_id))
+        if queue is None:
+            segments = Segments(self._disk, f"{self._directory}/{topic}/{queue_id}", self._file_bytes)
+            queue = self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+        return queue
+
+    def max_physical_offset(self) -> int:
+        """The largest over all queues, -1 without any."""
+        return max((q.max_physical_offset for q in self.table.values()), default=-1)
+
+    def destroy(self, queue: ConsumeQueue) -> None:
+        """Remove one queue with its files; the topic's directory too when it was the last."""
+        queue.segments.destroy()
+        del self.table[queue.topic, queue.queue_id]
+        directory = f"{self._directory}/{queue.topic}"
+        if not self._disk.list(directory):
+            self._disk.remove_tree(directory)
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for queue in self.table.values():
+            queue.settle()
+            queue.segments.close()

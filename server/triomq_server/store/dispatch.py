@@ -1,0 +1,244 @@
+"""What follows from a record in the log: its queue entry, its index entries, the news of its arrival (store.md §12).
+
+Own appends come here as objects and are never parsed again; bytes from a master, and what recovery finds in the log,
+are read back by `scan`. Index entries and news are collected and worked off in batches, off the path of the answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from triomq_protocol.properties import get_property
+from triomq_protocol.tags import java_hash_with_prefix, tags_code
+
+from .checkpoint import Checkpoint
+from .commitlog import CommitLog, enters_queue
+from .consume_queue import ConsumeQueues
+from .index import Index
+from .messages import AppendResult, Arrival, NewBatch, NewRecord
+from .scan import Finding, LogRecord, read_record
+
+_log = logging.getLogger(__name__)
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_ROLLED_BACK = 0xC
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNKNOWN_LEVEL_MS = 1000
+
+
+def parse_delay_levels(text: str) -> list[int]:
+    """Delays in ms of `messageDelayLevel` ("1s 5s 1m"); level n is entry n - 1. ValueError for other text."""
+    levels = []
+    for word in text.split():
+        if word[-1] not in _UNITS_MS or not word[:-1].isdigit():
+            raise ValueError(f"messageDelayLevel: {word!r} is not a number with one of the units s, m, h, d")
+        levels.append(int(word[:-1]) * _UNITS_MS[word[-1]])
+    return levels
+
+
+class Dispatcher:
+    """Follows the log's end.
+
+    Attributes:
+        dispatched_offset: everything below has its queue entry.
+        arrival_listeners, append_listeners: told by `notify`.
+        pending: own appends that have not been indexed and announced yet.
+        index_full: called when the disk has no room for the index.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        checkpoint: Checkpoint,
+        delay_levels_ms: list[int],
+        *,
+        exact_repeats: bool,
+    ) -> None:
+        self._commitlog = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._delays = delay_levels_ms
+        self._exact_repeats = exact_repeats
+        self.dispatched_offset = 0
+        self.arrival_listeners: list[Callable[[Arrival], None]] = []
+        self.append_listeners: list[Callable[[int], None]] = []
+        self.index_full: Callable[[], None] = lambda: None
+        self.pending: list[tuple[NewRecord, AppendResult, int]] = []
+        self._news: list[Arrival] = []
+        self._keys: list[tuple[int, int, int]] = []
+        self._announced_offset = 0
+        self._complained_offset = -1
+
+    # ---- own appends
+
+    def delay_ms(self, topic: str, level: int) -> int:
+        """The delay of a level if the record belongs to the schedule topic, else -1."""
+        if topic != SCHEDULE_TOPIC or level <= 0:
+            return -1
+        level = min(level, len(self._delays))
+        return self._delays[level - 1] if level else _UNKNOWN_LEVEL_MS
+
+    def batch_labels(self, labels: list[tuple[str | None, str | None, int]]) -> Callable[[bytes], int]:
+        """What `CommitLog.append_batch` asks for tags codes; collects each element's (UNIQ_KEY, KEYS, code) besides."""
+
+        def tags_code_of(properties: bytes) -> int:
+            text = str(properties, "utf-8", "replace")
+            code = tags_code(get_property(text, "TAGS"))
+            labels.append((get_property(text, "UNIQ_KEY"), get_property(text, "KEYS"), code))
+            return code
+
+        return tags_code_of
+
+    def batch_appended(
+        self, b: NewBatch, result: AppendResult, labels: list[tuple[str | None, str | None, int]]
+    ) -> None:
+        """Note a stored batch for index and news."""
+        self._work_off_pending()  # index entries are kept in log order
+        for n, (offset, (unique_key, keys, code)) in enumerate(zip(result.physical_offsets, labels, strict=True)):
+            if self._index is not None:
+                self._note_keys(b.topic, unique_key, keys, offset, result.store_timestamp)
+            queue_offset = result.queue_offset + n + 1
+            self._news.append(Arrival(b.topic, b.queue_id, queue_offset, code, result.store_timestamp))
+
+    def _note_keys(self, topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> None:
+        if unique_key:
+            self._keys.append((_key_hash(topic, unique_key), offset, timestamp))
+        if keys:
+            for key in keys.split(" "):
+                if key:
+                    self._keys.append((_key_hash(topic, key), offset, timestamp))
+
+    def _work_off_pending(self) -> None:
+        pending, self.pending = self.pending, []
+        keys = self._keys
+        news = self._news
+        wanted = bool(self.arrival_listeners)
+        for r, result, code in pending:
+            timestamp = result.store_timestamp
+            topic = r.topic
+            if self._index is not None and r.sys_flag & _ROLLED_BACK != _ROLLED_BACK:
+                if r.uniq_key:
+                    keys.append((_key_hash(topic, r.uniq_key), result.physical_offset, timestamp))
+                if r.keys:
+                    self._note_keys(topic, None, r.keys, result.physical_offset, timestamp)
+            if wanted and enters_queue(r.sys_flag):
+                news.append(Arrival(topic, r.queue_id, result.queue_offset + 1, code, timestamp))
+        if pending:
+            self._checkpoint.logics_timestamp = pending[-1][1].store_timestamp
+
+    # ---- records read back
+
+    def follow(self) -> None:
+        """Dispatch the records that are complete now, after bytes came from a master. OSError when the disk is full."""
+        log = self._commitlog
+        segment = log.segments.find(self.dispatched_offset)
+        while segment is not None and self.dispatched_offset < log.max_offset:
+            at = self.dispatched_offset - segment.base
+            end = min(log.max_offset - segment.base, segment.size)
+            record = read_record(segment.buffer, at, end, self.dispatched_offset, check_crc=False)
+            if isinstance(record, LogRecord):
+                self.dispatch(record, fill=True, announce=True)
+                self._checkpoint.physic_timestamp = record.store_timestamp
+                self.dispatched_offset += record.size
+            elif record is Finding.BLANK:
+                if segment.end > log.max_offset:
+                    return  # the mark has come, the rest of the filler has not
+                self.dispatched_offset = segment.end
+            else:
+                self._complain(record)
+                return
+            if self.dispatched_offset == segment.end:
+                segment = log.segments.find(self.dispatched_offset)
+
+    def _complain(self, finding: Finding) -> None:
+        if finding is Finding.INCOMPLETE or self._complained_offset == self.dispatched_offset:
+            return
+        if finding is Finding.NOTHING and self._commitlog.max_offset - self.dispatched_offset < 8:
+            return
+        self._complained_offset = self.dispatched_offset
+        _log.error("the log holds %s at offset %d: nothing behind it can be served", finding.value, self.dispatched_offset)
+
+    def dispatch(self, record: LogRecord, *, fill: bool, announce: bool = False) -> None:
+        """Give one record its queue entry and its index entries, unless it has them. QueueGap, OSError."""
+        text = str(record.properties, "utf-8", "replace")
+        if enters_queue(record.sys_flag):
+            queue = self._queues.obtain(record.topic, record.queue_id)
+            code = self._tags_code(record, text)
+            if queue.put(record.offset, record.size, code, record.queue_offset, fill=fill) and announce:
+                self._news.append(
+                    Arrival(record.topic, record.queue_id, record.queue_offset + 1, code, record.store_timestamp)
+                )
+            self._checkpoint.logics_timestamp = record.store_timestamp
+        self.index_record(record, text)
+
+    def _tags_code(self, record: LogRecord, text: str) -> int:
+        if record.topic == SCHEDULE_TOPIC:
+            level = get_property(text, "DELAY")
+            delay = self.delay_ms(record.topic, int(level)) if level and level.isdigit() else -1
+            if delay >= 0:
+                return record.store_timestamp + delay
+        return tags_code(get_property(text, "TAGS"))
+
+    def index_record(self, record: LogRecord, text: str | None = None) -> None:
+        """Index one record that was read back, unless it is in the index already."""
+        index = self._index
+        if index is None or record.sys_flag & _ROLLED_BACK == _ROLLED_BACK:
+            return
+        last = self._keys[-1][1] if self._keys else index.end_offset
+        if record.offset < last:
+            return
+        before = len(self._keys)
+        if text is None:
+            text = str(record.properties, "utf-8", "replace")
+        unique_key, keys = get_property(text, "UNIQ_KEY"), get_property(text, "KEYS")
+        self._note_keys(record.topic, unique_key, keys, record.offset, record.store_timestamp)
+        if record.offset == index.end_offset and index.files and before == 0 and self._exact_repeats:
+            # The last record before a crash may be in with some of its keys; those are in the order they come in here.
+            del self._keys[: index.entries_of_last_record()]
+
+    # ---- index and news
+
+    def update_index(self) -> None:
+        """Put what has been collected into the index."""
+        self._work_off_pending()
+        if self._index is None:
+            self._keys.clear()
+        elif self._keys:
+            done = self._index.add(self._keys)
+            del self._keys[:done]
+            if self._keys:
+                self.index_full()
+
+    @property
+    def index_is_behind(self) -> bool:
+        """Whether entries wait for room on the disk."""
+        return bool(self._keys)
+
+    def notify(self) -> None:
+        """Index what has been collected, then tell the listeners what arrived."""
+        self.update_index()
+        if self._news:
+            news, self._news = self._news, []
+            for listener in self.arrival_listeners:
+                for arrival in news:
+                    listener(arrival)
+        end = self._commitlog.max_offset
+        if end != self._announced_offset:
+            self._announced_offset = end
+            for tell in self.append_listeners:
+                tell(end)
+
+    def start_at_end(self) -> None:
+        """After recovery: everything in the log counts as dispatched, nothing of it is news."""
+        self.update_index()
+        self._news.clear()
+        self._announced_offset = self._commitlog.max_offset
+
+
+def _key_hash(topic: str, key: str) -> int:
+    code = abs(java_hash_with_prefix(topic + "#", key))
+    return 0 if code > 0x7FFFFFFF else code

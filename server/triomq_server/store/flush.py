@@ -1,0 +1,227 @@
+"""Forcing log, queues and checkpoint to the disk, and telling who waits for it (store.md §12.3, §12.4).
+
+One `fdatasync` of the log is in flight at a time, in a worker thread; everybody who parked before it started is released
+by it. When the disk refuses, nothing is ever reported as safe again: the failed pages may be gone from memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from ..config import FlushDiskType, StoreConfig
+from .checkpoint import Checkpoint
+from .commitlog import CommitLog
+from .consume_queue import ConsumeQueues
+from .disk import PAGE_BYTES, Disk
+from .index import Index
+from .segments import Segment, sync_segments
+
+_log = logging.getLogger(__name__)
+
+_DEADLINE_CHECK_S = 0.1
+
+
+class Flusher:
+    """The store's flushing tasks and those who wait for them.
+
+    Attributes:
+        flushed_offset: the log is on disk up to here.
+        failed: called once when the disk refused to take the log.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._commitlog = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self.flushed_offset = 0
+        self.failed: Callable[[], None] = lambda: None
+        self._broken = False
+        self._waiters: deque[tuple[int, float, Callable[[bool], None]]] = deque()
+        self._wanted = trio.Event()
+        self._parked = trio.Event()
+        self._room = trio.Event()
+        self._one_at_a_time = trio.Lock()
+        log.room_wanted = self._want_room
+
+    def _want_room(self) -> None:
+        self._room.set()
+
+    # ---- waiting
+
+    def park(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
+        """Call `done(True)` once the log is on disk up to `end_offset`, or `done(False)` at the deadline."""
+        if end_offset <= self.flushed_offset or self._broken:
+            done(end_offset <= self.flushed_offset)
+            return
+        self._waiters.append((end_offset, deadline, done))
+        self._wanted.set()
+        self._parked.set()
+
+    def wake(self, _end_offset: int = 0) -> None:
+        """Flush soon, although nobody waits for it."""
+        self._wanted.set()
+
+    def _release(self) -> None:
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= self.flushed_offset:
+            waiters.popleft()[2](True)
+
+    async def watch_deadlines(self) -> None:
+        """Task: give up for those whose deadline passes, also while a flush hangs."""
+        while True:
+            await self._parked.wait()
+            self._parked = trio.Event()
+            while self._waiters:
+                earliest = min(deadline for _, deadline, _ in self._waiters)
+                await trio.sleep_until(min(earliest, trio.current_time() + _DEADLINE_CHECK_S))
+                self._expire(trio.current_time())
+
+    def _expire(self, now: float) -> None:
+        late = [w for w in self._waiters if w[1] <= now]
+        if late:
+            self._waiters = deque(w for w in self._waiters if w[1] > now)
+            for _, _, done in late:
+                done(False)
+
+    # ---- the log
+
+    async def flush_log_forever(self) -> None:
+        """Task: asynchronous flush on a timer; synchronous flush as soon as somebody waits or something was written."""
+        config = self._config
+        interval_s = config.flush_interval_commit_log / 1000
+        thorough_s = config.flush_commit_log_thorough_interval / 1000
+        last_thorough = trio.current_time()
+        while True:
+            with trio.move_on_after(interval_s):
+                await self._wanted.wait()
+            least_pages = config.flush_commit_log_least_pages
+            if self._wanted.is_set():
+                self._wanted = trio.Event()
+                least_pages = 0
+            if trio.current_time() >= last_thorough + thorough_s:
+                last_thorough = trio.current_time()
+                least_pages = 0
+            await self.flush_log(least_pages)
+
+    async def flush_log(self, least_pages: int = 0) -> None:
+        """Force what has been appended so far to the disk, if it is at least so many pages."""
+        async with self._one_at_a_time:
+            target = self._commitlog.max_offset
+            timestamp = self._commitlog.store_timestamp
+            dirty = self._commitlog.dirty()
+            if self._broken or not dirty or _pages(dirty) < least_pages:
+                return
+            try:
+                await self._disk.run(partial(sync_segments, dirty))
+            except OSError:
+                _log.critical("the disk refused to take the log; the store accepts no more messages", exc_info=True)
+                self._broken = True
+                self.failed()
+                self._expire(float("inf"))
+                return
+            _mark_flushed(dirty)
+            self.flushed_offset = target
+            if timestamp:
+                self._checkpoint.physic_timestamp = timestamp
+            self._release()
+
+    async def prepare_room_forever(self) -> None:
+        """Task: take space ahead of the log's end whenever it gets short, so that appends need not wait for it."""
+        while True:
+            await self._room.wait()
+            self._room = trio.Event()
+            try:
+                await self._disk.run(self._commitlog.prepare)
+            except OSError as e:
+                # The append that needs the room will try again, and answer accordingly.
+                _log.warning("no room could be prepared for the log: %s", e)
+
+    # ---- queues, index, checkpoint
+
+    async def flush_queues_forever(self) -> None:
+        """Task: flush queue files on a timer, and after each thorough pass the checkpoint."""
+        config = self._config
+        thorough_s = config.flush_consume_queue_thorough_interval / 1000
+        last_thorough = trio.current_time()
+        while True:
+            await trio.sleep(config.flush_interval_consume_queue / 1000)
+            thorough = trio.current_time() >= last_thorough + thorough_s
+            if thorough:
+                last_thorough = trio.current_time()
+            try:
+                await self.flush_queues(0 if thorough else config.flush_consume_queue_least_pages, checkpoint=thorough)
+                await self._flush_filled_index_files()
+            except OSError:
+                # Queues can be built again from the log; the checkpoint, which says how far they are safe, stays behind.
+                _log.exception("queues or index could not be forced to the disk")
+
+    async def flush_queues(self, least_pages: int, *, checkpoint: bool) -> None:
+        """Force the queues to the disk; then, if asked, save the checkpoint. OSError."""
+        timestamp = self._checkpoint.logics_timestamp
+        for n, queue in enumerate(self._queues):
+            if dirty := queue.dirty(least_pages):
+                await self._disk.run(partial(sync_segments, dirty))
+                _mark_flushed(dirty)
+            elif n % 256 == 255:
+                await trio.lowlevel.checkpoint()
+        if checkpoint:
+            await self.save_checkpoint(timestamp)
+
+    async def save_checkpoint(self, logics_timestamp: int) -> None:
+        """Write the checkpoint with this time for the queues, whatever has been dispatched since. OSError."""
+        data = self._checkpoint.encode(logics_timestamp)
+        await self._disk.run(partial(self._checkpoint.write, data))
+
+    async def _flush_filled_index_files(self) -> None:
+        while self._index is not None and self._index.filled:
+            file = self._index.filled[0]
+            await self._disk.run(file.sync)
+            if self._index.filled and self._index.filled[0] is file:
+                del self._index.filled[0]
+            self._checkpoint.index_timestamp = file.end_timestamp
+            await self.save_checkpoint(self._checkpoint.logics_timestamp)
+
+    async def flush_everything(self) -> bool:
+        """At the end: log, queues, index and checkpoint; false if the disk refused any of it."""
+        try:
+            await self.flush_log()
+            await self.flush_queues(0, checkpoint=False)
+            await self._flush_filled_index_files()
+            await self.save_checkpoint(self._checkpoint.logics_timestamp)
+        except OSError:
+            _log.exception("the store could not be flushed; the next start will check it as after a crash")
+            return False
+        return not self._broken
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether sends are answered after their bytes are on disk."""
+        return self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+
+def _pages(dirty: list[tuple[Segment, int]]) -> int:
+    """Whole pages waiting; a full file counts as many, so that it is never left over (store.md §2.4)."""
+    if any(position == segment.size for segment, position in dirty):
+        return 1 << 30
+    return sum(position // PAGE_BYTES - segment.flushed // PAGE_BYTES for segment, position in dirty)
+
+
+def _mark_flushed(done: list[tuple[Segment, int]]) -> None:
+    for segment, position in done:
+        segment.flushed = max(segment.flushed, position)

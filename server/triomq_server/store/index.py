@@ -1,0 +1,338 @@
+"""The key index: from hashes of `topic#key` to log offsets, in files of hash chains (`IndexService`; store.md §10).
+
+Entries are only ever added at a file's end and put at the head of their chain, so they can be taken back in reverse
+order; recovery uses that. Whether a found record really carries the key is for the reader to check.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+from triomq_protocol.tags import index_key_hash
+
+from .disk import Disk, MappedFile
+
+_log = logging.getLogger(__name__)
+
+_HEADER = struct.Struct(">qqqqii")
+_ENTRY = struct.Struct(">iqii")
+_SLOT = struct.Struct(">i")
+_HEADER_BYTES = 40
+_ENTRY_BYTES = 20
+_RESERVE_ENTRIES = 50_000
+_MAX_SECONDS = 0x7FFFFFFF
+
+
+class IndexFile:
+    """One file: `slots` chain heads, then up to `capacity - 1` entries, numbered from 1.
+
+    Attributes are those of the header on disk: times in ms, offsets into the log, `count` the next entry's number.
+    """
+
+    __slots__ = (
+        "_file",
+        "_reserved",
+        "begin_offset",
+        "begin_timestamp",
+        "buffer",
+        "capacity",
+        "count",
+        "end_offset",
+        "end_timestamp",
+        "entries_at",
+        "path",
+        "slots",
+        "used_slots",
+    )
+
+    def __init__(self, file: MappedFile, path: str, slots: int, capacity: int) -> None:
+        self._file = file
+        self.path = path
+        self.buffer = file.buffer
+        self.slots = slots
+        self.capacity = capacity
+        self.entries_at = _HEADER_BYTES + 4 * slots
+        (
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.used_slots, self.count,
+        ) = _HEADER.unpack_from(self.buffer, 0)  # fmt: skip
+        self.count = max(1, self.count)
+        self._reserved = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no place for another entry."""
+        return self.count >= self.capacity
+
+    def insert(self, key_hash: int, offset: int, timestamp: int) -> None:
+        """Add an entry without publishing it (see `publish`). OSError when the disk is full. Not when `full`."""
+        number = self.count
+        if number >= self._reserved:
+            self._reserve(number)
+        buffer = self.buffer
+        slot_at = _HEADER_BYTES + key_hash % self.slots * 4
+        (previous,) = _SLOT.unpack_from(buffer, slot_at)
+        if not 0 < previous < number:
+            previous = 0
+            self.used_slots += 1
+        if number == 1:
+            self.begin_offset = offset
+            self.begin_timestamp = timestamp
+        seconds = min(max(0, (timestamp - self.begin_timestamp) // 1000), _MAX_SECONDS) if self.begin_timestamp > 0 else 0
+        _ENTRY.pack_into(buffer, self.entries_at + number * _ENTRY_BYTES, key_hash, offset, seconds, previous)
+        _SLOT.pack_into(buffer, slot_at, number)
+        self.count = number + 1
+        self.end_offset = offset
+        self.end_timestamp = timestamp
+
+    def publish(self) -> None:
+        """Write the header, which makes the entries inserted so far part of the file."""
+        _HEADER.pack_into(
+            self.buffer, 0, self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.used_slots,
+            self.count,
+        )  # fmt: skip
+
+    def _reserve(self, number: int) -> None:
+        start = self.entries_at + number * _ENTRY_BYTES
+        last = min(number + _RESERVE_ENTRIES, self.capacity)
+        if self._reserved == 0:
+            self._file.reserve(0, self.entries_at)  # slots are hit at random: all of them, or none
+        self._file.reserve(start, self.entries_at + last * _ENTRY_BYTES)
+        self._reserved = last
+
+    def undo_unpublished(self) -> int:
+        """Take back what a killed process inserted but did not publish; returns the number of entries."""
+        published = self.count
+        limit = self.capacity
+        number = published
+        while number < limit:
+            key_hash, _, _, previous = _ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES)
+            (head,) = _SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
+            if key_hash < 0 or previous >= number or not published <= head < limit:
+                break
+            number += 1
+        while number > published:
+            number -= 1
+            self._take_back(number)
+        return number - published
+
+    def _take_back(self, number: int) -> bool:
+        """Remove the newest entry from its chain; true if the chain is empty now."""
+        at = self.entries_at + number * _ENTRY_BYTES
+        key_hash, _, _, previous = _ENTRY.unpack_from(self.buffer, at)
+        slot_at = _HEADER_BYTES + key_hash % self.slots * 4
+        if _SLOT.unpack_from(self.buffer, slot_at)[0] == number:
+            _SLOT.pack_into(self.buffer, slot_at, previous)
+        self.buffer[at : at + _ENTRY_BYTES] = bytes(_ENTRY_BYTES)
+        return bool(previous == 0)
+
+    def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> int:
+        """Take back the entries of records at or behind `log_end`; returns how many."""
+        removed = 0
+        while self.count > 1:
+            _, offset, _, _ = _ENTRY.unpack_from(self.buffer, self.entries_at + (self.count - 1) * _ENTRY_BYTES)
+            if offset < log_end:
+                break
+            self.count -= 1
+            self.used_slots -= self._take_back(self.count)
+            removed += 1
+        if removed:
+            if self.count > 1:
+                self.end_offset = offset
+                self.end_timestamp = max(self.begin_timestamp, store_time_of(offset))
+            else:
+                self.begin_offset = self.end_offset = self.begin_timestamp = self.end_timestamp = 0
+            self.publish()
+        return removed
+
+    def entries_of_last_record(self) -> int:
+        """How many entries at the end belong to the record at `end_offset`."""
+        number = self.count
+        while number > 1:
+            _, offset, _, _ = _ENTRY.unpack_from(self.buffer, self.entries_at + (number - 1) * _ENTRY_BYTES)
+            if offset != self.end_offset:
+                break
+            number -= 1
+        return self.count - number
+
+    def covers(self, begin: int, end: int) -> bool:
+        """Whether the file's times overlap begin..end."""
+        first, last = self.begin_timestamp, self.end_timestamp
+        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+    def find(self, key_hash: int, begin: int, end: int, found: list[int], most: int) -> None:
+        """Add offsets of entries with this hash stored between the two times, newest first, until there are `most`."""
+        (number,) = _SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
+        while 0 < number < self.count and len(found) < most:
+            entry_hash, offset, seconds, previous = _ENTRY.unpack_from(
+                self.buffer, self.entries_at + number * _ENTRY_BYTES
+            )
+            if seconds < 0:
+                return
+            stored = self.begin_timestamp + seconds * 1000
+            if entry_hash == key_hash and begin <= stored <= end:
+                found.append(offset)
+            # Chains only ever lead back; anything else is damage and would run in circles.
+            if stored < begin or previous >= number:
+                return
+            number = previous
+
+    def sync(self) -> None:
+        """Force the file to the disk; blocks."""
+        self._file.sync(0, self.entries_at + self.count * _ENTRY_BYTES)
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._file.close()
+
+
+class Index:
+    """All index files of a store, oldest first.
+
+    Attributes:
+        filled: files that became full and are not yet known to be on disk; the flusher empties this list.
+    """
+
+    def __init__(self, disk: Disk, directory: str, slots: int, capacity: int, clock: Callable[[], int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._slots = slots
+        self._capacity = capacity
+        self._clock = clock
+        self.files: list[IndexFile] = []
+        self.filled: list[IndexFile] = []
+
+    # ---- life on disk
+
+    def load(self, keep: Callable[[IndexFile], bool]) -> int | None:
+        """Take up the files on disk, and delete those that must not be kept.
+
+        Returns the log offset from which on records have to be indexed again because of that, None if nothing was
+        deleted. Files of another geometry (the configuration has changed) are left alone and not used.
+        """
+        rebuild_from: int | None = None
+        size = _HEADER_BYTES + 4 * self._slots + _ENTRY_BYTES * self._capacity
+        names = [n for n in self._disk.list(self._directory) if n.isascii() and n.isdigit()]
+        for name in sorted(names, key=int):
+            path = f"{self._directory}/{name}"
+            if self._disk.size(path) != size:
+                _log.warning("%s: index file of another size than configured; ignored", path)
+                continue
+            file = IndexFile(self._disk.open(path), path, self._slots, self._capacity)
+            if not keep(file):
+                if rebuild_from is None:
+                    rebuild_from = max(0, file.begin_offset)
+                file.close()
+                self._disk.remove(path)
+                continue
+            file.undo_unpublished()
+            self.files.append(file)
+        return rebuild_from
+
+    def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> int:
+        """Take back the entries of records at or behind `log_end`; returns how many."""
+        removed = 0
+        while self.files:
+            removed += self.files[-1].truncate(log_end, store_time_of)
+            if self.files[-1].count > 1 or len(self.files) == 1:
+                break
+            self._delete(self.files.pop())
+        return removed
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Delete leading files, never the last, that only know records no longer in the log; returns how many."""
+        count = 0
+        while len(self.files) > 1 and self.files[0].end_offset < log_min_offset:
+            self._delete(self.files.pop(0))
+            count += 1
+        return count
+
+    def destroy(self) -> None:
+        """Delete all index files."""
+        while self.files:
+            self._delete(self.files.pop())
+
+    def _delete(self, file: IndexFile) -> None:
+        if file in self.filled:
+            self.filled.remove(file)
+        file.close()
+        self._disk.remove(file.path)
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for file in self.files:
+            file.close()
+
+    # ---- writing
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset of the last record indexed, 0 without any."""
+        return self.files[-1].end_offset if self.files else 0
+
+    def entries_of_last_record(self) -> int:
+        """How many of the last record's keys are in, over file borders."""
+        count = 0
+        for file in reversed(self.files):
+            if file.end_offset != self.end_offset:
+                break
+            here = file.entries_of_last_record()
+            count += here
+            if here < file.count - 1:
+                break
+        return count
+
+    def add(self, entries: Sequence[tuple[int, int, int]]) -> int:
+        """Add (key hash, log offset, store time) entries in log order; returns how many.
+
+        Fewer than given means that the disk is full; offer the rest again later.
+        """
+        file = self.files[-1] if self.files else None
+        done = 0
+        try:
+            for key_hash, offset, timestamp in entries:
+                if file is None or file.full:
+                    file = self._next_file(file)
+                file.insert(key_hash, offset, timestamp)
+                done += 1
+        except OSError as e:
+            _log.error("the index cannot grow: %s", e)
+        if file is not None:
+            file.publish()
+        return done
+
+    def _next_file(self, last: IndexFile | None) -> IndexFile:
+        if last is not None:
+            last.publish()
+            self.filled.append(last)
+        now = self._clock()
+        while True:
+            stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000)) + f"{now % 1000:03d}"
+            path = f"{self._directory}/{stamp}"
+            # Names order the files: never the same one twice, nor an older one after the clock went back.
+            if not self._disk.exists(path) and (last is None or int(stamp) > int(last.path.rpartition("/")[2])):
+                break
+            now += 1
+        size = _HEADER_BYTES + 4 * self._slots + _ENTRY_BYTES * self._capacity
+        file = IndexFile(self._disk.create(path, size, 0), path, self._slots, self._capacity)
+        if last is not None:
+            file.begin_offset = file.end_offset = last.end_offset
+            file.begin_timestamp = file.end_timestamp = last.end_timestamp
+        self.files.append(file)
+        return file
+
+    # ---- reading
+
+    def query(self, topic: str, key: str, most: int, begin: int, end: int) -> list[int]:
+        """Log offsets of records that may carry the key, newest first (store.md §10.4)."""
+        wanted = index_key_hash(f"{topic}#{key}")
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.count > 1 and file.covers(begin, end):
+                file.find(wanted, begin, end, found, most)
+            if file.begin_timestamp < begin or len(found) >= most:
+                break
+        return found
+

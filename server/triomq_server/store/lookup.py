@@ -1,0 +1,108 @@
+"""Finding messages other than by pulling: by key, by store time, by log offset (store.md §10.4, §17, §18)."""
+
+from __future__ import annotations
+
+import struct
+
+from triomq_protocol.record import MESSAGE_MAGIC
+
+from .commitlog import CommitLog
+from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from .index import Index
+from .messages import QueryResult
+from .scan import store_time
+
+_HEAD = struct.Struct(">iiiiiqq")
+_QUERY_ROUNDS = 3
+
+
+def record_at(log: CommitLog, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
+    """The record that starts at this log offset; None if none starts there, or not one of that size."""
+    head = log.select(physical_offset, _HEAD.size)
+    if head is None:
+        return None
+    size, magic, *_, own_offset = _HEAD.unpack_from(head)
+    if magic != MESSAGE_MAGIC or own_offset != physical_offset or size_bytes not in (None, size):
+        return None
+    return log.select(physical_offset, size)
+
+
+def store_time_at(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
+    """Store time of the message at a queue offset, -1 if it is gone or was never there."""
+    unit = queue.unit(queue_offset)
+    return -1 if unit is None else _time_of(log, unit[0], unit[1])
+
+
+def _time_of(log: CommitLog, physical_offset: int, size: int) -> int:
+    record = log.select(physical_offset, size)
+    return -1 if record is None else store_time(record)
+
+
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> int:
+    """The queue offset stored nearest to a time (store.md §17).
+
+    The file to search is chosen by its last record's store time, not by its modification time, which lags for mapped
+    files.
+    """
+    queue.settle()
+    segments = [s for s in queue.segments.items if s.position]
+    if not segments:
+        return 0
+    for segment in segments[:-1]:
+        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, segment.position - UNIT_BYTES)
+        if _time_of(log, physical_offset, size) >= timestamp_ms:
+            break
+    else:
+        segment = segments[-1]
+    first = segment.base // UNIT_BYTES
+    low = max(queue.min_offset, first)
+    high = first + segment.position // UNIT_BYTES - 1
+    earlier = later = None  # (queue offset, time) next to the wanted time, as far as seen
+    while low <= high:
+        middle = (low + high) // 2
+        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, (middle - first) * UNIT_BYTES)
+        if physical_offset < log.min_offset:
+            low = middle + 1
+            continue
+        stored = _time_of(log, physical_offset, size)
+        if stored < 0:
+            return 0
+        if stored == timestamp_ms:
+            return middle
+        if stored > timestamp_ms:
+            high = middle - 1
+            later = middle, stored
+        else:
+            low = middle + 1
+            earlier = middle, stored
+    if earlier is None:
+        return later[0] if later is not None else queue.min_offset
+    if later is None or timestamp_ms - earlier[1] <= later[1] - timestamp_ms:
+        return earlier[0]
+    return later[0]
+
+
+def earliest_log_time(log: CommitLog) -> int:
+    """Store time of the oldest record in the log, -1 if there is none."""
+    record = record_at(log, log.min_offset)
+    return -1 if record is None else store_time(record)
+
+
+def query(log: CommitLog, index: Index | None, topic: str, key: str, most: int, begin: int, end: int) -> QueryResult:
+    """Records that may carry a key, in log order; the reader compares the keys, the index knows their hashes only."""
+    if index is None or not index.files:
+        return QueryResult([], 0, 0)
+    newest = index.files[-1]
+    records: list[memoryview] = []
+    last_time = end
+    for _ in range(_QUERY_ROUNDS):
+        offsets = sorted(index.query(topic, key, most, begin, last_time))
+        if not offsets:
+            break
+        lowest = record_at(log, offsets[0])
+        if lowest is not None:
+            last_time = store_time(lowest)
+        records = [record for offset in offsets if (record := record_at(log, offset)) is not None]
+        if records or last_time < begin:
+            break
+    return QueryResult(records, newest.end_timestamp, newest.end_offset)

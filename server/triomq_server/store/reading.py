@@ -1,0 +1,167 @@
+"""Pulls: from a queue offset to slices of the log (`DefaultMessageStore.getMessage`; store.md §15).
+
+`read_queue` follows the reference step by step. The usual case (no filter, all records in memory or all of them old,
+next to each other) is answered from one unpacking of the entries; both ways give the same answer.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ..config import StoreConfig
+from .commitlog import CommitLog
+from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from .messages import ReadResult, ReadStatus, TagMatcher
+
+_LEAST_SCANNED_BYTES = 16_000
+_RUNS: dict[int, struct.Struct] = {}
+
+
+def read_queue(
+    config: StoreConfig,
+    log: CommitLog,
+    queue: ConsumeQueue | None,
+    offset: int,
+    max_messages: int,
+    matcher: TagMatcher | None,
+    memory_bytes: int,
+    *,
+    correct: bool,
+) -> ReadResult:
+    """Read from `queue` at `offset`; `correct` says whether next offsets may be corrected (not on a plain slave)."""
+    log_end = log.max_offset
+    low = queue.min_offset if queue is not None else 0
+    high = queue.max_offset if queue is not None else 0
+    if queue is None or high == 0:
+        return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0 if correct else offset, low, high, [])
+    if offset < low:
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low if correct else offset, low, high, [])
+    if offset >= high:
+        if offset == high:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [])
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high if correct else offset, low, high, [])
+    place = queue.locate(offset)
+    if place is None:
+        units = queue.segments.size // UNIT_BYTES
+        following = offset + units - offset % units
+        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, following if correct else offset, low, high, [])
+    buffer, at, available = place
+
+    if matcher is None:
+        first, _, _ = UNIT.unpack_from(buffer, at)
+        if log_end - first > memory_bytes:
+            most, most_bytes = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
+        else:
+            most = config.max_transfer_count_on_message_in_memory
+            most_bytes = config.max_transfer_bytes_on_message_in_memory
+        count = min(max(1, min(max_messages, most)), available)
+        # The entry behind the answer is looked at too, as the reference does: it decides about the hint.
+        looked_at = min(count + 1, available)
+        run = _RUNS.get(looked_at) or _run(looked_at)
+        units = run.unpack_from(buffer, at)
+        sizes = units[1 : 3 * count : 3]
+        last = units[3 * count - 3]
+        total = last + units[3 * count - 2] - first
+        furthest = units[-3]
+        if (
+            total == sum(sizes)
+            and (total <= most_bytes or count == 1)
+            and (log_end - first > memory_bytes) == (log_end - furthest > memory_bytes)
+            and min(sizes) > 0
+        ):
+            view = log.select(first, total)
+            if view is not None:
+                behind = log_end - furthest > memory_bytes
+                return ReadResult(ReadStatus.FOUND, offset + count, low, high, [view], count, total, behind)
+    return _read_step_by_step(config, log, queue, offset, max_messages, matcher, memory_bytes, (low, high))
+
+
+def _run(count: int) -> struct.Struct:
+    run = struct.Struct(">" + "qiq" * count)
+    if count <= 1024:
+        _RUNS[count] = run
+    return run
+
+
+def _read_step_by_step(
+    config: StoreConfig,
+    log: CommitLog,
+    queue: ConsumeQueue,
+    offset: int,
+    max_messages: int,
+    matcher: TagMatcher | None,
+    memory_bytes: int,
+    bounds: tuple[int, int],
+) -> ReadResult:
+    place = queue.locate(offset)
+    assert place is not None
+    buffer, at, available = place
+    log_end = log.max_offset
+    in_memory = config.max_transfer_count_on_message_in_memory, config.max_transfer_bytes_on_message_in_memory
+    on_disk = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
+    status = ReadStatus.NO_MATCHED_MESSAGE
+    answer = _Answer(log)
+    skip_below = -1
+    furthest = log_end
+    scanned = 0
+    for scanned in range(min(available, -(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES))):
+        position, size, tags_code = UNIT.unpack_from(buffer, at + scanned * UNIT_BYTES)
+        furthest = position
+        if position < skip_below:
+            continue
+        if answer.count:
+            count, size_limit = on_disk if log_end - position > memory_bytes else in_memory
+            if answer.count >= min(max_messages, count) or answer.total + size > size_limit:
+                break
+        if matcher is not None and not matcher.by_consume_queue(tags_code):
+            if not answer.count:
+                status = ReadStatus.NO_MATCHED_MESSAGE
+            continue
+        record = log.select(position, size)
+        if record is None:
+            if not answer.count:
+                status = ReadStatus.MESSAGE_WAS_REMOVING
+            skip_below = position - position % log.segments.size + log.segments.size
+            continue
+        if matcher is not None and not matcher.by_commitlog(record):
+            if not answer.count:
+                status = ReadStatus.NO_MATCHED_MESSAGE
+            continue
+        answer.add(position, size, record)
+        skip_below = -1
+    else:
+        scanned += 1
+    if answer.count:
+        status = ReadStatus.FOUND
+    behind = log_end - furthest > memory_bytes
+    slices = answer.slices()
+    return ReadResult(status, offset + scanned, *bounds, slices, answer.count, answer.total, behind)
+
+
+class _Answer:
+    """Records found so far; neighbours in the log become one slice."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._commitlog = log
+        self._runs: list[tuple[int, int, memoryview | None]] = []
+        self.count = 0
+        self.total = 0
+
+    def add(self, position: int, size: int, record: memoryview) -> None:
+        self.count += 1
+        self.total += size
+        if self._runs:
+            start, length, _ = self._runs[-1]
+            # At a file's end there is always the filler, so neighbours lie in one file.
+            if start + length == position:
+                self._runs[-1] = (start, length + size, None)
+                return
+        self._runs.append((position, size, record))
+
+    def slices(self) -> list[memoryview]:
+        found = []
+        for start, length, record in self._runs:
+            view = record if record is not None else self._commitlog.select(start, length)
+            assert view is not None
+            found.append(view)
+        return found

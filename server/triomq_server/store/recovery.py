@@ -1,0 +1,307 @@
+"""Finding the end of the log again, and making queues and index agree with it (store.md §14).
+
+Nothing in front of a corrupt record is ever dropped; the report says where the log ends now and why. The steps are a
+generator, so that the event loop gets a turn while gigabytes are checked.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Generator
+
+import attrs
+
+from ..config import StoreConfig
+from .checkpoint import Checkpoint
+from .commitlog import CommitLog
+from .consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
+from .dispatch import Dispatcher
+from .index import Index
+from .scan import Finding, LogRecord, read_record
+from .segments import Segment
+
+_log = logging.getLogger(__name__)
+
+_BREATHE_EVERY = 2000
+_FILES_CHECKED_AFTER_CLEAN_STOP = 3
+_OTHER_BYTES = 1 << 16
+_MARK = struct.Struct(">ii")
+
+
+@attrs.frozen
+class RecoveryReport:
+    """What opening a store found.
+
+    Attributes:
+        clean: whether the store had been closed in order.
+        checked_from, log_end: log offsets between which records were checked, and where the log ends now.
+        records: how many good ones there are in between.
+        stopped_by: what stood at `log_end`: "nothing" after an undamaged log.
+        dropped_bytes: written bytes behind `log_end` that were cut off (an upper bound: blanks in between count).
+        deleted_files: log files that lay wholly behind the end and were not empty.
+        dispatched_from: log offset from which on records were dispatched again.
+        index_entries_dropped: index entries that pointed behind the log's end.
+    """
+
+    clean: bool
+    checked_from: int
+    log_end: int
+    records: int
+    stopped_by: str
+    dropped_bytes: int
+    deleted_files: tuple[str, ...]
+    dispatched_from: int
+    index_entries_dropped: int
+
+
+Steps = Generator[None, None, None]
+
+
+class Recovery:
+    """One recovery of one store; run all `steps`, then read `report`."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        checkpoint: Checkpoint,
+        dispatcher: Dispatcher,
+        *,
+        clean: bool,
+        reindex_from: int | None,
+    ) -> None:
+        self._config = config
+        self._commitlog = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._dispatcher = dispatcher
+        self._clean = clean
+        self._reindex_from = reindex_from
+        self._records = 0
+        self.report: RecoveryReport | None = None
+
+    def steps(self) -> Steps:
+        """Do the work, a piece per step. StoreDamaged and OSError leave the store as far as it got."""
+        for queue in self._queues:
+            queue.recover(clean=self._clean)
+            yield
+        segments = self._commitlog.segments.items
+        if not segments:
+            yield from self._forget_everything()
+            return
+        first = self._first_to_check(segments)
+        end, finding = yield from self._check(segments[first:])
+        checked_from = segments[first].base
+        dropped, deleted = self._cut(checked_from, end, finding)
+
+        for queue in self._queues:
+            if queue.max_physical_offset > end:
+                queue.truncate(end)
+                yield
+        removed = self._cut_index(end)
+
+        if self._clean:
+            begin = max(self._queues.max_physical_offset(), self._commitlog.min_offset)
+        else:
+            begin = checked_from
+        yield from self._index_again(begin)
+        yield from self._dispatch(begin, end)
+        self._dispatcher.dispatched_offset = end
+        for queue in self._queues:
+            queue.correct_min_offset(self._commitlog.min_offset)
+        self._conclude(checked_from, end, finding, dropped, deleted, begin, removed)
+
+    def _forget_everything(self) -> Steps:
+        """Without a log no entry means anything."""
+        for queue in self._queues:
+            self._queues.destroy(queue)
+            yield
+        if self._index is not None:
+            self._index.destroy()
+        self._commitlog.rest_at_end()
+        self._conclude(0, 0, Finding.NOTHING, 0, (), 0, 0)
+
+    def _first_to_check(self, segments: list[Segment]) -> int:
+        """After a clean stop the third-last file; else the last one that the checkpoint is surely behind of."""
+        if self._clean:
+            return max(0, len(segments) - _FILES_CHECKED_AFTER_CLEAN_STOP)
+        safe = self._checkpoint.min_timestamp
+        if self._config.message_index_enable and self._config.message_index_safe:
+            safe = self._checkpoint.min_timestamp_index
+        for n in range(len(segments) - 1, -1, -1):
+            record = read_record(segments[n].buffer, 0, segments[n].size, segments[n].base, check_crc=False)
+            if isinstance(record, LogRecord) and 0 < record.store_timestamp <= safe:
+                return n
+        return 0
+
+    def _check(self, segments: list[Segment]) -> Generator[None, None, tuple[int, Finding]]:
+        """Walk record by record; returns where the good ones end and what stands there."""
+        check_crc = self._config.check_crc_on_recover
+        end, finding = segments[0].base, Finding.NOTHING
+        for segment in segments:
+            at = 0
+            buffer = segment.buffer
+            while True:
+                found = read_record(buffer, at, segment.size, segment.base + at, check_crc=check_crc)
+                if not isinstance(found, LogRecord):
+                    break
+                if not self._clean and looks_torn(buffer, at + found.size, segment.size, found.properties):
+                    found = Finding.TORN
+                    break
+                at += found.size
+                self._records += 1
+                self._commitlog.store_timestamp = found.store_timestamp
+                if self._records % _BREATHE_EVERY == 0:
+                    yield
+            if found is not Finding.BLANK:
+                return segment.base + at, found
+            # The filler belongs to the log, also when no file follows: slaves own its bytes already.
+            end, finding = segment.end, Finding.NOTHING
+        return end, finding
+
+    def _cut(self, checked_from: int, end: int, finding: Finding) -> tuple[int, tuple[str, ...]]:
+        log = self._commitlog
+        segment = log.segments.find(end)
+        dropped = 0
+        if segment is not None:
+            rest = memoryview(segment.buffer)[end - segment.base :]
+            if finding is Finding.NOTHING:
+                # Mostly a gigabyte of true zeros; a record whose first bytes were lost would end within this reach.
+                rest = rest[: self._config.max_message_size + _OTHER_BYTES]
+            dropped = written_bytes(rest)
+            rest.release()
+        deleted = []
+        for behind in log.segments.items:
+            if behind.base > end and any(behind.buffer[:8]):  # files prepared ahead are empty, and no loss
+                deleted.append(behind.path)
+                dropped += behind.size
+        log.truncate(end)
+        if not self._clean:
+            # What a killed process wrote may still be in memory only.
+            for kept in log.segments.items:
+                kept.flushed = 0 if kept.base >= checked_from else kept.flushed
+        log.rest_at_end()
+        return dropped, tuple(deleted)
+
+    def _cut_index(self, end: int) -> int:
+        if self._index is None or self._config.compat == "4.9":
+            return 0  # Java leaves entries behind the end; they hide new records from the index until the log is past
+        return self._index.truncate(end, self._store_time)
+
+    def _store_time(self, offset: int) -> int:
+        segment = self._commitlog.segments.find(offset)
+        if segment is None:
+            return 0
+        at = offset - segment.base
+        record = read_record(segment.buffer, at, segment.size, offset, check_crc=False)
+        return record.store_timestamp if isinstance(record, LogRecord) else 0
+
+    def _index_again(self, before: int) -> Steps:
+        """Index what stood in index files that could not be kept, up to where dispatch begins."""
+        if self._reindex_from is None or self._config.compat == "4.9":
+            return
+        for record in self._records_between(self._reindex_from, before):
+            if record is not None:
+                self._dispatcher.index_record(record)
+            else:
+                self._dispatcher.update_index()
+                yield
+
+    def _dispatch(self, begin: int, end: int) -> Steps:
+        """Dispatch everything in between; missing queue entries in front of it are made good first."""
+        filled: set[ConsumeQueue] = set()
+        while True:
+            try:
+                for record in self._records_between(begin, end):
+                    if record is not None:
+                        queue = self._queues.get(record.topic, record.queue_id)
+                        self._dispatcher.dispatch(record, fill=queue in filled)
+                    else:
+                        self._dispatcher.update_index()
+                        yield
+                self._dispatcher.update_index()
+                return
+            except QueueGap as gap:
+                # Entries were lost further back than the checkpoint knew: once per queue, start where it ends.
+                filled.add(gap.queue)
+                lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
+                _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
+                begin = min(begin, lost_from)
+
+    def _records_between(self, begin: int, end: int) -> Generator[LogRecord | None, None, None]:
+        """The records of a range of the log; now and then None. A range that begins inside a record is widened."""
+        seen = 0
+        segment = self._commitlog.segments.find(begin)
+        if segment is None and self._commitlog.segments.items:
+            segment = self._commitlog.segments.items[0] if begin < self._commitlog.min_offset else None
+        if segment is None:
+            return
+        at = max(0, begin - segment.base)
+        if at and self._is_no_record(segment, at):
+            at = 0
+        while segment is not None and segment.base + at < end:
+            found = read_record(segment.buffer, at, min(segment.size, end - segment.base), segment.base + at, check_crc=False)
+            if isinstance(found, LogRecord):
+                yield found
+                at += found.size
+            elif found is Finding.BLANK:
+                at = segment.size
+            else:
+                return
+            seen += 1
+            if seen % _BREATHE_EVERY == 0:
+                yield None
+            if at >= segment.size:
+                segment, at = self._commitlog.segments.find(segment.end), 0
+
+    @staticmethod
+    def _is_no_record(segment: Segment, at: int) -> bool:
+        found = read_record(segment.buffer, at, segment.size, segment.base + at, check_crc=False)
+        return not isinstance(found, LogRecord) and found is not Finding.BLANK
+
+    def _conclude(
+        self, begin: int, end: int, finding: Finding, dropped: int, deleted: tuple[str, ...], dispatched: int, removed: int
+    ) -> None:
+        stopped_by = "nothing" if finding is Finding.NOTHING else finding.value
+        self.report = RecoveryReport(
+            self._clean, begin, end, self._records, stopped_by, dropped, deleted, dispatched, removed
+        )
+        if dropped or deleted:
+            _log.error(
+                "the log was cut at offset %d, which held %s: %d bytes dropped, %d whole files deleted",
+                end, finding.value, dropped, len(deleted),
+            )  # fmt: skip
+        elif not self._clean:
+            _log.warning("the store had not been closed in order; %d records checked, the log ends at %d", self._records, end)
+
+
+def looks_torn(buffer: object, end: int, size: int, properties: bytes) -> bool:
+    """Whether a record that passes every other test lost its last bytes.
+
+    The checksum does not cover the properties. After a power failure their page may be missing, and a copy of
+    replicated bytes may have been interrupted in them: then zeros end the record, and nothing stands behind it.
+    """
+    if not properties or properties[-1]:
+        return False
+    zeros = len(properties) - len(properties.rstrip(b"\0"))
+    if zeros < min(4, len(properties)) and zeros < end % 4096:
+        return False
+    view = memoryview(buffer)  # type: ignore[arg-type]
+    behind = bytes(view[end : min(end + _MARK.size, size)])
+    view.release()
+    return not any(behind)
+
+
+def written_bytes(rest: memoryview) -> int:
+    """Length of `rest` without the zeros at its end."""
+    step = 1 << 16
+    zeros = bytes(step)
+    for start in range((len(rest) - 1) // step * step, -1, -step):
+        part = rest[start : start + step]
+        if part != zeros[: len(part)]:
+            return start + len(bytes(part).rstrip(b"\0"))
+    return 0
