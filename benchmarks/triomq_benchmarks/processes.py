@@ -60,6 +60,8 @@ class Child:
                 stdout=subprocess.PIPE if pipes else out,
                 stderr=out,
                 env={**os.environ, **env} if env else None,
+                # Admin tools drop files where they stand.
+                cwd=log.parent,
                 start_new_session=True,
             )
 
