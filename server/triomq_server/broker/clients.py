@@ -99,6 +99,9 @@ class ClientTable:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Link, ClientChannel]] = {}
         self._producer_of_client: dict[str, ClientChannel] = {}
+        # Which groups a link is in, so that a mass of closing links need not search all groups.
+        self._consumer_groups: dict[Link, dict[str, None]] = {}
+        self._producer_groups: dict[Link, dict[str, None]] = {}
 
     # -- consumers
 
@@ -108,6 +111,7 @@ class ClientTable:
         group = self.consumers.get(name)
         if group is None:
             group = self.consumers[name] = ConsumerGroup(name)
+        self._consumer_groups.setdefault(channel.link, {})[name] = None
         group.update(data)
         new_channel = group.update_channel(channel)
         return group.update_subscriptions(data.subscription_data_set) or new_channel
@@ -117,6 +121,7 @@ class ClientTable:
         group = self.consumers.get(group_name)
         if group is None or group.channels.pop(link, None) is None:
             return False
+        _drop(self._consumer_groups, link, group_name)
         if not group.channels:
             del self.consumers[group_name]
         return True
@@ -140,18 +145,21 @@ class ClientTable:
     def register_producer(self, group_name: str, channel: ClientChannel) -> None:
         """Take in one producer group of a heartbeat."""
         self.producers.setdefault(group_name, {})[channel.link] = channel
+        self._producer_groups.setdefault(channel.link, {})[group_name] = None
         self._producer_of_client[channel.client_id] = channel
 
     def unregister_producer(self, group_name: str, link: Link) -> None:
         """Remove the link from the group; an empty group is forgotten."""
         channels = self.producers.get(group_name)
-        if channels is None:
+        channel = None if channels is None else channels.pop(link, None)
+        if channels is None or channel is None:
             return
-        channel = channels.pop(link, None)
         if not channels:
             del self.producers[group_name]
-        if channel is not None:
-            self._forget_client(channel)
+        _drop(self._producer_groups, link, group_name)
+        current = self._producer_of_client.get(channel.client_id)
+        if current is not None and current.link is link and link not in self._producer_groups:
+            del self._producer_of_client[channel.client_id]
 
     def producer_channel(self, client_id: str) -> ClientChannel | None:
         """The producer client with this id: where replies are pushed to."""
@@ -169,9 +177,9 @@ class ClientTable:
         Returns:
             The consumer groups that lost a member by it and still have others, who should rebalance.
         """
-        for name in [name for name, channels in self.producers.items() if link in channels]:
+        for name in list(self._producer_groups.get(link, ())):
             self.unregister_producer(name, link)
-        left = [name for name, group in self.consumers.items() if link in group.channels]
+        left = list(self._consumer_groups.get(link, ()))
         for name in left:
             self.unregister_consumer(name, link)
         return [name for name in left if name in self.consumers]
@@ -195,10 +203,11 @@ class ClientTable:
                     stale[channel.link] = None
         return list(stale)
 
-    def _forget_client(self, channel: ClientChannel) -> None:
-        """Drop the client id's entry once none of its groups is left on that link."""
-        current = self._producer_of_client.get(channel.client_id)
-        if current is None or current.link is not channel.link:
-            return
-        if not any(channel.link in channels for channels in self.producers.values()):
-            del self._producer_of_client[channel.client_id]
+
+def _drop(groups_of_link: dict[Link, dict[str, None]], link: Link, group_name: str) -> None:
+    """Take one group from a link's list, and the list when it is empty."""
+    groups = groups_of_link.get(link)
+    if groups is not None:
+        groups.pop(group_name, None)
+        if not groups:
+            del groups_of_link[link]

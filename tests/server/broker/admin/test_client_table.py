@@ -137,3 +137,11 @@ def test_groups_are_found_by_topic_and_members_by_client_id(table: ClientTable) 
     assert table.consumer_channel("g2", "c1") is member
     assert table.consumer_channel("g2", "nobody") is None
     assert table.consumer_channel("nogroup", "c1") is None
+
+
+def test_nothing_is_kept_of_links_that_are_gone(table: ClientTable) -> None:
+    link = Wire()
+    table.register_consumer(subscribing("A"), channel(link))
+    table.register_producer("PG", channel(link))
+    table.drop_link(cast(Any, link))
+    assert not any((table._consumer_groups, table._producer_groups, table._producer_of_client))
