@@ -164,5 +164,7 @@ async def knows_topic(address: str, topic: str) -> bool:
 async def log_bytes(address: str) -> int:
     """How many bytes of commit log a broker holds."""
     answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    if answer.code != ResponseCode.SUCCESS:
+        raise ClusterError(f"{address} does not say how long its log is: code {answer.code}, {answer.remark}")
     table = KVTable.decode(answer.body).table
     return int(table["commitLogMaxOffset"]) - int(table["commitLogMinOffset"])

@@ -31,6 +31,8 @@ from triomq_benchmarks.ledger import Ledger, Verdict, digest
 
 MASTER, SLAVE = "broker-a", "broker-a-s"
 QUEUES = 8
+IN_FLIGHT = 256
+"""Sends under way at once: enough to keep the broker busy, few enough that latencies mean something."""
 CATCH_UP_LIMIT_S = 60.0
 FIRST_MESSAGE_LIMIT_S = 30.0
 MESSAGES_PER_PULL = 32
@@ -121,7 +123,7 @@ class _Run:
     async def _send_all(self, client: triomq.Client) -> None:
         topic, total, outcome = self.data.topic, self.data.total, self.outcome
         begin = trio.current_time()
-        async with client.producer("quickstart-producer") as producer:
+        async with client.producer("quickstart-producer", max_in_flight=IN_FLIGHT) as producer:
             for row in self.data.open():
                 message = triomq.Message(topic, row.body, tags=row.tag, keys=row.key)
                 await producer.send(message, _Sent(self, digest(row.body)))
