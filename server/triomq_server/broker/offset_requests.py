@@ -60,8 +60,8 @@ def _everything_at_hand(broker: Broker, topic: str, queue_id: int) -> bool:
     store = broker.store
     if store.queue_bounds(topic, queue_id)[0] > 0:
         return False
-    first = store.queue_unit(topic, queue_id, 0)
-    return first is None or store.in_memory(first[0], broker.config.store.in_memory_bytes)
+    first = store.record_offset_at(topic, queue_id, 0)
+    return first < 0 or store.in_memory(first, broker.config.store.in_memory_bytes)
 
 
 def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Command:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import msgspec
 import trio
 
+from triomq_protocol import fastjson
 from triomq_protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq_protocol.command import Command
 from triomq_protocol.errors import LocalProtocolError
@@ -20,7 +20,7 @@ from triomq_protocol.flags import (
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
 )
-from triomq_protocol.properties import KEYS, TAGS, encode_properties
+from triomq_protocol.properties import DELAY, KEYS, TAGS, encode_properties
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import BROADCASTING, SubscriptionData
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse, encode_pull_answer_head
@@ -249,8 +249,8 @@ class Pulling:
             NewRecord(
                 OFFSET_MOVED_TOPIC,
                 0,
-                msgspec.json.encode(event),
-                encode_properties({KEYS: group, TAGS: group}).encode(),
+                fastjson.dumps(event),
+                encode_properties({KEYS: group, DELAY: "0", TAGS: group}).encode(),
                 born_timestamp=broker.clock(),
                 born_host=broker.store_host,
                 store_host=broker.store_host,

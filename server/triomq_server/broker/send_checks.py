@@ -137,11 +137,14 @@ def illegal_remark(max_body_bytes: int) -> str:
 
 
 def unavailable_remark(broker: Broker) -> str:
-    """The remark of code 14: three fractions of used disk, -1 where there is no such directory."""
-    log, queues, index = broker.disk_ratios()
+    """The remark of code 14, with the used fractions of the disks of commitlog, consume queues and index.
+
+    The last two share one partition here.
+    """
+    log, others = broker.store.disk_ratios
     return (
         "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
-        f"[CL: {log:5.2f} CQ: {queues:5.2f} INDEX: {index:5.2f}], messages are put to the slave, "
+        f"[CL: {log:5.2f} CQ: {others:5.2f} INDEX: {others:5.2f}], messages are put to the slave, "
         "message store has been shut down, etc."
     )
 

@@ -90,8 +90,3 @@ class Broker:
     def is_slave(self) -> bool:
         """Whether this broker follows a master: it takes no messages and changes no topics."""
         return self.config.store.broker_role == "SLAVE"
-
-    def disk_ratios(self) -> tuple[float, float, float]:
-        """Used fractions of the disks that hold commitlog, consume queues and index; -1 where there is no such directory."""
-        store = self.store
-        return store.commit_log_ratio, store.consume_queue_ratio, store.index_ratio
