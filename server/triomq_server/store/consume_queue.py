@@ -75,6 +75,7 @@ class ConsumeQueue:
 
     def make_room(self) -> None:
         """Make the next entry's place writable: more of the file, or the next file. OSError when the disk is full."""
+        self.settle()
         current = self._current
         if current is None or self.position == current.size:
             base = self.max_offset * UNIT_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from triomq_protocol.record import MESSAGE_MAGIC
 
@@ -38,11 +39,13 @@ def _time_of(log: CommitLog, physical_offset: int, size: int) -> int:
     return -1 if record is None else store_time(record)
 
 
-def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> int:
-    """The queue offset stored nearest to a time (store.md §17).
+def offset_by_time(
+    log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, modified_ms: Callable[[str], int] | None = None
+) -> int:
+    """The queue offset stored nearest to a time, among those of one queue file (store.md §17).
 
-    The file to search is chosen by its last record's store time, not by its modification time, which lags for mapped
-    files.
+    That file is the first whose last record was stored at that time or later. With `modified_ms` it is chosen by the
+    files' modification times as in RocketMQ 4.9, which lag behind or run ahead of what was written when.
     """
     queue.settle()
     segments = [s for s in queue.segments.items if s.position]
@@ -50,7 +53,8 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> in
         return 0
     for segment in segments[:-1]:
         physical_offset, size, _ = UNIT.unpack_from(segment.buffer, segment.position - UNIT_BYTES)
-        if _time_of(log, physical_offset, size) >= timestamp_ms:
+        newest = modified_ms(segment.path) if modified_ms is not None else _time_of(log, physical_offset, size)
+        if newest >= timestamp_ms:
             break
     else:
         segment = segments[-1]

@@ -275,7 +275,8 @@ class MessageStore:
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The queue offset nearest to a store time (store.md §17); 0 for an unknown queue."""
         queue = self._table.get((topic, queue_id))
-        return 0 if queue is None else lookup.offset_by_time(self._commitlog, queue, timestamp_ms)
+        modified_ms = self.disk.modified_ms if self._config.compat == "4.9" else None
+        return 0 if queue is None else lookup.offset_by_time(self._commitlog, queue, timestamp_ms, modified_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time in ms of the message at this queue offset, -1 if there is none."""
