@@ -27,7 +27,7 @@ class QueueSelector(Protocol):
         """
 
 
-def select_by_hash(queues: Sequence[MessageQueue], message: Message, arg: object, /) -> MessageQueue:
+def select_by_hash(queues: Sequence[MessageQueue], _message: Message, arg: object, /) -> MessageQueue:
     """Java's ``SelectMessageQueueByHash``: equal arguments share a queue.
 
     Text hashes as Java's ``String``, an int as ``Integer`` if it fits into 32 bits and as ``Long`` otherwise.
@@ -70,7 +70,7 @@ class SelectAtRandom:
     def __init__(self, chance: random.Random | None = None) -> None:
         self._chance = chance if chance is not None else random.Random()
 
-    def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: object, /) -> MessageQueue:
+    def __call__(self, queues: Sequence[MessageQueue], _message: Message, _arg: object, /) -> MessageQueue:
         """Choose."""
         return self._chance.choice(queues)
 
@@ -85,7 +85,7 @@ class SelectRoundRobin:
     def __init__(self, chance: random.Random | None = None) -> None:
         self._next = (chance if chance is not None else random.Random()).randrange(2**31)
 
-    def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: object, /) -> MessageQueue:
+    def __call__(self, queues: Sequence[MessageQueue], _message: Message, _arg: object, /) -> MessageQueue:
         """Choose."""
         self._next = (self._next + 1) & 0x7FFFFFFF
         return queues[self._next % len(queues)]

@@ -159,7 +159,7 @@ class LatencyFaults:
         self._worst_pick = 0
 
     def choose(
-        self, queues: Sequence[MessageQueue], last_broker: str | None, count: Callable[[], int], now: float, /
+        self, queues: Sequence[MessageQueue], _last_broker: str | None, count: Callable[[], int], now: float, /
     ) -> MessageQueue:
         """The next queue whose broker is available; else one of the less bad half of the brokers."""
         start, number = count(), len(queues)

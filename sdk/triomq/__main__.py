@@ -1,0 +1,26 @@
+"""The command ``triomq``: send, pull, topics, cluster-status, and whatever other packages add.
+
+The commands themselves are in ``_commands.py``, which needs the extra ``cli``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; the process ends here.
+
+    Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
+    """
+    try:
+        from triomq._commands import run
+    except ImportError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        sys.exit(f"the command line needs the package {error.name}: pip install 'triomq[cli]'")
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()
