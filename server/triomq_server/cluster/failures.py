@@ -17,6 +17,9 @@ _CURES = {
     errno.EACCES: "this user may not do that; ports below 1024 and other users' directories are closed",
     errno.EPERM: "this user may not do that",
     errno.ENOSPC: "the disk is full; make room, or set storePathRootDir (--store) to a directory on another one",
+    errno.ENOENT: "there is no such directory and none can be made; set storePathRootDir (--store) to one that can",
+    errno.ENOTDIR: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
+    errno.EEXIST: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
     errno.EROFS: "the file system is read-only; set storePathRootDir (--store) to a directory on another one",
 }
 

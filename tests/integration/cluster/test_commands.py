@@ -1,0 +1,230 @@
+"""The servers' command line as operators meet it: ready lines, clean stops, exit codes, one clear line for each mistake."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from triomq_server.cluster.plan import free_ports
+
+SERVER = [sys.executable, "-m", "triomq_server"]
+LIMIT_S = 20
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SERVER, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=os.environ | (env or {}),
+        check=False,
+    )
+
+
+@contextmanager
+def started(*arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*SERVER, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def stopped_by(process: subprocess.Popen[str], number: int) -> tuple[int, str, str]:
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, errors
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has waited for yet counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until_gone(*pids: int) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not all(gone(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"still there: {[pid for pid in pids if not gone(pid)]}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_name_server_serves_and_stops(tmp_path: Path, number: int) -> None:
+    (port,) = free_ports(1)
+    file = tmp_path / "namesrv.conf"
+    file.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\nkvConfigPath={tmp_path}/kv.json\nsomethingElse=1\n")
+    with started("namesrv", "-c", str(file)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("The Name Server boot success. serializeType=JSON")
+        socket.create_connection(("127.0.0.1", port)).close()
+        code, _, errors = stopped_by(process, number)
+    assert code == 0
+    assert "unknown key somethingElse is ignored" in errors
+    assert "Traceback" not in errors
+
+
+def test_broker_serves_and_stops_in_order(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    arguments = ["--port", str(port), "--set", "brokerIP1=127.0.0.1", "--set", "brokerName=b", "--store", str(tmp_path)]
+    with started("broker", *arguments) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.match(rf"The broker\[b, 127.0.0.1:{port}\] boot success\. serializeType=JSON", line)
+        assert (tmp_path / "abort").exists()
+        code, _, errors = stopped_by(process, signal.SIGTERM)
+    assert code == 0
+    assert "Traceback" not in errors
+    assert not (tmp_path / "abort").exists()
+
+
+def test_ready_line_for_machines(tmp_path: Path) -> None:
+    with started("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}/kv.json", "--json") as process:
+        assert process.stdout is not None
+        event = json.loads(process.stdout.readline())
+    assert event["event"] == "ready"
+    assert event["pid"] == process.pid
+    assert event["ready_s"] < 5
+
+
+def test_settings_are_printed() -> None:
+    everything = run("broker", "-p", "-n", "127.0.0.1:1;127.0.0.1:2", "--set", "brokerName=me")
+    important = run("broker", "-m", "--set", "brokerName=me", env={"NAMESRV_ADDR": "127.0.0.1:3"})
+    assert everything.returncode == important.returncode == 0
+    assert "brokerName=me\n" in everything.stdout
+    assert "namesrvAddr=127.0.0.1:1;127.0.0.1:2\n" in everything.stdout
+    assert "haTransferBatchSize=32768\n" in everything.stdout
+    assert "namesrvAddr=127.0.0.1:3\n" in important.stdout
+    assert "haTransferBatchSize" not in important.stdout
+    assert "kvConfigPath=" in run("namesrv", "-p").stdout
+
+
+@pytest.mark.parametrize("command", [[], ["namesrv"], ["broker"], ["cluster"]])
+def test_help(command: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.returncode == 0
+    assert "Usage" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (["broker", "-c", "/nowhere/broker.conf"], 2, "configuration file /nowhere/broker.conf: No such file"),
+        (["broker", "-n", "127.0.0.1"], 2, "namesrvAddr names '127.0.0.1', which is not host:port"),
+        (["broker", "--set", "brokerRole=SLAVE"], 2, "brokerRole=SLAVE needs a brokerId greater than 0"),
+        (["broker", "--set", "brokerRole"], 2, "'brokerRole' is not KEY=VALUE"),
+        (["broker", "--port", "99999"], 2, "99999 is not in the range"),
+        (["broker", "--store", "/proc/nowhere"], 1, "/proc/nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], code: int, line: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == code
+    assert line in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        keys = ["--set", "bindAddress=127.0.0.1", "--set", f"kvConfigPath={tmp_path}/kv.json"]
+        namesrv = run("namesrv", "--port", port, *keys)
+        broker = run("broker", "--port", port, "--set", "brokerIP1=127.0.0.1", "--store", str(tmp_path / "store"))
+    for result in (namesrv, broker):
+        assert result.returncode == 1
+        assert f"port {port}" in result.stderr
+        assert "--port" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_a_locked_store_is_one_line(tmp_path: Path) -> None:
+    keys = ["--set", "brokerIP1=127.0.0.1", "--store", str(tmp_path)]
+    with started("broker", "--port", "0", *keys) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        second = run("broker", "--port", "0", *keys)
+    assert second.returncode == 1
+    assert str(tmp_path) in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_cluster_of_processes(tmp_path: Path) -> None:
+    """Ready line, a kill, a start on the same files and port, and an end by the end of the commands."""
+    command = ("cluster", "--json", "--control", "--directory", str(tmp_path))
+    with started(*command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["event"] == "ready"
+        assert [(node["name"], node["role"]) for node in ready["nodes"]] == [
+            ("namesrv-0", "namesrv"),
+            ("broker-a", "master"),
+            ("broker-a-s", "slave"),
+        ]
+        pids = {node["name"]: node["pid"] for node in ready["nodes"]}
+        assert len({*pids.values(), process.pid}) == 4
+        os.kill(pids["broker-a"], signal.SIGKILL)
+        event = json.loads(process.stdout.readline())
+        assert (event["event"], event["name"], event["status"], event["wanted"]) == ("ended", "broker-a", -9, False)
+        process.stdin.write("start broker-a\nstart nobody\nstart broker-a\n")
+        process.stdin.flush()
+        event = json.loads(process.stdout.readline())
+        assert (event["event"], event["name"]) == ("started", "broker-a")
+        pids["broker-a"] = event["pid"]
+        assert "not understood" in json.loads(process.stdout.readline())["error"]
+        assert "runs already" in json.loads(process.stdout.readline())["error"]
+        out, errors = process.communicate(timeout=LIMIT_S)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["status"] for event in events if event["event"] == "ended"] == [0, 0, 0]
+    assert events[-1] == {"event": "stopped"}
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    wait_until_gone(*pids.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_node_outlives_its_cluster(number: int) -> None:
+    with started("cluster", "--json") as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        code, _, _ = stopped_by(process, number)
+    wait_until_gone(*(node["pid"] for node in ready["nodes"]))
+    assert code == (-9 if number == signal.SIGKILL else 0)
+    if number != signal.SIGKILL:
+        assert not Path(ready["directory"]).exists()
+
+
+def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "broker-a").write_text("a file where a directory should be")
+    result = run("cluster", "--json", "--directory", str(tmp_path))
+    assert result.returncode == 1
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    (error,) = [event["error"] for event in events if event["event"] == "error"]
+    assert error.startswith("broker-a: ")
+    assert "a file stands where a directory should be" in error
+    assert "Traceback" not in result.stderr
+
+
+def test_sample_clusters() -> None:
+    with started("cluster", "--json", "--sample", "2m-2s-sync") as process:
+        assert process.stdout is not None
+        nodes = json.loads(process.stdout.readline())["nodes"]
+        assert [node["role"] for node in nodes] == ["namesrv", "master", "master", "slave", "slave"]
+        assert stopped_by(process, signal.SIGTERM)[0] == 0

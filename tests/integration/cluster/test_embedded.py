@@ -1,0 +1,178 @@
+"""The embedded cluster as users' tests have it: there at once, nodes stopped and started one by one, nothing left behind."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+import triomq
+from triomq_server.cluster import Cluster, open_cluster
+
+SMALL = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000"}
+
+
+async def send_some(cluster: Cluster, topic: str, bodies: list[bytes]) -> None:
+    async with triomq.open_client(cluster.name_servers) as client, client.producer("writers") as producer:
+        for body in bodies:
+            await producer.send(triomq.Message(topic, body))
+
+
+async def pull_all(client: triomq.Client, topic: str) -> list[bytes]:
+    async with client.pull_consumer("readers") as consumer:
+        return await pull_from(consumer, topic)
+
+
+async def pull_from(consumer: triomq.PullConsumer, topic: str) -> list[bytes]:
+    bodies = []
+    for queue in await consumer.fetch_queues(topic):
+        offset = 0
+        while True:
+            result = await consumer.pull(queue, offset=offset, block=False)
+            if not result.messages:
+                break
+            bodies += [bytes(message.body) for message in result.messages]
+            offset = result.next_offset
+    return sorted(bodies)
+
+
+def log_of(directory: Path, node: str) -> bytes:
+    files = sorted((directory / node / "commitlog").iterdir())
+    return b"".join(file.read_bytes() for file in files)
+
+
+async def caught_up(directory: Path, *nodes: str) -> None:
+    """Until the nodes' logs are the same bytes; the rest of each last file is zeros."""
+
+    async def equal() -> bool:
+        return len({log_of(directory, node) for node in nodes}) == 1
+
+    await until(equal)
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    with trio.fail_after(10):
+        while not await true():  # noqa: ASYNC110 -- files and answers have no events
+            await trio.sleep(0.02)
+
+
+async def test_a_cluster_is_there_in_no_time_and_leaves_nothing_behind() -> None:
+    begin = trio.current_time()
+    async with open_cluster() as cluster:
+        ready_s = trio.current_time() - begin
+        directory = cluster.directory
+        assert [node.running for node in cluster.nodes.values()] == [True] * 3
+        assert list(cluster.nodes) == ["namesrv-0", "broker-a", "broker-a-s"]
+        await send_some(cluster, "orders", [b"one", b"two"])
+        async with triomq.open_client(cluster.name_servers) as client:
+            assert await pull_all(client, "orders") == [b"one", b"two"]
+    assert not directory.exists()
+    assert ready_s < 1.5
+
+
+async def test_the_slave_has_the_masters_bytes_and_serves_them_when_the_master_is_gone(tmp_path: Path) -> None:
+    bodies = [b"%05d" % number + b"x" * 700 for number in range(400)]
+    async with open_cluster(directory=tmp_path, settings=SMALL) as cluster:
+        await send_some(cluster, "orders", bodies)
+        await caught_up(tmp_path, "broker-a", "broker-a-s")
+        assert len(list((tmp_path / "broker-a-s" / "commitlog").iterdir())) > 4, "the log has rolled over several files"
+        async with triomq.open_client(cluster.name_servers) as client:
+            assert len(await pull_all(client, "orders")) == 400
+            await cluster["broker-a"].stop()
+            assert not cluster["broker-a"].running
+            assert await pull_all(client, "orders") == bodies
+
+
+async def test_either_side_may_be_away_for_a_while(tmp_path: Path) -> None:
+    async with open_cluster(directory=tmp_path, settings=SMALL) as cluster:
+        await send_some(cluster, "orders", [b"a" * 900] * 100)
+        await cluster["broker-a-s"].stop()
+        await send_some(cluster, "orders", [b"b" * 900] * 100)
+        await cluster["broker-a-s"].start()
+        await send_some(cluster, "orders", [b"c" * 900] * 100)
+        await cluster["broker-a"].restart()
+        await send_some(cluster, "orders", [b"d" * 900] * 100)
+        await caught_up(tmp_path, "broker-a", "broker-a-s")
+        async with triomq.open_client(cluster.name_servers) as client:
+            assert len(await pull_all(client, "orders")) == 400
+
+
+async def test_a_slave_that_comes_late_gets_the_whole_log(tmp_path: Path) -> None:
+    async with open_cluster(directory=tmp_path, settings=SMALL) as cluster:
+        await cluster["broker-a-s"].stop()
+        for file in (tmp_path / "broker-a-s").rglob("*"):
+            if file.is_file():
+                file.unlink()
+        await send_some(cluster, "orders", [b"x" * 900] * 300)
+        await cluster["broker-a-s"].start()
+        await caught_up(tmp_path, "broker-a", "broker-a-s")
+        assert (tmp_path / "broker-a-s" / "commitlog" / f"{0:020d}").exists()
+
+
+async def test_with_compat_49_a_slave_that_comes_late_gets_the_newest_file(tmp_path: Path) -> None:
+    async with open_cluster(directory=tmp_path, settings=SMALL | {"compat": "4.9"}) as cluster:
+        await cluster["broker-a-s"].stop()
+        for file in (tmp_path / "broker-a-s").rglob("*"):
+            if file.is_file():
+                file.unlink()
+        await send_some(cluster, "orders", [b"x" * 900] * 300)
+        newest = max(file.name for file in (tmp_path / "broker-a" / "commitlog").iterdir())
+        await cluster["broker-a-s"].start()
+        copy = tmp_path / "broker-a-s" / "commitlog"
+
+        async def arrived() -> bool:
+            return newest in {file.name for file in copy.iterdir()}
+
+        await until(arrived)
+        assert min(file.name for file in copy.iterdir()) > f"{0:020d}"
+
+
+async def test_a_sync_master_says_so_when_no_slave_is_there() -> None:
+    message = triomq.Message("orders", b"one")
+    async with (
+        open_cluster(sync_replication=True) as cluster,
+        triomq.open_client(cluster.name_servers) as client,
+        client.producer("writers") as producer,
+    ):
+
+        async def replicated() -> bool:
+            return (await producer.send(message)).status is triomq.SendStatus.SEND_OK
+
+        await until(replicated)
+        await cluster["broker-a-s"].stop()
+        await trio.sleep(0.1)
+        assert (await producer.send(message)).status is triomq.SendStatus.SLAVE_NOT_AVAILABLE
+        await cluster["broker-a-s"].start()
+        await until(replicated)
+
+
+async def test_the_bodys_error_arrives_plain() -> None:
+    with pytest.raises(KeyError):
+        async with open_cluster(slaves=0) as cluster:
+            cluster["broker-z"]
+
+
+async def test_a_cancelled_cluster_stops_in_order(tmp_path: Path) -> None:
+    with trio.move_on_after(0.5) as scope:
+        async with open_cluster(directory=tmp_path):
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert not (tmp_path / "broker-a" / "abort").exists()
+
+
+async def test_more_of_everything() -> None:
+    async with open_cluster(masters=2, slaves=2, name_servers=2) as cluster:
+        assert list(cluster.nodes) == [
+            "namesrv-0", "namesrv-1", "broker-a", "broker-b", "broker-a-s", "broker-b-s", "broker-a-s2", "broker-b-s2",
+        ]  # fmt: skip
+        async with triomq.open_client(cluster.name_servers) as client:
+            info = await client.admin.cluster_info()
+            for name in ("broker-a", "broker-b"):
+                assert sorted(map(int, info.broker_addr_table[name].broker_addrs)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("counts", [{"masters": 0}, {"masters": 27}, {"slaves": -1}, {"name_servers": 0}])
+async def test_counts_that_make_no_cluster(counts: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="a cluster has"):
+        async with open_cluster(**counts):
+            pass
