@@ -124,8 +124,8 @@ def printed(java_client: Any, servers: Any, make_samples: Any) -> Printed:
 def comparable(text: str) -> list[str]:
     for pattern, name in OWN:
         text = re.sub(pattern, name, text)
-    # Tables come out of hash maps and sets.
-    return sorted(line.strip() for line in text.splitlines())
+    # Tables come out of hash maps and sets; where in Java an error was thrown is Java's.
+    return sorted(line.strip() for line in text.splitlines() if not line.startswith((" at ", " ...")))
 
 
 @pytest.mark.parametrize("case", [case for case, _ in SCRIPT if case not in LISTS])
@@ -141,4 +141,5 @@ def test_lists_the_same_names(printed: Printed, case: str) -> None:
         found = {line.partition(LISTS[case])[0].strip() for line in text.splitlines() if LISTS[case] in line}
         return {name.partition("_/")[0] for name in found}
 
-    assert names(printed.javas[case]) - names(printed.ours[case]) == set()
+    # Ours needs no home.
+    assert names(printed.javas[case]) - names(printed.ours[case]) <= {"rocketmqHome"}

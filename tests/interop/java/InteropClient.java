@@ -311,12 +311,15 @@ public final class InteropClient {
         List<String> arguments = command.getJSONArray("arguments").toJavaList(String.class);
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PrintStream before = System.out;
+        PrintStream errorsBefore = System.err;
         System.setOut(new PrintStream(printed, true, "UTF-8"));
+        System.setErr(System.out);
         try {
             MQAdminStartup.main0(arguments.toArray(new String[0]), null);
         } finally {
             System.out.flush();
             System.setOut(before);
+            System.setErr(errorsBefore);
         }
         JSONObject answer = new JSONObject();
         answer.put("output", printed.toString("UTF-8"));
