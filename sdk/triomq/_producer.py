@@ -6,69 +6,25 @@ link's list.  A message costs no task, no channel and no cancel scope unless its
 
 from __future__ import annotations
 
-import inspect
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self, overload
+from typing import Self, overload
 
 import trio
 
 from triomq._batches import check_batch, encode_batch
+from triomq._callbacks import CallbackSend, InFlight, Spawn
 from triomq._hooks import SendContext, SendHook, call_after_send, call_before_send
-from triomq._link import Link, TaskWaiter, Waiter
+from triomq._link import Link, TaskWaiter
 from triomq._links import Links
 from triomq._message import Message, MessageQueue
 from triomq._queues import QueueSelector, choose_by_selector
 from triomq._results import SendCallback, SendResult
 from triomq._sending import Outgoing, Sender, result_of
-from triomq.errors import ClientClosed, InvalidCall, MQError, Overloaded
-from triomq_protocol.command import Command
-
-log = logging.getLogger("triomq.producer")
+from triomq.errors import InvalidCall, MQError, Overloaded
 
 CHECKPOINT_EVERY = 32
 """Callback sends return without a trip through the scheduler, except each so manieth."""
-
-CALLBACK_GRACE_S = 5.0
-"""How long async callbacks may run on when their producer is cancelled."""
-
-
-class Spawn(Protocol):
-    """Starts a task in the client's nursery."""
-
-    def __call__(self, async_fn: Callable[..., Awaitable[object]], /, *args: object) -> None:
-        """Start it soon."""
-
-
-class _CallbackSend(Waiter):
-    """A send whose end a callback hears."""
-
-    __slots__ = ("callback", "context", "link", "out", "producer", "queue", "size_bytes", "started")
-
-    def __init__(self, producer: Producer, out: Outgoing, callback: SendCallback, started: float) -> None:
-        self.producer = producer
-        self.out = out
-        self.callback = callback
-        self.started = started
-        self.size_bytes = len(out.body)
-        self.context: SendContext | None = None
-        self.queue: MessageQueue | None = None
-        self.link: Link | None = None
-        self.deadline = 0.0
-
-    def answered(self, answer: Command) -> None:
-        assert self.queue is not None
-        assert self.link is not None
-        try:
-            result = result_of(answer, self.queue, self.out.unique_key, self.link.address)
-        except MQError as error:
-            self.failed(error)
-        else:
-            self.producer._callback_answered(self, result)  # noqa: SLF001 - one room, two classes
-
-    def failed(self, error: MQError) -> None:
-        self.producer._callback_failed(self, error)  # noqa: SLF001
 
 
 class Producer:
@@ -100,18 +56,10 @@ class Producer:
     ) -> None:
         self._sender = sender
         self._links = links
-        self._spawn = spawn
         self._leave = leave
-        self._max_in_flight = max_in_flight
-        self._max_in_flight_bytes = max_in_flight_bytes
         self._hooks = tuple(hooks)
-        self._sends: set[_CallbackSend] = set()
-        self._in_flight_bytes = 0
-        self._callback_tasks = 0
-        self._callback_scopes: set[trio.CancelScope] = set()
-        self._room = trio.lowlevel.ParkingLot()
+        self._in_flight = InFlight(sender, spawn, self._hooks, max_count=max_in_flight, max_bytes=max_in_flight_bytes)
         self._since_checkpoint = 0
-        self._closing = False
         self._closed = False
 
     @property
@@ -122,7 +70,7 @@ class Producer:
     @property
     def in_flight(self) -> int:
         """Sends with a callback that has not been called yet, or still runs."""
-        return len(self._sends) + self._callback_tasks
+        return len(self._in_flight)
 
     @overload
     async def send(
@@ -176,8 +124,7 @@ class Producer:
         Cancelling an awaited send leaves open whether the message is stored.  A send with a callback that
         is cancelled was not accepted; once accepted, the callback is called exactly once.
         """
-        if self._closing:
-            raise self._closed_error()
+        self._in_flight.check_open()
         sender = self._sender
         now = trio.current_time()
         out = sender.prepare(message, now)
@@ -205,8 +152,7 @@ class Producer:
         Raises:
             MQError: the message is illegal, or no broker could be reached.
         """
-        if self._closing:
-            raise self._closed_error()
+        self._in_flight.check_open()
         out = self._sender.prepare(message, trio.current_time())
         if queue is not None or selector is not None:
             out.pinned = await self._pin(message, queue, selector, arg)
@@ -233,8 +179,7 @@ class Producer:
             InvalidCall: the messages do not make a batch.
             MQError: no attempt succeeded.
         """
-        if self._closing:
-            raise self._closed_error()
+        self._in_flight.check_open()
         settings = self._sender.settings
         check_batch(messages, settings.max_body_bytes)
         now = trio.current_time()
@@ -258,9 +203,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every send accepted so far, and its callback, has ended."""
-        while self._sends or self._callback_tasks:
-            await self._room.park()
-        await trio.lowlevel.checkpoint()
+        await self._in_flight.wait_empty()
 
     async def aclose(self) -> None:
         """Take no more messages, wait for those in flight, unregister the group.
@@ -271,13 +214,13 @@ class Producer:
         if self._closed:
             await trio.lowlevel.checkpoint()
             return
-        self._closing = True
+        self._in_flight.closing = True
         try:
             await self.flush()
         finally:
             self.abort()
             with trio.CancelScope(shield=True):
-                await self._end_callbacks()
+                await self._in_flight.end_callbacks()
                 if not self._closed:
                     self._closed = True
                     self._sender.close()
@@ -285,9 +228,7 @@ class Producer:
 
     def abort(self) -> None:
         """Take no more messages and fail what is in flight now, each callback once."""
-        self._closing = True
-        for send in list(self._sends):
-            self._finish(send, self._closed_error())
+        self._in_flight.abort()
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
@@ -346,147 +287,37 @@ class Producer:
 
     async def _send_with_callback(self, message: Message, out: Outgoing, callback: SendCallback, now: float) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        while len(self._sends) >= self._max_in_flight or (
-            self._in_flight_bytes + len(out.body) > self._max_in_flight_bytes and self._sends
-        ):
-            await self._wait_room()
-        sender = self._sender
-        send = _CallbackSend(self, out, callback, now)
+        in_flight, sender = self._in_flight, self._sender
+        if not in_flight.has_room(len(out.body)):
+            self._since_checkpoint = 0
+            await in_flight.wait_room(len(out.body))
+        send = CallbackSend(in_flight, out, callback, now)
         targets = sender.topics.get(out.topic)
         link: Link | None = None
         if targets is not None and out.pinned is None and sender.settings.faults is None and targets.queues:
             number = targets.count() % len(targets.queues)
-            send.queue = targets.queues[number]
+            queue = targets.queues[number]
             link = self._links.ready(targets.addresses[number])
         if link is None or not link.has_room:
-            link = await self._open_for(send)
-        self._accept(message, send)
-        if link is not None:
-            self._submit(send, link)
+            # In the caller, not in a task, so that the messages of one caller keep their order.
+            try:
+                queue, link = await sender.ready(out)
+            except MQError as error:
+                in_flight.check_open()
+                in_flight.accept(message, send)
+                in_flight.fail(send, error)
+                return
+            in_flight.check_open()
+        in_flight.accept(message, send)
+        in_flight.submit(send, queue, link)
         await self._breathe()
-
-    async def _wait_room(self) -> None:
-        self._since_checkpoint = 0
-        await self._room.park()
-        if self._closing:
-            raise self._closed_error()
-
-    async def _open_for(self, send: _CallbackSend) -> Link | None:
-        # In the caller, not in a task: so that messages of one caller keep their order.
-        try:
-            send.queue, link = await self._sender.ready(send.out)
-        except InvalidCall:
-            raise
-        except MQError as error:
-            self._sender.note_failure(send.out, error.address, error, send.started)
-            link = None
-        if self._closing:
-            raise self._closed_error()
-        return link
-
-    def _accept(self, message: Message, send: _CallbackSend) -> None:
-        # From here to the end of the send nothing waits: either the callback will hear, or it was not accepted.
-        self._sends.add(send)
-        self._in_flight_bytes += send.size_bytes
-        if self._hooks:
-            send.context = SendContext(self.group, message, send.out.unique_key)
-            call_before_send(self._hooks, send.context)
-        if send.out.attempts:
-            self._retry_or_finish(send, send.out.attempts[-1].error)
-
-    def _submit(self, send: _CallbackSend, link: Link) -> None:
-        assert send.queue is not None
-        sender = self._sender
-        targets = sender.topics.get(send.out.topic)
-        elsewhere = targets is not None and targets.several_brokers and send.out.pinned is None
-        send.link = link
-        send.out.last_broker = send.queue.broker_name
-        send.deadline = send.started + sender.first_timeouts_s[elsewhere]
-        try:
-            sender.submit(send.out, send.queue, link, send)
-        except MQError as error:
-            self._callback_failed(send, error)
 
     async def _breathe(self) -> None:
         self._since_checkpoint += 1
         if self._since_checkpoint >= CHECKPOINT_EVERY:
             self._since_checkpoint = 0
+            # Shielded: the message is accepted, and a cancel here would look as if it were not.
             await trio.lowlevel.cancel_shielded_checkpoint()
-
-    def _callback_answered(self, send: _CallbackSend, result: SendResult) -> None:
-        if send not in self._sends:
-            return
-        if self._sender.settings.faults is not None and send.queue is not None:
-            self._sender.note_success(send.queue, send.started)
-        if self._sender.settings.policy.retries_result(result) and self._sender.may_retry_result(send.out, result):
-            send.out.result = result
-            self._spawn(self._deliver_again, send)
-        else:
-            self._finish(send, result)
-
-    def _callback_failed(self, send: _CallbackSend, error: MQError) -> None:
-        if send in self._sends:
-            self._sender.note_failure(send.out, error.address, error, send.started)
-            self._retry_or_finish(send, error)
-
-    def _retry_or_finish(self, send: _CallbackSend, error: MQError) -> None:
-        if not self._closing and self._sender.may_retry(send.out, error):
-            self._spawn(self._deliver_again, send)
-        else:
-            self._finish(send, self._sender.final_error(send.out, error))
-
-    async def _deliver_again(self, send: _CallbackSend) -> None:
-        try:
-            outcome: SendResult | MQError = await self._sender.deliver(send.out)
-        except MQError as error:
-            outcome = error
-        except trio.Cancelled:
-            self._finish(send, self._closed_error())
-            raise
-        self._finish(send, outcome)
-
-    def _finish(self, send: _CallbackSend, outcome: SendResult | MQError) -> None:
-        if send not in self._sends:
-            return
-        self._sends.discard(send)
-        self._in_flight_bytes -= send.size_bytes
-        if self._room:
-            self._room.unpark_all()
-        if send.context is not None:
-            call_after_send(self._hooks, send.context, outcome)
-        try:
-            if isinstance(outcome, SendResult):
-                later = send.callback.on_success(outcome)
-            else:
-                later = send.callback.on_exception(outcome)
-        except Exception:
-            log.exception("the callback of message %s failed", send.out.unique_key)
-            return
-        if later is not None and inspect.isawaitable(later):
-            self._callback_tasks += 1
-            self._spawn(self._run_callback, later, send.out.unique_key)
-
-    async def _run_callback(self, later: Awaitable[None], unique_key: str) -> None:
-        try:
-            with trio.CancelScope(shield=True) as scope:
-                self._callback_scopes.add(scope)
-                await later
-        except Exception:
-            log.exception("the callback of message %s failed", unique_key)
-        finally:
-            self._callback_scopes.discard(scope)
-            self._callback_tasks -= 1
-            self._room.unpark_all()
-
-    async def _end_callbacks(self) -> None:
-        with trio.move_on_after(CALLBACK_GRACE_S):
-            while self._callback_tasks:
-                await self._room.park()
-        for scope in self._callback_scopes:
-            scope.cancel()
-
-    def _closed_error(self) -> ClientClosed:
-        return ClientClosed(f"the producer of group {self.group} is closed")
 
     # --- choosing ------------------------------------------------------------------------------------------
 
