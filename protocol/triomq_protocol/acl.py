@@ -12,8 +12,13 @@ SIGNATURE = "Signature"
 
 
 def sign(
-    fields: Mapping[str, str], body: bytes, *, access_key: str, secret_key: str, security_token: str | None = None
-) -> dict[str, str]:
+    fields: Mapping[str, str | None],
+    body: bytes,
+    *,
+    access_key: str,
+    secret_key: str,
+    security_token: str | None = None,
+) -> dict[str, str | None]:
     """All ext fields of a signed request: the given ones, then SecurityToken (if any), AccessKey and Signature.
 
     Pass the result as the command's `fields` together with its header object, as Java does: a fixed-order binary
@@ -34,17 +39,17 @@ def sign(
     return signed
 
 
-def string_to_sign(fields: Mapping[str, str], body: bytes) -> bytes:
-    """The values in key order without Signature, then the body."""
+def string_to_sign(fields: Mapping[str, str | None], body: bytes) -> bytes:
+    """The values in key order without Signature, then the body; a None counts as the text `null`, as in Java."""
     names = sorted((name for name in fields if name != SIGNATURE), key=_utf16_order)
-    return utf8("".join([fields[name] for name in names])) + body
+    return utf8("".join(["null" if (value := fields[name]) is None else value for name in names])) + body
 
 
 def _utf16_order(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
-def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
+def signature(fields: Mapping[str, str | None], body: bytes, secret_key: str) -> str:
     """Base64 of HMAC-SHA1 over `string_to_sign`; what a server recomputes."""
     digest = hmac.digest(utf8(secret_key), string_to_sign(fields, body), "sha1")
     return b64encode(digest).decode()

@@ -47,7 +47,8 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         serialize: how the header was (will be) written, a SerializeType.
         body: b"" if there is none.
         language_name: the writer's language by name; None if it is unknown. See `language`.
-        raw_ext: received ext fields as they came: JSON text, or the map area of a binary header.
+        raw_ext: received ext fields as they came: JSON text, or the map area of a binary header. They fit `serialize`
+            as received; to send a received command in the other form, make a new one from its `fields`.
         extra, header_object: ext fields and header object of a command made here.
     """
 
@@ -60,7 +61,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
     body: bytes = b""
     language_name: str | None = "JAVA"
     raw_ext: msgspec.Raw = _NO_EXT
-    extra: dict[str, str] | None = None
+    extra: dict[str, str | None] | None = None
     header_object: Any = None
 
     @property
@@ -102,7 +103,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
             return None
         return [(name, merged[name]) for name in java_map_order(merged)]
 
-    def _merged(self) -> dict[str, str] | None:
+    def _merged(self) -> dict[str, str | None] | None:
         """Extra fields, then the header object's, in the order in which Java puts them into its map."""
         if self.header_object is None:
             return self.extra
@@ -126,7 +127,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         code: int,
         header: Header | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Mapping[str, str | None] | None = None,
         body: bytes = b"",
         oneway: bool = False,
         opaque: int = 0,
@@ -155,7 +156,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         remark: str | None = None,
         header: Header | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Mapping[str, str | None] | None = None,
         body: bytes = b"",
         serialize: int | None = None,
     ) -> "Command":
@@ -204,7 +205,10 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
 
     def _binary_header(self) -> bytes:
         header = self.header_object
-        if header is not None and header.fixed_order:
+        raw = bytes(self.raw_ext)
+        if raw:
+            area = raw
+        elif header is not None and header.fixed_order:
             extra = self.extra or {}
             area = encode_area(header.to_fields()) + encode_area((name, extra[name]) for name in java_map_order(extra))
         else:

@@ -1,6 +1,7 @@
 """The queue of a topic on a broker: the value that half of the bodies speak of."""
 
 from triomq_protocol.body import FrozenBody
+from triomq_protocol.java_text import java_hash
 
 
 class MessageQueue(FrozenBody, frozen=True, kw_only=False, order=True):
@@ -12,3 +13,11 @@ class MessageQueue(FrozenBody, frozen=True, kw_only=False, order=True):
     topic: str = ""
     broker_name: str = ""
     queue_id: int = 0
+
+    def hash_code(self) -> int:
+        """Java's `hashCode`, signed 32 bits; it decides the order of queues in Java's maps and sets."""
+        code = ((31 + java_hash(self.broker_name)) * 31 + self.queue_id) * 31 + java_hash(self.topic) & 0xFFFFFFFF
+        return code - 0x100000000 if code > 0x7FFFFFFF else code
+
+    def __str__(self) -> str:
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
