@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from triomq_server.store.memory_disk import MemoryDisk
 
 from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
@@ -26,6 +25,7 @@ from triomq_server.broker.stats import BrokerStats
 from triomq_server.broker.topics import TopicTable
 from triomq_server.config import BrokerConfig, StoreConfig
 from triomq_server.store import NewRecord, open_store
+from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.wire import AnswerTimeoutError, Link, LinkClosedError
 
 NOW_MS = 1_795_238_180_000

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from triomq_server.store.memory_disk import MemoryDisk
+import trio
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.fastjson import loads
@@ -20,9 +20,10 @@ from triomq_protocol.requests import (
     QueryConsumeQueueRequest,
     ViewBrokerStatsDataRequest,
 )
-from triomq_server.broker.admin_runtime import _bytes_text, _duration_text
+from triomq_server.broker.admin_runtime import _bytes_text, _duration_text, sample_stats
 from triomq_server.config import BrokerConfig, load_properties
 from triomq_server.store.config_files import ConfigFile
+from triomq_server.store.memory_disk import MemoryDisk
 
 NOW_MS = 1_795_238_180_000
 
@@ -142,6 +143,22 @@ async def test_runtime_info_counts_traffic(desk: Any) -> None:
     assert table["putMessageSizeTotal"] == "5000"
     assert table["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
     assert table["bootTimestamp"] == str(NOW_MS)
+
+
+async def test_the_timer_samples_every_second_and_midnight_is_marked(
+    desk: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    desk.broker.stats.count_put("T", 3, 300)
+    desk.broker.stats.count_get("T", 0, "G", 2, 200)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sample_stats, desk.broker)
+        await trio.sleep(10.5)
+        desk.clock.now_ms += 86_400_000
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    table = await runtime(desk)
+    assert (table["msgPutTotalTodayMorning"], table["msgGetTotalTodayMorning"]) == ("3", "2")
+    assert table["putTps"] != "  "
 
 
 async def test_runtime_info_knows_the_log(desk: Any) -> None:

@@ -252,3 +252,5 @@ async def test_resets_that_cannot_be_done(desk: Any, client_link: Any) -> None:
     assert remark is not None
     assert remark.startswith("the client does not support this feature. version=V3_")
     assert old.told == []
+    await join(desk, old, version=28)
+    assert await ask() == (0, "not set any response code")

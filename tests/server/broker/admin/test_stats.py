@@ -131,6 +131,43 @@ def test_rates_over_ten_seconds_a_minute_and_ten_minutes() -> None:
     assert log.rates() == [6.0, 3.5, None]
 
 
+def test_rates_are_known_from_the_first_whole_span_on() -> None:
+    log = RateLog()
+    for second in range(10):
+        log.sample(second * 1000, second)
+    assert log.rates() == [None, None, None]
+    for second in range(10, 602):
+        log.sample(second * 1000, second)
+    assert log.rates() == [1.0, 1.0, 1.0]
+
+
+def test_averages_are_those_of_the_window(stats: BrokerStats) -> None:
+    stats.count_put("T", 9, 0)
+    now_ms = run(stats, 60)
+    stats.count_put("T", 2, 0)
+    run(stats, 10, now_ms)
+    assert minute(stats, "TOPIC_PUT_NUMS", "T") == Figures(sum=2, tps=2 / 60, avgpt=2.0)
+
+
+def test_ten_second_samples_keep_their_step_after_the_clock_jumped(stats: BrokerStats) -> None:
+    stats.count_put("T", 1, 0)
+    stats.sample(START_MS + 35_000)
+    stats.count_put("T", 5, 0)
+    stats.sample(START_MS + 36_000)
+    assert minute(stats, "TOPIC_PUT_NUMS", "T").sum == 1
+    stats.sample(START_MS + 45_000)
+    assert minute(stats, "TOPIC_PUT_NUMS", "T").sum == 6
+
+
+def test_an_hour_is_made_of_ten_minute_steps(stats: BrokerStats) -> None:
+    for step in range(1, 9):
+        stats.count_put("T", step, 0)
+        run(stats, 600, START_MS + (step - 1) * 600_000)
+    found = stats.statistic("TOPIC_PUT_NUMS", "T")
+    assert found is not None
+    assert found.hour.sum == 3 + 4 + 5 + 6 + 7 + 8
+
+
 def test_totals_are_marked_at_local_midnight() -> None:
     marks = DayMarks()
     noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1)) * 1000

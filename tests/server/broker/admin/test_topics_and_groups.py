@@ -105,6 +105,11 @@ async def test_impossible_numbers_and_types_are_refused_by_name(
     assert desk.broker.topics.get("T") is None
 
 
+async def test_a_topic_may_have_no_queues(desk: Any) -> None:
+    assert (await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(queues=0))).code == 0
+    assert desk.broker.topics.get("T").write_queue_nums == 0
+
+
 async def test_a_deleted_topic_is_gone_with_its_queues(desk: Any) -> None:
     await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic())
     desk.store("T", 0, 1000, 2000)
