@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -42,6 +43,11 @@ class Row:
     key: str | None = None
 
 
+Batch = list[Row]
+
+_BATCH_ROWS = 1000
+
+
 @attrs.frozen
 class DataSet:
     """Rows under a name.
@@ -50,13 +56,15 @@ class DataSet:
       name: what they are, for people.
       topic: where they go.
       total: how many there are; None if nobody can know before the end.
-      open: starts reading; the rows come as they are needed.
+      open: starts reading; the rows come as they are needed, some at a time.
+      live: whether the next rows may take their time, as from a terminal or a pipe.
     """
 
     name: str
     topic: str
     total: int | None
-    open: Callable[[], Iterator[Row]]
+    open: Callable[[], Iterator[Batch]]
+    live: bool = False
 
 
 def data_set(source: str | None, count: int | None) -> DataSet:
@@ -72,11 +80,27 @@ def data_set(source: str | None, count: int | None) -> DataSet:
     if source is None:
         archive = flights_archive()
         total = FLIGHTS if count is None else min(count, FLIGHTS)
-        return DataSet("NYC flights 2013", "flights", total, lambda: islice(flights(archive), count))
-    if source != "-" and not Path(source).is_file():
+        return DataSet("NYC flights 2013", "flights", total, lambda: _batches(islice(flights(archive), count)))
+    if source == "-":
+        return DataSet("standard input", "lines", count, lambda: _first(count, live_lines()), live=True)
+    if not Path(source).is_file():
         raise NoDataError(f"{source} is no file; give --input a text file or - for standard input")
-    name = "standard input" if source == "-" else Path(source).name
-    return DataSet(name, "lines", count if source == "-" else None, lambda: islice(lines(source), count))
+    return DataSet(Path(source).name, "lines", None, lambda: _batches(islice(lines(source), count)))
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[Batch]:
+    while batch := list(islice(rows, _BATCH_ROWS)):
+        yield batch
+
+
+def _first(count: int | None, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Batches until `count` rows are reached, without waiting for one more."""
+    for batch in batches:
+        yield batch[:count]
+        if count is not None:
+            count -= len(batch)
+            if count <= 0:
+                return
 
 
 def flights_archive() -> Path:
@@ -108,11 +132,22 @@ def flights(archive: Path) -> Iterator[Row]:
 
 def lines(source: str) -> Iterator[Row]:
     """One row per line of a text; empty lines are left out, since a message needs a body."""
-    with _opened_text(source) as file:
+    with gzip.open(source) if source.endswith(".gz") else open(source, "rb") as file:
         for line in file:
             body = line.rstrip(b"\r\n")
             if body:
                 yield Row(body)
+
+
+def live_lines() -> Iterator[Batch]:
+    """The lines of standard input as they arrive; a batch is what one read brought."""
+    rest = b""
+    while data := os.read(sys.stdin.fileno(), 1 << 16):
+        *whole, rest = (rest + data).split(b"\n")
+        if rows := [Row(body) for line in whole if (body := line.rstrip(b"\r"))]:
+            yield rows
+    if rest:
+        yield [Row(rest)]
 
 
 @contextmanager
@@ -123,15 +158,3 @@ def _opened(archive: Path) -> Iterator[BinaryIO]:
         return
     with zipfile.ZipFile(archive) as packed_files, packed_files.open(packed_files.namelist()[0]) as member:
         yield io.BufferedReader(member, 1 << 20)  # type: ignore[arg-type, type-var]
-
-
-@contextmanager
-def _opened_text(source: str) -> Iterator[BinaryIO]:
-    if source == "-":
-        yield sys.stdin.buffer
-    elif source.endswith(".gz"):
-        with gzip.open(source) as packed:
-            yield io.BufferedReader(packed)  # type: ignore[arg-type]
-    else:
-        with open(source, "rb") as file:
-            yield file

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import attrs
@@ -26,7 +26,7 @@ from triomq_benchmarks.demo_cluster import (
     max_offset,
     open_demo_cluster,
 )
-from triomq_benchmarks.flights import DataSet, NoDataError, data_set
+from triomq_benchmarks.flights import Batch, DataSet, NoDataError, data_set
 from triomq_benchmarks.ledger import Ledger, Verdict, digest
 
 MASTER, SLAVE = "broker-a", "broker-a-s"
@@ -124,18 +124,25 @@ class _Run:
         topic, total, outcome = self.data.topic, self.data.total, self.outcome
         begin = trio.current_time()
         async with client.producer("quickstart-producer", max_in_flight=IN_FLIGHT) as producer:
-            for row in self.data.open():
-                message = triomq.Message(topic, row.body, tags=row.tag, keys=row.key)
-                await producer.send(message, _Sent(self, digest(row.body)))
-                outcome.rows += 1
-                outcome.body_bytes += len(row.body)
-                if not outcome.rows % 1000:
-                    self.progress("sending", outcome.rows, total)
+            batches = self.data.open()
+            while rows := await self._next_of(batches):
+                for row in rows:
+                    message = triomq.Message(topic, row.body, tags=row.tag, keys=row.key)
+                    await producer.send(message, _Sent(self, digest(row.body)))
+                    outcome.body_bytes += len(row.body)
+                outcome.rows += len(rows)
+                self.progress("sending", outcome.rows, total)
             # Leaving the block waits for the last answers.
         outcome.send_s = trio.current_time() - begin
         self.progress("sending", outcome.rows, outcome.rows)
         if not outcome.rows:
             raise QuickstartError("there was nothing to send")
+
+    async def _next_of(self, batches: Iterator[Batch]) -> Batch:
+        """The next rows, none at the end. A source that may take its time is read in a thread."""
+        if self.data.live:
+            return await trio.to_thread.run_sync(next, batches, [], abandon_on_cancel=True)
+        return next(batches, [])
 
     async def _wait_for_slave(self, cluster: DemoCluster) -> None:
         """Until all queues end where the master's end, and the slave knows the topic."""

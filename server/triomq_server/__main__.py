@@ -160,7 +160,7 @@ def broker(
         )
 
     async def serve(*, task_status: "trio.TaskStatus[object]") -> None:
-        await serve_broker(config, task_status=task_status)
+        await serve_broker(config, config_path=config_file, task_status=task_status)
 
     _serve(serve, ready, config)
 
