@@ -23,6 +23,7 @@ from triomq_protocol.requests import (
     QueryConsumeQueueRequest,
     ViewBrokerStatsDataRequest,
 )
+from triomq_server.store.retention import used_ratio
 from triomq_server.wire import Handlers, Link
 
 from .service import Broker
@@ -133,14 +134,15 @@ def _thread_pools(broker: Broker) -> dict[str, str]:
 
 
 def _store(broker: Broker) -> dict[str, str]:
-    store = broker.store
-    usage = store.disk_usage()
+    store, paths = broker.store, broker.config.store
+    usage = store.disk.usage(paths.store_path_commit_log)
+    log_ratio = f"{used_ratio(usage):.2f}"
     return {
         "commitLogMinOffset": str(store.log_min_offset),
         "commitLogMaxOffset": str(store.log_max_offset),
-        "commitLogDiskRatio": f"{store.commit_log_ratio:.2f}",
-        f"commitLogDiskRatio_{broker.config.store.store_path_commit_log}": f"{store.commit_log_ratio:.2f}",
-        "consumeQueueDiskRatio": f"{store.consume_queue_ratio:.2f}",
+        "commitLogDiskRatio": log_ratio,
+        f"commitLogDiskRatio_{paths.store_path_commit_log}": log_ratio,
+        "consumeQueueDiskRatio": f"{used_ratio(store.disk.usage(paths.store_path_root_dir)):.2f}",
         "commitLogDirCapacity": f"Total : {_bytes_text(usage.total_bytes)}, Free : {_bytes_text(usage.free_bytes)}.",
         "remainHowManyDataToFlush": _bytes_text(store.log_max_offset - store.flushed_offset),
         "earliestMessageTimeStamp": str(store.earliest_time()),
@@ -185,7 +187,7 @@ def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Command
     """321: raw entries of one consume queue, beside what a group subscribes of the topic."""
     header = command.header(QueryConsumeQueueRequest)
     topic, queue_id = header.topic, header.queue_id
-    if not broker.store.has_queue(topic, queue_id):
+    if (topic, queue_id) not in broker.store.queues():
         return command.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
     low, high = broker.store.queue_bounds(topic, queue_id)
     if not low <= header.index < high:

@@ -283,6 +283,11 @@ class MessageStore:
         queue = self._table.get((topic, queue_id))
         return -1 if queue is None else lookup.store_time_at(self._commitlog, queue, offset)
 
+    def queue_unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """Log offset, size and tags code that the consume queue holds at this queue offset; None if it has none."""
+        queue = self._table.get((topic, queue_id))
+        return None if queue is None else queue.unit(offset)
+
     def record_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Log offset of the message at this queue offset, -1 if there is none."""
         queue = self._table.get((topic, queue_id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,6 +113,11 @@ class Desk:
         else:
             answer = self.handlers.plain.get(command.code, self.handlers.default)(caller, command)
         return bytes(answer.encode()) if isinstance(answer, Command) else answer and bytes(answer)
+
+    def fill(self, topic: str, queues: Mapping[int, Sequence[int]]) -> None:
+        """Store one message per time in each queue, in the order of the times: a log's times never decrease."""
+        for at_ms, queue_id in sorted((at_ms, queue_id) for queue_id, times in queues.items() for at_ms in times):
+            self.store(topic, queue_id, at_ms)
 
     def store(
         self, topic: str, queue_id: int, *times_ms: int, keys: str | None = None, body: bytes = b"x"

@@ -34,8 +34,8 @@ def add_topic(desk: Any, name: str, queues: int, **more: Any) -> None:
 def make_live(desk: Any) -> None:
     """The topic of the recordings, read to its end by CG_live."""
     add_topic(desk, "TopicLive", 4)
-    for queue_id, count, last_ms in LIVE:
-        desk.store("TopicLive", queue_id, *[last_ms - count + n for n in range(1, count + 1)])
+    desk.fill("TopicLive", {queue_id: range(end - count + 1, end + 1) for queue_id, count, end in LIVE})
+    for queue_id, count, _ in LIVE:
         desk.broker.offsets.commit("CG_live", "TopicLive", queue_id, count)
 
 
@@ -110,10 +110,11 @@ async def test_time_spans_are_the_recorded_ones(desk: Any, exchanges: Any, monke
     make_time_zone(monkeypatch)
     add_topic(desk, "TopicLive", 4)
     first_ms = (1795238152352, 1795238154190, 1795238154244, 1795238149323)
+    times: dict[int, list[int]] = {}
     for (queue_id, count, last_ms), begin_ms in zip(LIVE, first_ms, strict=True):
-        between = [begin_ms + 1 + n for n in range(count - 2)]
-        desk.store("TopicLive", queue_id, begin_ms, *between, last_ms)
+        times[queue_id] = [begin_ms, *[begin_ms + 1 + n for n in range(count - 2)], last_ms]
         desk.broker.offsets.commit("CG_live", "TopicLive", queue_id, count)
+    desk.fill("TopicLive", times)
     request, response = exchanges["303_client_to_master__0_0"]
     assert await desk.frame(request) == response
 

@@ -149,13 +149,8 @@ async def test_all_groups_are_sent_with_their_version(desk: Any, exchanges: Any)
 
 async def test_topic_statistics_are_the_recorded_ones(desk: Any, exchanges: Any) -> None:
     await desk.frame(exchanges["17_client_to_master__0_0"][0])
-    for queue_id, count, last_ms in (
-        (0, 7, 1795238155663),
-        (1, 10, 1795238155762),
-        (2, 6, 1795238155774),
-        (3, 6, 1795238154945),
-    ):
-        desk.store("TopicLive", queue_id, *[last_ms - count + n for n in range(1, count + 1)])
+    ends = {0: (7, 1795238155663), 1: (10, 1795238155762), 2: (6, 1795238155774), 3: (6, 1795238154945)}
+    desk.fill("TopicLive", {queue: range(end - count + 1, end + 1) for queue, (count, end) in ends.items()})
     request, response = exchanges["202_client_to_master__0_0"]
     assert await desk.frame(request) == response
 
