@@ -87,7 +87,7 @@ class Clients:
             if (name_servers, number) not in self._producers:
                 client = await self._stack.enter_async_context(triomq.open_client(name_servers))
                 self._producers[name_servers, number] = await self._stack.enter_async_context(
-                    client.producer(GROUP, compress_from_bytes=sys.maxsize, timeout_s=SEND_TIMEOUT_S)
+                    client.producer(GROUP, compress_from_bytes=sys.maxsize, send_timeout_s=SEND_TIMEOUT_S)
                 )
         return [self._producers[name_servers, number] for number in range(count)]
 

@@ -1,0 +1,223 @@
+"""Our SDK on the real name server and broker, and beside the Java client: what one sends the other reads.
+
+Every test runs on our own servers too, so that a difference shows whose it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+import triomq
+
+
+@pytest.fixture
+def wanted(make_samples: Any) -> Any:
+    return make_samples(40)
+
+
+@pytest.fixture
+async def client(either: Any) -> AsyncIterator[triomq.Client]:
+    async with triomq.open_client(either.namesrv.address) as client:
+        yield client
+
+
+def message(topic: str, sample: Any) -> triomq.Message:
+    return triomq.Message(
+        topic, sample.body, tags=sample.tags, keys=sample.keys, properties=sample.properties, flag=sample.flag
+    )
+
+
+@attrs.define
+class Heard:
+    results: list[triomq.SendResult] = attrs.field(factory=list)
+    errors: list[BaseException] = attrs.field(factory=list)
+
+    def on_success(self, result: triomq.SendResult) -> None:
+        self.results.append(result)
+
+    def on_exception(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
+async def send(client: triomq.Client, topic: str, samples: Any, mode: str = "awaited") -> list[triomq.SendResult]:
+    messages = [message(topic, one) for one in samples]
+    async with client.producer(f"sdk-{mode}-{topic}"[:100]) as producer:
+        if mode == "awaited":
+            return [await producer.send(one) for one in messages]
+        if mode == "batch":
+            return [await producer.send_batch(messages)]
+        if mode == "oneway":
+            for one in messages:
+                await producer.send_oneway(one)
+            return []
+        heard = Heard()
+        for one in messages:
+            await producer.send(one, heard)
+        await producer.flush()
+    assert heard.errors == []
+    return heard.results
+
+
+async def pull(client: triomq.Client, topic: str, count: int, tags: str | None = None) -> list[triomq.ReceivedMessage]:
+    """Pull every queue from its beginning until `count` messages are there."""
+    consumer = client.pull_consumer(f"sdk-{tags or 'all'}".replace(" || ", "-or-"))
+    found: list[triomq.ReceivedMessage] = []
+    async with consumer:
+        with trio.move_on_after(15):
+            while len(found) < count:
+                found = []
+                try:
+                    queues = await consumer.fetch_queues(topic)
+                except triomq.MQError:
+                    # A topic that one-way sends create is known a moment later.
+                    queues = []
+                for queue in queues:
+                    offset = await consumer.min_offset(queue)
+                    while True:
+                        pulled = await consumer.pull(queue, offset, tags=tags)
+                        if pulled.status == triomq.PullStatus.NO_NEW_MESSAGE:
+                            break
+                        found += pulled.messages
+                        offset = pulled.next_offset
+                await trio.sleep(0.05)
+    return found
+
+
+def facts(samples: Any) -> set[tuple[object, ...]]:
+    return {
+        (one.body, one.tags, one.keys, one.flag, frozenset((name, text) for name, text in one.properties.items()))
+        for one in samples
+    }
+
+
+def received_facts(messages: list[triomq.ReceivedMessage]) -> set[tuple[object, ...]]:
+    own = {"colour", "number"}
+    return {
+        (one.body, one.tags, one.keys[0], one.flag, frozenset((k, v) for k, v in one.properties.items() if k in own))
+        for one in messages
+    }
+
+
+@pytest.mark.parametrize("mode", ["awaited", "callback", "oneway", "batch"])
+async def test_sends_and_both_pull(
+    client: triomq.Client, either: Any, java_client: Any, topic: str, wanted: Any, mode: str
+) -> None:
+    results = await send(client, topic, wanted, mode)
+    found = await pull(client, topic, len(wanted))
+    assert received_facts(found) == facts(wanted)
+    assert len(found) == len(wanted)
+    seen = await trio.to_thread.run_sync(java_client.pull_all, either.namesrv.address, topic, len(wanted))
+    assert [(one.queue_id, one.queue_offset, one.body) for one in seen] == [
+        (one.queue_id, one.queue_offset, one.body) for one in found
+    ]
+    if mode in {"awaited", "callback"}:
+        assert {result.status for result in results} == {triomq.SendStatus.SEND_OK}
+        assert {(result.message_id, result.offset_message_id) for result in results} == {
+            (one.message_id, one.offset_message_id) for one in found
+        }
+
+
+@pytest.mark.parametrize("mode", ["sync", "batch"])
+async def test_pulls_what_java_sent(
+    client: triomq.Client, either: Any, java_client: Any, topic: str, wanted: Any, mode: str
+) -> None:
+    await trio.to_thread.run_sync(java_client.send, either.namesrv.address, topic, wanted, mode)
+    found = await pull(client, topic, len(wanted))
+    assert received_facts(found) == facts(wanted)
+    assert len(found) == len(wanted)
+
+
+async def test_large_bodies_compressed_by_either(
+    client: triomq.Client, either: Any, java_client: Any, topic: str, make_sample: Any
+) -> None:
+    line = b"to be or not to be, that is repeated\n"
+    from_java, from_us = (
+        make_sample(line * 30_000, tags="A", keys="java"),
+        make_sample(line * 20_000, tags="B", keys="us"),
+    )
+    await trio.to_thread.run_sync(java_client.send, either.namesrv.address, topic, [from_java])
+    await send(client, topic, [from_us])
+    found = await pull(client, topic, 2)
+    assert received_facts(found) == facts([from_java, from_us])
+    assert all(one.sys_flag & 1 for one in found)
+    seen = await trio.to_thread.run_sync(java_client.pull_all, either.namesrv.address, topic, 2)
+    assert {one.sample() for one in seen} == {from_java, from_us}
+
+
+async def test_tag_filter(client: triomq.Client, topic: str, wanted: Any) -> None:
+    await send(client, topic, wanted)
+    await pull(client, topic, len(wanted))
+    for expression, tags in [("A", "A"), ("B || C", "B"), ("A || B", "AB")]:
+        expected = [one for one in wanted if one.tags in tags]
+        found = await pull(client, topic, len(expected), expression)
+        assert received_facts(found) == facts(expected)
+        assert len(found) == len(expected)
+
+
+async def test_offsets(client: triomq.Client, topic: str, wanted: Any) -> None:
+    begin_ms = int(time.time() * 1000)
+    await send(client, topic, wanted)
+    await pull(client, topic, len(wanted))
+    async with client.pull_consumer(f"G-{topic}"[:100]) as consumer:
+        queues = await consumer.fetch_queues(topic)
+        maxima = [await consumer.max_offset(queue) for queue in queues]
+        assert sum(maxima) == len(wanted)
+        for queue, maximum in zip(queues, maxima, strict=True):
+            assert await consumer.min_offset(queue) == 0
+            assert await consumer.offset_by_time(queue, begin_ms - 60_000) == 0
+            assert await consumer.offset_by_time(queue, begin_ms + 600_000) == maximum - 1
+            earliest = await consumer.earliest_stored_ms(queue)
+            assert earliest is not None
+            assert abs(earliest - begin_ms) < 60_000
+            await consumer.commit(queue, 2)
+            committed = None
+            for _ in range(100):
+                committed = await consumer.committed(queue)
+                if committed == 2:
+                    break
+                # Commits are one-way.
+                await trio.sleep(0.05)
+            assert committed == 2
+
+
+async def test_long_polling_hears_of_a_new_message(client: triomq.Client, topic: str, wanted: Any) -> None:
+    await send(client, topic, wanted[:8])
+    await pull(client, topic, 8)
+    async with client.pull_consumer("sdk-waiting") as consumer, client.producer("sdk-late") as producer:
+        queue = (await consumer.fetch_queues(topic))[0]
+        end = await consumer.max_offset(queue)
+        pulled: list[triomq.PullResult] = []
+
+        async def wait() -> None:
+            pulled.append(await consumer.pull(queue, end, block=True, suspend_s=10))
+
+        with trio.fail_after(9):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.sleep(0.3)
+                sent_at = time.monotonic()
+                await producer.send(message(topic, wanted[9]), queue=queue)
+        # Java wakes held pulls at once; its five-second check is only the safety net.
+        assert time.monotonic() - sent_at < 3
+        assert [one.body for one in pulled[0].messages] == [wanted[9].body]
+
+
+async def test_admin(client: triomq.Client, either: Any, java_client: Any, topic: str) -> None:
+    await client.admin.create_topic(topic, read_queues=3, write_queues=2)
+    route = await client.admin.route(topic)
+    assert [(one.read_queue_nums, one.write_queue_nums, one.perm) for one in route.queue_datas] == [(3, 2, 6)]
+    listed = await trio.to_thread.run_sync(java_client.admin, either.namesrv.address, "topicList")
+    assert topic in listed.split()
+    assert topic in await client.admin.topics()
+    info = await client.admin.cluster_info()
+    assert [dict(data.broker_addrs) for data in info.broker_addr_table.values()] == [{0: either.broker.address}]
+    await client.admin.delete_topic(topic)
+    listed = await trio.to_thread.run_sync(partial(java_client.admin, either.namesrv.address, "topicList"))
+    assert topic not in listed.split()
