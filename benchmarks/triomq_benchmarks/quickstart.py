@@ -33,6 +33,7 @@ MASTER, SLAVE = "broker-a", "broker-a-s"
 QUEUES = 8
 IN_FLIGHT = 256
 """Sends under way at once: enough to keep the broker busy, few enough that latencies mean something."""
+ROUTE_LIMIT_S = 10.0
 CATCH_UP_LIMIT_S = 60.0
 FIRST_MESSAGE_LIMIT_S = 30.0
 MESSAGES_PER_PULL = 32
@@ -112,13 +113,26 @@ class _Run:
         async with open_demo_cluster() as cluster:
             outcome.cluster_ready_s = cluster.ready_s
             async with triomq.open_client(cluster.name_servers) as client:
-                await client.admin.create_topic(self.data.topic, queues=QUEUES)
+                await self._create_topic(client)
                 await self._send_all(client)
                 await self._wait_for_slave(cluster)
                 await self._lose_master_and_pull(client, cluster)
         outcome.verdict = self.ledger.verdict()
         outcome.total_s = trio.current_time() - begin
         return outcome
+
+    async def _create_topic(self, client: triomq.Client) -> None:
+        """Create the topic, and wait until the name server tells of it: a broker's news may take a moment."""
+        await client.admin.create_topic(self.data.topic, queues=QUEUES)
+        with trio.move_on_after(ROUTE_LIMIT_S):
+            while True:
+                try:
+                    await client.admin.route(self.data.topic)
+                except triomq.RouteError:
+                    await trio.sleep(0.005)
+                else:
+                    return
+        raise QuickstartError(f"no name server tells of the new topic {self.data.topic} after {ROUTE_LIMIT_S:g} s")
 
     async def _send_all(self, client: triomq.Client) -> None:
         topic, total, outcome = self.data.topic, self.data.total, self.outcome

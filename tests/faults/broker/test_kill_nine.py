@@ -1,0 +1,196 @@
+"""SIGKILL under load, twenty times in a row, always on the same directory.
+
+What was acknowledged with synchronous flush must be there afterwards. The same holds for asynchronous flush here, since a
+killed process leaves its written pages to the kernel: only a dead machine may lose the last flush interval. Queue offsets
+have neither gaps nor repetitions. Log and queue files are tiny, so that kills hit roll-overs too.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+import triomq
+from triomq_server.cluster.plan import free_ports
+
+KILLS = 20
+LOAD_MOST_S = 0.5
+READY_LIMIT_S = 20
+TOPIC = "ledger"
+QUEUES = 4
+SETTINGS = {
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "diskMaxUsedSpaceRatio": "95",
+}
+
+
+@asynccontextmanager
+async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
+    """A server process that has said that it is ready; killed at the end of the block at the latest."""
+    with log.open("ab") as errors:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
+        )
+    try:
+        assert process.stdout is not None
+        with trio.fail_after(READY_LIMIT_S):
+            line = await process.stdout.receive_some()
+        assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"
+        assert json.loads(line)["event"] == "ready"
+        yield process
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stdout.aclose()
+
+
+class Ledger:
+    """What the broker has acknowledged: place -> body."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[tuple[int, int], bytes] = {}
+        self.refused = 0
+        self.verified = dict.fromkeys(range(QUEUES), 0)
+
+    def acknowledge(self, result: triomq.SendResult, bodies: list[bytes]) -> None:
+        assert result.status is triomq.SendStatus.SEND_OK
+        for index, body in enumerate(bodies):
+            place = (result.queue.queue_id, result.queue_offset + index)
+            assert place not in self.bodies, f"{place} was given away twice"
+            self.bodies[place] = body
+
+    async def verify(self, client: triomq.Client) -> None:
+        """Read on from where the last verification ended: every offset is there, every acknowledged body is in its place."""
+        async with client.pull_consumer("auditor") as consumer:
+            for queue in await consumer.fetch_queues(TOPIC):
+                offset = self.verified[queue.queue_id]
+                while True:
+                    result = await consumer.pull(queue, offset=offset, block=False)
+                    for message in result.messages:
+                        assert message.queue_offset == offset, f"{queue}: {message.queue_offset} follows {offset - 1}"
+                        acknowledged = self.bodies.get((queue.queue_id, offset))
+                        assert acknowledged in (None, message.body), f"{queue} holds another body at {offset}"
+                        offset += 1
+                    if not result.messages:
+                        break
+                self.verified[queue.queue_id] = offset
+        missing = [place for place in self.bodies if place[1] >= self.verified[place[0]]]
+        assert not missing, f"{len(missing)} acknowledged messages are lost: {missing[:10]}"
+
+
+async def create_topic(client: triomq.Client) -> None:
+    """Create the topic and wait until name servers tell of it."""
+    await client.admin.create_topic(TOPIC, queues=QUEUES)
+    with trio.fail_after(5):
+        while True:
+            try:
+                await client.admin.route(TOPIC)
+            except triomq.RouteError:
+                await trio.sleep(0.01)
+            else:
+                return
+
+
+class Acknowledged:
+    def __init__(self, ledger: Ledger, body: bytes) -> None:
+        self.ledger = ledger
+        self.body = body
+
+    def on_success(self, result: triomq.SendResult) -> None:
+        self.ledger.acknowledge(result, [self.body])
+
+    def on_exception(self, error: triomq.MQError) -> None:
+        self.ledger.refused += 1
+
+
+async def load(client: triomq.Client, ledger: Ledger, chance: random.Random) -> None:
+    """Send single messages and batches of all sizes until cancelled; what fails meanwhile was not acknowledged."""
+    number = 0
+    async with client.producer("load", max_in_flight=256) as producer:
+        while True:
+            number += 1
+            body = b"%d " % number + chance.randbytes(chance.choice((20, 200, 2000, 12_000)))
+            try:
+                if number % 50:
+                    await producer.send(triomq.Message(TOPIC, body, keys=f"key-{number}"), Acknowledged(ledger, body))
+                else:
+                    bodies = [body[:100] + b"%d" % index for index in range(8)]
+                    result = await producer.send_batch([triomq.Message(TOPIC, body) for body in bodies])
+                    ledger.acknowledge(result, bodies)
+            except triomq.MQError:
+                ledger.refused += 1
+                await trio.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_nothing_acknowledged_is_lost(
+    tmp_path: Path, flush: str, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    chance = random.Random(f"{seed} {flush}")
+    namesrv_port, broker_port = free_ports(2)
+    log = tmp_path / "servers.log"
+    settings = SETTINGS | {"flushDiskType": flush, "namesrvAddr": f"127.0.0.1:{namesrv_port}"}
+    flags = [f"--set={key}={value}" for key, value in settings.items()]
+    broker = partial(server, log, "broker", "--port", str(broker_port), "--store", str(tmp_path / "store"), *flags)
+    ledger = Ledger()
+    namesrv_flags = ("--set=bindAddress=127.0.0.1", f"--set=kvConfigPath={tmp_path}/kv.json")
+    async with server(log, "namesrv", "--port", str(namesrv_port), *namesrv_flags):
+        for kill in range(KILLS):
+            async with broker() as process, triomq.open_client(f"127.0.0.1:{namesrv_port}") as client:
+                if not kill:
+                    await create_topic(client)
+                await ledger.verify(client)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(load, client, ledger, chance)
+                    await trio.sleep(chance.uniform(0, LOAD_MOST_S))
+                    os.kill(process.pid, signal.SIGKILL)
+                    nursery.cancel_scope.cancel()
+        async with broker(), triomq.open_client(f"127.0.0.1:{namesrv_port}") as client:
+            await ledger.verify(client)
+    stored, acknowledged = sum(ledger.verified.values()), len(ledger.bodies)
+    with capsys.disabled():
+        print(
+            f"\n{flush}: {KILLS} kills, {acknowledged} acknowledged, {stored} stored, {ledger.refused} without answer, 0 lost"
+        )
+    assert acknowledged > 50 * KILLS, "too little load to prove anything"
+
+
+async def test_the_auditor_notices_a_loss(tmp_path: Path) -> None:
+    """The same ledger with one acknowledgement too many, and with one body changed."""
+    (port, broker_port) = free_ports(2)
+    log = tmp_path / "servers.log"
+    flags = [f"--set={key}={value}" for key, value in (SETTINGS | {"namesrvAddr": f"127.0.0.1:{port}"}).items()]
+    async with (
+        server(log, "namesrv", "--port", str(port), f"--set=kvConfigPath={tmp_path}/kv.json"),
+        server(log, "broker", "--port", str(broker_port), "--store", str(tmp_path / "store"), *flags),
+        triomq.open_client(f"127.0.0.1:{port}") as client,
+    ):
+        await create_topic(client)
+        ledger = Ledger()
+        async with client.producer("load") as producer:
+            result = await producer.send(triomq.Message(TOPIC, b"one"))
+        ledger.acknowledge(result, [b"one"])
+        await ledger.verify(client)
+        ledger.bodies[0, 77] = b"two"
+        with pytest.raises(AssertionError, match="1 acknowledged messages are lost"):
+            await ledger.verify(client)
+        changed = Ledger()
+        changed.acknowledge(result, [b"another"])
+        with pytest.raises(AssertionError, match="another body"):
+            await changed.verify(client)
