@@ -1,7 +1,7 @@
 """Command: one request or response, its header in JSON and in RocketMQ's binary form (remoting.md sections 2 and 3)."""
 
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -22,12 +22,23 @@ _NO_EXT = msgspec.Raw()
 _MAX_WIRE_BYTES = 0x7FFFFFFF
 _MAX_HEADER_BYTES = 0xFFFFFF
 
-# Names that no header has: what is no member of the JSON header must still be a field of the struct.
+if TYPE_CHECKING:
+    _LocalInt = int
+    _LocalBytes = bytes
+    _LocalFields = dict[str, str | None]
+    _LocalHeader = Any
+else:
+
+    class _Local:
+        """Type of what is no member of a JSON header; the decoder turns away a header that has one of these names."""
+
+    _LocalInt = _LocalBytes = _LocalFields = _LocalHeader = _Local
+
 _WIRE_NAMES = {
-    "serialize": "~serialize",
-    "body": "~body",
     "language_name": "language",
     "raw_ext": "extFields",
+    "serialize": "~serialize",
+    "body": "~body",
     "extra": "~extra",
     "header_object": "~header",
 }
@@ -57,12 +68,12 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
     opaque: Int32 = 0
     version: Int32 = 0
     remark: str | None = None
-    serialize: int = 0
-    body: bytes = b""
+    serialize: _LocalInt = 0
+    body: _LocalBytes = b""
     language_name: str | None = "JAVA"
     raw_ext: msgspec.Raw = _NO_EXT
-    extra: dict[str, str | None] | None = None
-    header_object: Any = None
+    extra: _LocalFields | None = None
+    header_object: _LocalHeader = None
 
     @property
     def language(self) -> LanguageCode | None:
@@ -237,7 +248,12 @@ def ext_text(value: object) -> str | None:
 
 # ---------------------------------------------------------------- received headers
 
-_decode_json = msgspec.json.Decoder(Command).decode
+
+def _turn_away(_: type, value: object) -> object:
+    raise ValueError(f"no member of a header: {value!r}"[:200])
+
+
+_decode_json = msgspec.json.Decoder(Command, dec_hook=_turn_away).decode
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 
 

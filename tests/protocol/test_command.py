@@ -1,0 +1,270 @@
+"""Commands and typed headers: Java's rules for what is missing or malformed, and templates against the encoder."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq_protocol import requests
+from triomq_protocol.codes import LanguageCode, SerializeType
+from triomq_protocol.command import Command
+from triomq_protocol.errors import HeaderError, LocalProtocolError
+from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.header import Header
+
+HEADERS = [
+    value for value in vars(requests).values()
+    if isinstance(value, type) and issubclass(value, Header) and value is not Header
+]  # fmt: skip
+SEND = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
+BOTH = pytest.mark.parametrize("serialize", list(SerializeType))
+
+
+def received(fields: dict[str, str] | None, serialize: int = SerializeType.JSON, code: int = 310) -> Command:
+    (command,) = FrameDecoder().feed(Command.request(code, fields=fields, serialize=serialize).encode())
+    return command
+
+
+def received_json(ext: bytes) -> Command:
+    header = b'{"code":310,"extFields":' + ext + b"}"
+    (command,) = FrameDecoder().feed((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
+    return command
+
+
+def test_there_are_headers_for_every_conversation() -> None:
+    assert len(HEADERS) > 70
+
+
+@pytest.mark.parametrize("cls", HEADERS, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+def test_headers_come_back(cls: type[Header], data: st.DataObject) -> None:
+    values = {}
+    for field in msgspec.structs.fields(cls):
+        if not field.required and data.draw(st.booleans()):
+            continue
+        text = repr(field.type)
+        if "bool" in text:
+            values[field.name] = data.draw(st.booleans())
+        elif "int" in text:
+            bits = 31 if "2147483647" in text else 63
+            values[field.name] = data.draw(st.integers(-(1 << bits), (1 << bits) - 1))
+        else:
+            values[field.name] = data.draw(st.text(min_size=1, max_size=20).filter(lambda t: t.strip() != "null"))
+    header = cls(**values)
+    for serialize in SerializeType:
+        (command,) = FrameDecoder().feed(Command.request(1, header, serialize=serialize).encode())
+        assert command.header(cls) == header
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["a", "e", "f", "g", "h"])
+def test_a_missing_field_is_named(name: str, serialize: int) -> None:
+    fields = {key: text for key, text in SEND.items() if key != name}
+    with pytest.raises(HeaderError) as caught:
+        received(fields, serialize).header(requests.SendMessageRequestV2)
+    assert caught.value.field == name
+
+
+@BOTH
+@pytest.mark.parametrize("text", ["zz", "", "1 ", "0x10", "2147483648", "-2147483649", "1e400", "9" * 5000, "--1"])
+def test_a_malformed_number_is_named(text: str, serialize: int) -> None:
+    with pytest.raises(HeaderError) as caught:
+        received(SEND | {"e": text}, serialize).header(requests.SendMessageRequestV2)
+    assert caught.value.field == "e"
+
+
+@BOTH
+@pytest.mark.parametrize(("text", "number"), [("+7", 7), ("007", 7), ("-0", 0), ("2147483647", 2147483647)])
+def test_numbers_as_java_reads_them(text: str, number: int, serialize: int) -> None:
+    assert received(SEND | {"e": text}, serialize).header(requests.SendMessageRequestV2).queue_id == number
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("yes", False), ("", False)]
+)
+def test_booleans_as_java_reads_them(text: str, value: bool, serialize: int) -> None:
+    assert received(SEND | {"m": text}, serialize).header(requests.SendMessageRequestV2).batch is value
+
+
+@BOTH
+def test_a_malformed_optional_field_is_null_without_fast_codec_and_an_error_with_it(serialize: int) -> None:
+    back = {"offset": "1", "group": "g", "delayLevel": "0"}
+    header = received(back | {"maxReconsumeTimes": "many"}, serialize).header(requests.ConsumerSendMsgBackRequest)
+    assert header.max_reconsume_times is None
+    with pytest.raises(HeaderError):
+        received(SEND | {"l": "many"}, serialize).header(requests.SendMessageRequestV2)
+
+
+@BOTH
+def test_no_ext_fields_at_all(serialize: int) -> None:
+    command = received(None, serialize, 105)
+    assert command.fields is None
+    assert command.header(requests.GetRouteInfoRequest).topic is None
+    with pytest.raises(HeaderError):
+        command.header(requests.SendMessageRequestV2)
+
+
+def test_ext_fields_of_other_types_read_as_their_text() -> None:
+    command = received_json(b'{"topic":5,"x":true,"y":null,"z":{"a":[1,2]},"w":1.5}')
+    assert command.fields == {"topic": "5", "x": "true", "z": '{"a":[1,2]}', "w": "1.5"}
+    assert command.header(requests.GetRouteInfoRequest).topic == "5"
+    assert received_json(b"null").fields is None
+    assert received_json(b"{}").fields == {}
+
+
+@pytest.mark.parametrize("ext", [b'"text"', b"[1]", b"7"])
+def test_ext_fields_that_are_no_map_are_an_unusable_request(ext: bytes) -> None:
+    command = received_json(ext)
+    with pytest.raises(HeaderError):
+        _ = command.fields
+    with pytest.raises(HeaderError):
+        command.header(requests.GetRouteInfoRequest)
+
+
+def test_unknown_languages_read_as_none() -> None:
+    header = b'{"code":1,"language":"COBOL"}'
+    frame = (4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+    assert FrameDecoder().feed(frame)[0].language is None
+    assert FrameDecoder().feed(frame.replace(b'"COBOL"', b' "rust"'))[0].language is LanguageCode.RUST
+
+
+@pytest.mark.parametrize(
+    "member", ['"~body":"QUJD"', '"~serialize":1', '"~header":{}', '"~extra":{"a":"b"}', '"body":"x"']
+)
+def test_names_that_are_not_on_the_wire_cannot_be_forged(member: str) -> None:
+    header = f'{{"code":1,{member},"is_response":true}}'.encode()
+    frame = (4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+    (command,) = FrameDecoder().feed(frame)
+    assert (command.code, command.body, command.serialize, command.is_response) == (1, b"", 0, False)
+    assert command.fields is None
+    assert command.header(requests.GetRouteInfoRequest).topic is None
+
+
+@BOTH
+def test_an_answer_takes_after_its_request(serialize: int) -> None:
+    request = Command.request(14, opaque=77, serialize=serialize)
+    answer = request.answer(22, "not found", requests.RegisterBrokerResponse())
+    assert (answer.opaque, answer.is_response, answer.language) == (77, True, LanguageCode.JAVA)
+    (got,) = FrameDecoder().feed(answer.encode())
+    assert (got.serialize, got.code, got.remark, got.opaque) == (serialize, 22, "not found", 77)
+    assert FrameDecoder().feed(request.answer(serialize=0).encode())[0].serialize == 0
+
+
+def test_a_header_without_values_is_an_empty_map_in_json() -> None:
+    assert b'"extFields":{}' in Command().answer(header=requests.RegisterBrokerResponse()).encode()
+    assert b"extFields" not in Command().answer().encode()
+
+
+def test_what_does_not_fit_is_our_mistake() -> None:
+    with pytest.raises(LocalProtocolError):
+        Command.request(1, fields={"k": "x" * (1 << 24)}).encode()
+    with pytest.raises(LocalProtocolError):
+        Command.request(1).encode_head(0x7FFFFFFF)
+    with pytest.raises(LocalProtocolError):
+        Command.request(1, fields={"k" * 40000: "x"}, serialize=SerializeType.ROCKETMQ).encode()
+    with pytest.raises(LocalProtocolError):
+        Command.request(1, opaque=1 << 40, serialize=SerializeType.ROCKETMQ).encode()
+
+
+NAMES = st.text(min_size=1, max_size=30)
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@BOTH
+@given(
+    st.integers(0, 300),
+    st.sampled_from(["7F00000100004E8F0000000000000000", "A,B"]),
+    INT32,
+    INT64,
+    INT32,
+    st.booleans(),
+)
+def test_send_answers_by_template(
+    serialize: int, code: int, msg_id: str, queue_id: int, offset: int, opaque: int, trace: bool
+) -> None:
+    request = Command(opaque=opaque, serialize=serialize)
+    header = requests.SendMessageResponse(msg_id=msg_id, queue_id=queue_id, queue_offset=offset)
+    fields = {"MSG_REGION": 'eu"1', "TRACE_ON": "true" if trace else "false"}
+    want = request.answer(code, header=header, fields=fields).encode()
+    got = requests.encode_send_answer(request, msg_id, queue_id, offset, code=code, region='eu"1', trace_on=trace)
+    assert got == want
+
+
+def test_a_region_must_be_ascii() -> None:
+    with pytest.raises(LocalProtocolError):
+        requests.encode_send_answer(Command(), "A", 0, 0, region="中")
+
+
+@BOTH
+@given(st.integers(0, 30), NAMES, INT64, INT64, INT64, INT64, INT32, st.integers(0, 1 << 24))
+def test_pull_answers_by_template(
+    serialize: int, code: int, remark: str, suggested: int, after: int, low: int, high: int, opaque: int, size: int
+) -> None:
+    request = Command(opaque=opaque, serialize=serialize)
+    header = requests.PullMessageResponse(
+        suggest_which_broker_id=suggested, next_begin_offset=after, min_offset=low, max_offset=high
+    )
+    for form in (None, 0):
+        got = requests.encode_pull_answer_head(
+            request, code, remark, suggest_which_broker_id=suggested, next_begin_offset=after, min_offset=low,
+            max_offset=high, body_bytes=size, serialize=form,
+        )  # fmt: skip
+        assert got == request.answer(code, remark, header, serialize=form).encode_head(size)
+
+
+@given(
+    NAMES, NAMES, INT32, INT64, NAMES, st.none() | NAMES, st.booleans(), st.none() | INT32, st.booleans(), st.booleans()
+)
+def test_send_requests_by_template(
+    group: str, topic: str, queue_id: int, born: int, properties: str, broker: str | None, batch: bool,
+    most: int | None, oneway: bool, unit: bool,
+) -> None:  # fmt: skip
+    values = {
+        "producer_group": group, "topic": topic, "queue_id": queue_id, "sys_flag": 0, "born_timestamp": born, "flag": 3,
+        "properties": properties, "batch": batch, "reconsume_times": 2, "max_reconsume_times": most,
+        "default_topic": "TBW102", "default_topic_queue_nums": 4, "unit_mode": unit,
+    }  # fmt: skip
+    header = requests.SendMessageRequestV2(bname=broker, **values)  # type: ignore[arg-type]
+    want = Command.request(310, header, body=b"body", opaque=9, oneway=oneway).encode()
+    got = requests.encode_send_request_v2(9, broker_name=broker, body=b"body", oneway=oneway, **values)  # type: ignore[arg-type]
+    assert got == want
+
+
+@given(NAMES, NAMES, INT32, INT64, st.none() | NAMES, st.none() | NAMES, st.none() | NAMES, INT64)
+def test_pull_requests_by_template(
+    group: str,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    wanted: str | None,
+    kind: str | None,
+    broker: str | None,
+    sub: int,
+) -> None:
+    values = {
+        "consumer_group": group, "topic": topic, "queue_id": queue_id, "queue_offset": offset, "max_msg_nums": 32,
+        "sys_flag": 3, "commit_offset": 5, "suspend_timeout_millis": 15000, "subscription": wanted, "sub_version": sub,
+        "expression_type": kind,
+    }  # fmt: skip
+    header = requests.PullMessageRequest(bname=broker, **values)  # type: ignore[arg-type]
+    want = Command.request(11, header, opaque=8).encode()
+    assert requests.encode_pull_request(8, broker_name=broker, **values) == want  # type: ignore[arg-type]
+
+
+def test_answers_decode_to_their_types() -> None:
+    sent = Command(opaque=3)
+    (answer,) = FrameDecoder().feed(requests.encode_send_answer(sent, "ABCD", 2, 55))
+    assert requests.decode_send_answer(answer) == requests.SendMessageResponse(
+        msg_id="ABCD", queue_id=2, queue_offset=55
+    )
+    head = requests.encode_pull_answer_head(
+        sent, 19, "OFFSET_OVERFLOW_ONE", suggest_which_broker_id=1, next_begin_offset=7, min_offset=0, max_offset=7,
+        body_bytes=0,
+    )  # fmt: skip
+    (answer,) = FrameDecoder().feed(head)
+    assert answer.remark == "OFFSET_OVERFLOW_ONE"
+    assert requests.decode_pull_answer(answer).next_begin_offset == 7
