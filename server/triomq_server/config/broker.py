@@ -164,6 +164,9 @@ class BrokerConfig(ServerNetworkConfig):
         known, complaints = config._apply(spelled)
         if "storePathRootDir" in spelled and "storePathCommitLog" not in spelled:
             config.store.store_path_commit_log = ""
+        if "slaveReadEnable" not in spelled:
+            # RocketMQ has it off, so that nobody reads a slave while its master lives; a configured slave is there to be read.
+            config.slave_read_enable = config.store.compat != "4.9"
         config.extra = {key: value for key, value in spelled.items() if key not in known}
         config.settle()
         return config, [*warnings, *complaints, *unknown_key_warnings(config.extra)]

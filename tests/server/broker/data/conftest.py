@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.command import Command
@@ -182,8 +185,21 @@ def broker_config(**settings: Any) -> BrokerConfig:
     return config
 
 
+def virtual_run(main: Callable[..., Any], *args: Any, clock: trio.abc.Clock | None = None, **more: Any) -> Any:
+    """`trio.run` on a clock that jumps over every wait."""
+    return trio.run(main, *args, clock=clock or trio.testing.MockClock(autojump_threshold=0), **more)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder runs on virtual time, without asking for it by an argument."""
+    here = Path(__file__).parent
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.parent == here and inspect.iscoroutinefunction(item.obj):
+            item.add_marker(pytest.mark.trio(run=virtual_run))
+
+
 @pytest.fixture
-def open_broker(autojump_clock: trio.testing.MockClock) -> OpenBroker:
+def open_broker() -> OpenBroker:
     """Starts a broker; network and disk may be handed in to start it again on the same files."""
 
     @asynccontextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
@@ -86,9 +85,7 @@ def masked(frame: bytes, peer: str) -> tuple[bytes, list[tuple[Any, ...]]]:
     return header, records
 
 
-async def test_answers_of_a_real_broker(
-    open_broker: Any, vectors: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_answers_of_a_real_broker(open_broker: Any, vectors: Path) -> None:
     recorded = cases(vectors)
     async with open_broker(slaveReadEnable="false", **NAMES) as broker:
         peer = await broker.peer(21810)
@@ -118,9 +115,7 @@ async def test_answers_of_a_real_broker(
                 assert masked(answer, "p") == masked(expected, "p"), name
 
 
-async def test_events_and_send_back_as_a_real_broker_stores_them(
-    open_broker: Any, vectors: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_events_and_send_back_as_a_real_broker_stores_them(open_broker: Any, vectors: Path) -> None:
     """What the same requests leave in the log: the offset-moved event and the message given back."""
     recorded = cases(vectors)
     stored = {

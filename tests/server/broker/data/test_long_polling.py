@@ -58,7 +58,7 @@ async def test_an_arrival_wakes_the_pulls_of_its_queue_that_it_concerns() -> Non
     assert log.woken[2:] == [beyond, other_tag]
 
 
-async def test_deadlines_are_kept_to_the_moment(autojump_clock: trio.testing.MockClock) -> None:
+async def test_deadlines_are_kept_to_the_moment() -> None:
     log, link = Log(), Party()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.pulls.run)
@@ -73,7 +73,7 @@ async def test_deadlines_are_kept_to_the_moment(autojump_clock: trio.testing.Moc
     assert log.times == pytest.approx([3.5, 9.0])
 
 
-async def test_with_compat_49_deadlines_are_seen_by_a_scan(autojump_clock: trio.testing.MockClock) -> None:
+async def test_with_compat_49_deadlines_are_seen_by_a_scan() -> None:
     ends = {("T", 0): 4}
     log, link = Log(scan_s=5.0, queue_end=lambda topic, queue: ends[topic, queue]), Party()
     async with trio.open_nursery() as nursery:

@@ -17,6 +17,10 @@ ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "
     "msg body length limit 4194304B, msg properties length limit 32KB."
 )
+NEW_TOPIC = (
+    "TopicConfig [topicName=New, readQueueNums=4, writeQueueNums=4, perm=RW-, topicFilterType=SINGLE_TAG, "
+    "topicSysFlag=0, order=false]"
+)
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -61,8 +65,7 @@ async def create_topic(peer: Any, topic: str, *, queues: int = 2, perm: int = 6,
         (
             {"topic": "New", "queue_id": 4},
             1,
-            "request queueId[4] is illegal, TopicConfig [topicName=New, readQueueNums=4, writeQueueNums=4, "
-            + "perm=RW-, topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false] Producer: {peer}",
+            f"request queueId[4] is illegal, {NEW_TOPIC} Producer: {{peer}}",
         ),
         ({"topic": "New", "body": bytes(4194305)}, 13, ILLEGAL),
         ({"topic": "New", "properties": "P\x01" + "v" * 33000}, 13, ILLEGAL),
