@@ -13,10 +13,9 @@ import struct
 import threading
 from collections.abc import Callable
 
-from triomq_protocol.errors import BodyError
 from triomq_protocol.record import BLANK_MAGIC, MESSAGE_MAGIC, crc32, iter_batch
+from triomq_server.config import StoreConfig
 
-from ..config import StoreConfig
 from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from .disk import Disk
 from .messages import AppendResult, AppendStatus, NewBatch, NewRecord
@@ -285,7 +284,9 @@ class CommitLog:
     def _next_segment(self) -> Segment:
         current = self._current
         assert current is not None
-        with self._preparing:  # a preparation under way is awaited: it is nearly done, and must not create the file twice
+        with (
+            self._preparing
+        ):  # a preparation under way is awaited: it is nearly done, and must not create the file twice
             segment, self._prepared = self._prepared, None
             if segment is None or segment.base != current.end:
                 segment = self.segments.build(current.end, RESERVE_BYTES)

@@ -16,7 +16,7 @@ from .disk import Disk
 _log = logging.getLogger(__name__)
 
 
-class ConfigFileDamaged(Exception):
+class ConfigFileDamaged(Exception):  # noqa: N818 - named after the state one is in
     """Neither the file nor its `.bak` can be parsed: repair or remove them, then start again."""
 
 

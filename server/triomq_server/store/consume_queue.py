@@ -25,7 +25,7 @@ _RESERVE_BYTES = 1 << 16
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 
 
-class QueueGap(Exception):
+class QueueGap(Exception):  # noqa: N818 - named after the state one is in
     """A record's queue offset lies beyond the queue's end: the entries in between are missing."""
 
     def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
@@ -171,7 +171,8 @@ class ConsumeQueue:
         if segment is None:
             return -1
         offset, size, _ = UNIT.unpack_from(segment.buffer, at - segment.base)
-        return offset + size
+        end: int = offset + size
+        return end
 
     # ---- life on disk
 
@@ -238,7 +239,9 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             segment = self.segments.find(middle * UNIT_BYTES)
-            offset, size = (-1, 0) if segment is None else UNIT.unpack_from(segment.buffer, middle * 20 - segment.base)[:2]
+            offset, size = (
+                (-1, 0) if segment is None else UNIT.unpack_from(segment.buffer, middle * 20 - segment.base)[:2]
+            )
             if offset < log_min_offset or size == BLANK_SIZE:
                 low = middle + 1
             else:

@@ -34,7 +34,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class StoreLocked(Exception):
+class StoreLocked(Exception):  # noqa: N818 - named after the state one is in
     """Another process (or another store in this process) has this store directory open. Stop that one first."""
 
 
@@ -155,6 +155,7 @@ class RealMappedFile:
         self.buffer = buffer
 
     def reserve(self, start: int, end: int) -> None:
+        """Allocate blocks for a range and map their pages."""
         # The descriptor is opened per chore: chores are rare, descriptors are scarce (mmap keeps one per file itself),
         # and closing cannot race with a sync in a worker thread.
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -177,6 +178,7 @@ class RealMappedFile:
         _libc.madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
 
     def zero(self, start: int, end: int) -> None:
+        """Punch a hole; the file keeps its length."""
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, end - start) == 0:
@@ -190,7 +192,8 @@ class RealMappedFile:
             if self.buffer[at : at + part] != blank[:part]:
                 self.buffer[at : at + part] = blank[:part]
 
-    def sync(self, start: int, end: int) -> None:
+    def sync(self, start: int, end: int) -> None:  # noqa: ARG002 - the system syncs files, not ranges
+        """`fdatasync`, and once for a new file that of its directory."""
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:  # expired meanwhile: nothing left to force
@@ -204,6 +207,7 @@ class RealMappedFile:
             self._unlisted = False
 
     def close(self) -> None:
+        """Unmap now, or when the last slice is dropped."""
         # BufferError: slices are out; the map goes when the last of them is dropped.
         with contextlib.suppress(BufferError):
             self.buffer.close()
@@ -225,9 +229,11 @@ class RealDisk:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     async def run(self, chore: Callable[[], T]) -> T:
+        """In a worker thread of our own limiter."""
         return await trio.to_thread.run_sync(chore, limiter=self._limiter)
 
     def create(self, path: str, size: int, reserve: int) -> MappedFile:
+        """A new file, or an existing one of that name set to this size."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -246,6 +252,7 @@ class RealDisk:
         return file
 
     def open(self, path: str) -> MappedFile:
+        """Map a file in its full length."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return RealMappedFile(path, mmap.mmap(fd, 0), new=False)
@@ -253,39 +260,49 @@ class RealDisk:
             os.close(fd)
 
     def size(self, path: str) -> int:
+        """Length in bytes."""
         return os.stat(path).st_size
 
     def modified_ms(self, path: str) -> int:
+        """The modification time."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def list(self, path: str) -> list[str]:
+        """Sorted names."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def is_directory(self, path: str) -> bool:
+        """Whether it is a directory."""
         return os.path.isdir(path)
 
     def exists(self, path: str) -> bool:
+        """Whether it is there."""
         return os.path.exists(path)
 
     def make_directory(self, path: str) -> None:
+        """Like `mkdir -p`."""
         os.makedirs(path, exist_ok=True)
 
     def remove(self, path: str) -> None:
+        """Like `rm -f`."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
+        """Like `rm -rf`."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def read(self, path: str) -> bytes:
+        """The whole file."""
         with open(path, "rb") as f:
             return f.read()
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """The whole file, with `fsync`."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as f:
             f.write(data)
@@ -294,16 +311,19 @@ class RealDisk:
                 os.fsync(f.fileno())
 
     def replace(self, source: str, target: str) -> None:
+        """Rename, and force the directory to the disk."""
         os.replace(source, target)
         _sync_directory(os.path.dirname(target))
 
     def usage(self, path: str) -> DiskUsage:
+        """`statvfs` of the path, or of the nearest parent there is."""
         while not os.path.exists(path):
             path = os.path.dirname(path)
         s = os.statvfs(path)
         return DiskUsage(s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize, s.f_bavail * s.f_frsize)
 
     def boot_id(self) -> str:
+        """The kernel's boot id; empty where there is none."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
                 return f.read().strip()
@@ -311,6 +331,7 @@ class RealDisk:
             return ""
 
     def lock(self, path: str) -> Callable[[], None]:
+        """An exclusive POSIX lock on the first byte, and an entry in this process's own list."""
         path = os.path.realpath(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with _locked_paths_guard:

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable
 
 from triomq_protocol.properties import get_property
-from triomq_protocol.tags import java_hash_with_prefix, tags_code
+from triomq_protocol.tags import tags_code
 
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog, enters_queue
 from .consume_queue import ConsumeQueues
 from .index import Index
+from .key_hashes import index_hashes
 from .messages import AppendResult, Arrival, NewBatch, NewRecord
 from .scan import Finding, LogRecord, read_record
 
@@ -69,7 +70,7 @@ class Dispatcher:
         self.index_full: Callable[[], None] = lambda: None
         self.pending: list[tuple[NewRecord, AppendResult, int]] = []
         self._news: list[Arrival] = []
-        self._keys: list[tuple[int, int, int]] = []
+        self._keys: list[tuple[str, str, int, int]] = []  # (topic, key, log offset, store time), in log order
         self._announced_offset = 0
         self._complained_offset = -1
 
@@ -106,29 +107,32 @@ class Dispatcher:
 
     def _note_keys(self, topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> None:
         if unique_key:
-            self._keys.append((_key_hash(topic, unique_key), offset, timestamp))
+            self._keys.append((topic, unique_key, offset, timestamp))
         if keys:
-            for key in keys.split(" "):
-                if key:
-                    self._keys.append((_key_hash(topic, key), offset, timestamp))
+            self._keys += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
 
     def _work_off_pending(self) -> None:
         pending, self.pending = self.pending, []
-        keys = self._keys
-        news = self._news
-        wanted = bool(self.arrival_listeners)
-        for r, result, code in pending:
-            timestamp = result.store_timestamp
-            topic = r.topic
-            if self._index is not None and r.sys_flag & _ROLLED_BACK != _ROLLED_BACK:
+        if not pending:
+            return
+        if self._index is not None:
+            note = self._keys.append
+            for r, result, _ in pending:
+                if r.sys_flag & _ROLLED_BACK == _ROLLED_BACK:
+                    continue
                 if r.uniq_key:
-                    keys.append((_key_hash(topic, r.uniq_key), result.physical_offset, timestamp))
-                if r.keys:
-                    self._note_keys(topic, None, r.keys, result.physical_offset, timestamp)
-            if wanted and enters_queue(r.sys_flag):
-                news.append(Arrival(topic, r.queue_id, result.queue_offset + 1, code, timestamp))
-        if pending:
-            self._checkpoint.logics_timestamp = pending[-1][1].store_timestamp
+                    note((r.topic, r.uniq_key, result.physical_offset, result.store_timestamp))
+                if keys := r.keys:
+                    for key in keys.split(" ") if " " in keys else (keys,):
+                        if key:
+                            note((r.topic, key, result.physical_offset, result.store_timestamp))
+        if self.arrival_listeners:
+            self._news += [
+                Arrival(r.topic, r.queue_id, result.queue_offset + 1, code, result.store_timestamp)
+                for r, result, code in pending
+                if enters_queue(r.sys_flag)
+            ]
+        self._checkpoint.logics_timestamp = pending[-1][1].store_timestamp
 
     # ---- records read back
 
@@ -160,7 +164,9 @@ class Dispatcher:
         if finding is Finding.NOTHING and self._commitlog.max_offset - self.dispatched_offset < 8:
             return
         self._complained_offset = self.dispatched_offset
-        _log.error("the log holds %s at offset %d: nothing behind it can be served", finding.value, self.dispatched_offset)
+        _log.error(
+            "the log holds %s at offset %d: nothing behind it can be served", finding.value, self.dispatched_offset
+        )
 
     def dispatch(self, record: LogRecord, *, fill: bool, announce: bool = False) -> None:
         """Give one record its queue entry and its index entries, unless it has them. QueueGap, OSError."""
@@ -188,7 +194,7 @@ class Dispatcher:
         index = self._index
         if index is None or record.sys_flag & _ROLLED_BACK == _ROLLED_BACK:
             return
-        last = self._keys[-1][1] if self._keys else index.end_offset
+        last = self._keys[-1][2] if self._keys else index.end_offset
         if record.offset < last:
             return
         before = len(self._keys)
@@ -208,7 +214,7 @@ class Dispatcher:
         if self._index is None:
             self._keys.clear()
         elif self._keys:
-            done = self._index.add(self._keys)
+            done = self._index.add(index_hashes(self._keys))
             del self._keys[:done]
             if self._keys:
                 self.index_full()
@@ -237,8 +243,3 @@ class Dispatcher:
         self.update_index()
         self._news.clear()
         self._announced_offset = self._commitlog.max_offset
-
-
-def _key_hash(topic: str, key: str) -> int:
-    code = abs(java_hash_with_prefix(topic + "#", key))
-    return 0 if code > 0x7FFFFFFF else code

@@ -13,7 +13,8 @@ from functools import partial
 
 import trio
 
-from ..config import FlushDiskType, StoreConfig
+from triomq_server.config import FlushDiskType, StoreConfig
+
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueues

@@ -55,6 +55,12 @@ class IndexFile:
         self.slots = slots
         self.capacity = capacity
         self.entries_at = _HEADER_BYTES + 4 * slots
+        self.begin_timestamp: int
+        self.end_timestamp: int
+        self.begin_offset: int
+        self.end_offset: int
+        self.used_slots: int
+        self.count: int
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.used_slots, self.count,
         ) = _HEADER.unpack_from(self.buffer, 0)  # fmt: skip
@@ -66,26 +72,41 @@ class IndexFile:
         """Whether there is no place for another entry."""
         return self.count >= self.capacity
 
-    def insert(self, key_hash: int, offset: int, timestamp: int) -> None:
-        """Add an entry without publishing it (see `publish`). OSError when the disk is full. Not when `full`."""
-        number = self.count
-        if number >= self._reserved:
-            self._reserve(number)
-        buffer = self.buffer
-        slot_at = _HEADER_BYTES + key_hash % self.slots * 4
-        (previous,) = _SLOT.unpack_from(buffer, slot_at)
-        if not 0 < previous < number:
-            previous = 0
-            self.used_slots += 1
-        if number == 1:
-            self.begin_offset = offset
-            self.begin_timestamp = timestamp
-        seconds = min(max(0, (timestamp - self.begin_timestamp) // 1000), _MAX_SECONDS) if self.begin_timestamp > 0 else 0
-        _ENTRY.pack_into(buffer, self.entries_at + number * _ENTRY_BYTES, key_hash, offset, seconds, previous)
-        _SLOT.pack_into(buffer, slot_at, number)
-        self.count = number + 1
-        self.end_offset = offset
-        self.end_timestamp = timestamp
+    def insert(self, entries: Sequence[tuple[int, int, int]], start: int) -> int:
+        """Add entries from number `start` of the sequence on, until the file or the disk is full; returns how many.
+
+        They do not count before `publish`.
+        """
+        buffer, slots, entries_at = self.buffer, self.slots, self.entries_at
+        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
+        first = number = self.count
+        stop = min(self.capacity, number + len(entries) - start)
+        if number == 1 and stop > 1:
+            _, self.begin_offset, self.begin_timestamp = entries[start]
+        begin = self.begin_timestamp
+        offset = timestamp = 0
+        try:
+            while number < stop:
+                if number >= self._reserved:
+                    self._reserve(number)
+                key_hash, offset, timestamp = entries[start + number - first]
+                slot_at = _HEADER_BYTES + key_hash % slots * 4
+                (previous,) = read_slot(buffer, slot_at)
+                if not 0 < previous < number:
+                    previous = 0
+                    self.used_slots += 1
+                seconds = (timestamp - begin) // 1000
+                if not 0 <= seconds <= _MAX_SECONDS or begin <= 0:
+                    seconds = _MAX_SECONDS if begin > 0 and seconds > 0 else 0
+                write_entry(buffer, entries_at + number * _ENTRY_BYTES, key_hash, offset, seconds, previous)
+                write_slot(buffer, slot_at, number)
+                number += 1
+        except OSError as e:
+            _log.error("index file %s cannot grow: %s", self.path, e)
+        if number > first:
+            self.count = number
+            _, self.end_offset, self.end_timestamp = entries[start + number - first - 1]
+        return number - first
 
     def publish(self) -> None:
         """Write the header, which makes the entries inserted so far part of the file."""
@@ -292,13 +313,15 @@ class Index:
         file = self.files[-1] if self.files else None
         done = 0
         try:
-            for key_hash, offset, timestamp in entries:
+            while done < len(entries):
                 if file is None or file.full:
                     file = self._next_file(file)
-                file.insert(key_hash, offset, timestamp)
-                done += 1
+                added = file.insert(entries, done)
+                if not added:
+                    break
+                done += added
         except OSError as e:
-            _log.error("the index cannot grow: %s", e)
+            _log.error("no new index file: %s", e)
         if file is not None:
             file.publish()
         return done
@@ -335,4 +358,3 @@ class Index:
             if file.begin_timestamp < begin or len(found) >= most:
                 break
         return found
-

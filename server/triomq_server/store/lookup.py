@@ -12,6 +12,7 @@ from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from .index import Index
 from .messages import QueryResult
 from .scan import store_time
+from .segments import Segment
 
 _HEAD = struct.Struct(">iiiiiqq")
 _QUERY_ROUNDS = 3
@@ -39,6 +40,18 @@ def _time_of(log: CommitLog, physical_offset: int, size: int) -> int:
     return -1 if record is None else store_time(record)
 
 
+def _file_by_time(
+    log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, modified_ms: Callable[[str], int] | None
+) -> Segment | None:
+    segments = [s for s in queue.segments.items if s.position]
+    for segment in segments[:-1]:
+        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, segment.position - UNIT_BYTES)
+        newest = modified_ms(segment.path) if modified_ms is not None else _time_of(log, physical_offset, size)
+        if newest >= timestamp_ms:
+            return segment
+    return segments[-1] if segments else None
+
+
 def offset_by_time(
     log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, modified_ms: Callable[[str], int] | None = None
 ) -> int:
@@ -48,16 +61,9 @@ def offset_by_time(
     files' modification times as in RocketMQ 4.9, which lag behind or run ahead of what was written when.
     """
     queue.settle()
-    segments = [s for s in queue.segments.items if s.position]
-    if not segments:
+    segment = _file_by_time(log, queue, timestamp_ms, modified_ms)
+    if segment is None:
         return 0
-    for segment in segments[:-1]:
-        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, segment.position - UNIT_BYTES)
-        newest = modified_ms(segment.path) if modified_ms is not None else _time_of(log, physical_offset, size)
-        if newest >= timestamp_ms:
-            break
-    else:
-        segment = segments[-1]
     first = segment.base // UNIT_BYTES
     low = max(queue.min_offset, first)
     high = first + segment.position // UNIT_BYTES - 1

@@ -217,7 +217,9 @@ class MemoryDisk:
     def list(self, path: str) -> list[str]:
         """Names in a directory."""
         start = path.rstrip("/") + "/"
-        found = {name[len(start) :].partition("/")[0] for name in (*self.files, *self.directories) if name.startswith(start)}
+        found = {
+            name[len(start) :].partition("/")[0] for name in (*self.files, *self.directories) if name.startswith(start)
+        }
         return sorted(found - {""})
 
     def is_directory(self, path: str) -> bool:

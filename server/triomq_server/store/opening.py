@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from ..config import StoreConfig
+from triomq_server.config import StoreConfig
+
 from .disk import Disk, RealDisk
 from .index import IndexFile
 from .message_store import MessageStore

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import attrs
 
-from ..config import StoreConfig
+from triomq_server.config import StoreConfig
+
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueues

@@ -6,14 +6,17 @@ next to each other) is answered from one unpacking of the entries; both ways giv
 
 from __future__ import annotations
 
+import mmap
 import struct
 
-from ..config import StoreConfig
+from triomq_server.config import StoreConfig
+
 from .commitlog import CommitLog
 from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from .messages import ReadResult, ReadStatus, TagMatcher
 
 _LEAST_SCANNED_BYTES = 16_000
+_OFFSET = struct.Struct(">q")
 _RUNS: dict[int, struct.Struct] = {}
 
 
@@ -29,7 +32,6 @@ def read_queue(
     correct: bool,
 ) -> ReadResult:
     """Read from `queue` at `offset`; `correct` says whether next offsets may be corrected (not on a plain slave)."""
-    log_end = log.max_offset
     low = queue.min_offset if queue is not None else 0
     high = queue.max_offset if queue is not None else 0
     if queue is None or high == 0:
@@ -45,35 +47,72 @@ def read_queue(
         units = queue.segments.size // UNIT_BYTES
         following = offset + units - offset % units
         return ReadResult(ReadStatus.OFFSET_FOUND_NULL, following if correct else offset, low, high, [])
-    buffer, at, available = place
-
     if matcher is None:
-        first, _, _ = UNIT.unpack_from(buffer, at)
-        if log_end - first > memory_bytes:
-            most, most_bytes = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
-        else:
-            most = config.max_transfer_count_on_message_in_memory
-            most_bytes = config.max_transfer_bytes_on_message_in_memory
-        count = min(max(1, min(max_messages, most)), available)
-        # The entry behind the answer is looked at too, as the reference does: it decides about the hint.
-        looked_at = min(count + 1, available)
-        run = _RUNS.get(looked_at) or _run(looked_at)
-        units = run.unpack_from(buffer, at)
-        sizes = units[1 : 3 * count : 3]
-        last = units[3 * count - 3]
-        total = last + units[3 * count - 2] - first
-        furthest = units[-3]
-        if (
-            total == sum(sizes)
-            and (total <= most_bytes or count == 1)
-            and (log_end - first > memory_bytes) == (log_end - furthest > memory_bytes)
-            and min(sizes) > 0
-        ):
-            view = log.select(first, total)
-            if view is not None:
-                behind = log_end - furthest > memory_bytes
-                return ReadResult(ReadStatus.FOUND, offset + count, low, high, [view], count, total, behind)
+        result = _read_run(config, log, place, offset, max_messages, memory_bytes, (low, high))
+        if result is not None:
+            return result
     return _read_step_by_step(config, log, queue, offset, max_messages, matcher, memory_bytes, (low, high))
+
+
+def _read_run(
+    config: StoreConfig,
+    log: CommitLog,
+    place: tuple[mmap.mmap, int, int],
+    offset: int,
+    max_messages: int,
+    memory_bytes: int,
+    bounds: tuple[int, int],
+) -> ReadResult | None:
+    """The usual case: the next entries, all of one kind, in one log file and within the limits. None: not usual."""
+    buffer, at, available = place
+    log_end = log.max_offset
+    (first,) = _OFFSET.unpack_from(buffer, at)
+    old = log_end - first > memory_bytes
+    if old:
+        most, most_bytes = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
+    else:
+        most, most_bytes = (
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_memory,
+        )
+    count = min(max(1, min(max_messages, most)), available)
+    # The entry behind the answer is looked at too, as the reference does: it decides about the hint.
+    looked_at = min(count + 1, available)
+    units = (_RUNS.get(looked_at) or _run(looked_at)).unpack_from(buffer, at)
+    offsets, sizes = units[0 : 3 * count : 3], units[1 : 3 * count : 3]
+    total = sum(sizes)
+    if (total > most_bytes and count > 1) or (log_end - units[-3] > memory_bytes) != old or min(sizes) <= 0:
+        return None
+    span = offsets[-1] + sizes[-1] - first
+    if span == total:  # entries stand in log order, so this means that nothing lies between their records
+        view = log.select(first, total)
+        slices = None if view is None else [view]
+    else:
+        slices = _slices(log, offsets, sizes)
+    if slices is None:
+        return None
+    return ReadResult(ReadStatus.FOUND, offset + count, *bounds, slices, count, total, old)
+
+
+def _slices(log: CommitLog, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> list[memoryview] | None:
+    """Views of these records, neighbours joined; None if they are not in order in one file."""
+    segment = log.segments.find(offsets[0])
+    if segment is None or offsets[0] < log.min_offset or offsets[-1] + sizes[-1] > min(log.max_offset, segment.end):
+        return None
+    view = memoryview(segment.buffer)
+    base = segment.base
+    slices = []
+    start = end = offsets[0] - base
+    for offset, size in zip(offsets, sizes, strict=True):
+        at = offset - base
+        if at != end:
+            if at < end:
+                return None
+            slices.append(view[start:end])
+            start = at
+        end = at + size
+    slices.append(view[start:end])
+    return slices
 
 
 def _run(count: int) -> struct.Struct:
@@ -83,7 +122,7 @@ def _run(count: int) -> struct.Struct:
     return run
 
 
-def _read_step_by_step(
+def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification has it
     config: StoreConfig,
     log: CommitLog,
     queue: ConsumeQueue,

@@ -12,7 +12,8 @@ from collections.abc import Generator
 
 import attrs
 
-from ..config import StoreConfig
+from triomq_server.config import StoreConfig
+
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
@@ -104,10 +105,8 @@ class Recovery:
                 yield
         removed = self._cut_index(end)
 
-        if self._clean:
-            begin = max(self._queues.max_physical_offset(), self._commitlog.min_offset)
-        else:
-            begin = checked_from
+        built = max(self._queues.max_physical_offset(), self._commitlog.min_offset)
+        begin = built if self._clean else checked_from
         yield from self._index_again(begin)
         yield from self._dispatch(begin, end)
         self._dispatcher.dispatched_offset = end
@@ -223,14 +222,14 @@ class Recovery:
                     else:
                         self._dispatcher.update_index()
                         yield
-                self._dispatcher.update_index()
-                return
+                break
             except QueueGap as gap:
                 # Entries were lost further back than the checkpoint knew: once per queue, start where it ends.
                 filled.add(gap.queue)
                 lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
                 _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
                 begin = min(begin, lost_from)
+        self._dispatcher.update_index()
 
     def _records_between(self, begin: int, end: int) -> Generator[LogRecord | None, None, None]:
         """The records of a range of the log; now and then None. A range that begins inside a record is widened."""
@@ -244,7 +243,9 @@ class Recovery:
         if at and self._is_no_record(segment, at):
             at = 0
         while segment is not None and segment.base + at < end:
-            found = read_record(segment.buffer, at, min(segment.size, end - segment.base), segment.base + at, check_crc=False)
+            found = read_record(
+                segment.buffer, at, min(segment.size, end - segment.base), segment.base + at, check_crc=False
+            )
             if isinstance(found, LogRecord):
                 yield found
                 at += found.size
@@ -264,7 +265,14 @@ class Recovery:
         return not isinstance(found, LogRecord) and found is not Finding.BLANK
 
     def _conclude(
-        self, begin: int, end: int, finding: Finding, dropped: int, deleted: tuple[str, ...], dispatched: int, removed: int
+        self,
+        begin: int,
+        end: int,
+        finding: Finding,
+        dropped: int,
+        deleted: tuple[str, ...],
+        dispatched: int,
+        removed: int,
     ) -> None:
         stopped_by = "nothing" if finding is Finding.NOTHING else finding.value
         self.report = RecoveryReport(
@@ -276,7 +284,9 @@ class Recovery:
                 end, finding.value, dropped, len(deleted),
             )  # fmt: skip
         elif not self._clean:
-            _log.warning("the store had not been closed in order; %d records checked, the log ends at %d", self._records, end)
+            _log.warning(
+                "the store had not been closed in order; %d records checked, the log ends at %d", self._records, end
+            )
 
 
 def looks_torn(buffer: object, end: int, size: int, properties: bytes) -> bool:

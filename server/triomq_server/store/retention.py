@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import trio
 
-from ..config import StoreConfig
+from triomq_server.config import StoreConfig
+
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueues
 from .disk import Disk, DiskUsage
@@ -73,6 +74,10 @@ def count_expired(modified_ms: Iterable[int], *, now_ms: int, reserved_hours: in
     return count
 
 
+def _nobody(_refuse: bool) -> None:
+    """Nobody minds the disk's fill level."""
+
+
 class Cleaner:
     """Deletes what has expired.
 
@@ -96,7 +101,7 @@ class Cleaner:
         self._queues = queues
         self._index = index
         self._clock = clock
-        self.space_judged: Callable[[bool], None] = lambda refuse: None
+        self.space_judged: Callable[[bool], None] = _nobody
         self.last_ratio = (0.0, 0.0)
         self._manual_passes = 0
         self._cleaned_up_to = log.min_offset

@@ -47,7 +47,9 @@ class LogRecord(msgspec.Struct, gc=False):
     properties: bytes
 
 
-def read_record(buffer: mmap.mmap, at: int, end: int, offset: int, *, check_crc: bool) -> LogRecord | Finding:
+def read_record(  # noqa: C901 - one test after the other, in the format's order
+    buffer: mmap.mmap, at: int, end: int, offset: int, *, check_crc: bool
+) -> LogRecord | Finding:
     """The record at `buffer[at]`, which is the log's `offset`; `end` bounds what may be read. Never raises."""
     if end - at < 8:
         return Finding.INCOMPLETE if end > at else Finding.NOTHING

@@ -15,7 +15,7 @@ from .disk import PAGE_BYTES, Disk, MappedFile
 _NAME_DIGITS = 20
 
 
-class StoreDamaged(Exception):
+class StoreDamaged(Exception):  # noqa: N818 - named after the state one is in
     """The directory cannot be opened as it is: a file has a wrong length or name. Nothing has been changed."""
 
 

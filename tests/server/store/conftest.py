@@ -81,7 +81,9 @@ def make_config() -> Callable[..., StoreConfig]:
     return small_config
 
 
-def plain_record(n: int, *, topic: str = "T", queue_id: int = 0, size: int = 200, keys: str | None = None, **more: Any) -> NewRecord:
+def plain_record(
+    n: int, *, topic: str = "T", queue_id: int = 0, size: int = 200, keys: str | None = None, **more: Any
+) -> NewRecord:
     """Record number n: its body says so."""
     body = struct.pack(">q", n) + bytes((n + j) % 251 for j in range(max(0, size - 8)))
     pairs = [("UNIQ_KEY", f"{n:032X}")]

@@ -105,7 +105,9 @@ async def test_small_store_finds_offsets_by_true_time(golden: Any, tmp_path: Pat
                 assert found == case["offset"], case
 
 
-async def test_small_store_checkpoint_and_files_stay_as_they_were(golden: Any, tmp_path: Path, make_config: MakeConfig) -> None:
+async def test_small_store_checkpoint_and_files_stay_as_they_were(
+    golden: Any, tmp_path: Path, make_config: MakeConfig
+) -> None:
     root = golden.unpack("store-small", tmp_path)
 
     def content() -> dict[str, bytes]:
@@ -130,9 +132,7 @@ async def test_golden_index_headers(golden: Any, tmp_path: Path, make_config: Ma
         file.unlink()
     (root / "checkpoint").unlink()
     async with open_store(make_config(root)) as store:
-        headers = [
-            struct.unpack_from(">4q2i", file.read_bytes()) for file in sorted((root / "index").iterdir())
-        ]
+        headers = [struct.unpack_from(">4q2i", file.read_bytes()) for file in sorted((root / "index").iterdir())]
         keys = ("beginTimestamp", "endTimestamp", "beginPhyOffset", "endPhyOffset", "hashSlotCount", "indexCount")
         assert headers == [tuple(f[k] for k in keys) for f in golden.doc["indexFiles"]]
         for case in golden.doc["indexQueries"]:
@@ -193,7 +193,11 @@ async def test_recoveries(
                 # Java may index the record at an index file's end twice after a crash, and lets entries of records that
                 # were cut off use up places; the records found are the same.
                 assert set(found) == set(offsets), key
-                assert all(found.count(o) == RecordView(store.record_at(o)).keys.split(" ").count(key) or len(found) == 32 for o in set(found) if len(key) < 32)
+                assert all(
+                    found.count(o) == RecordView(store.record_at(o)).keys.split(" ").count(key) or len(found) == 32
+                    for o in set(found)
+                    if len(key) < 32
+                )
         segment = root / "commitlog" / f"{end // 65536 * 65536:020d}"
         if segment.exists():
             assert not any(segment.read_bytes()[end % 65536 :])
@@ -212,12 +216,18 @@ async def test_acknowledged_messages_survive_the_crash(golden: Any, tmp_path: Pa
         for sent in doc["acknowledged"]:
             offset = int(sent["offsetMsgId"][16:], 16)
             record = RecordView(store.record_at(offset))
-            assert (record.topic, record.queue_id, record.queue_offset) == (sent["topic"], sent["queueId"], sent["queueOffset"])
+            assert (record.topic, record.queue_id, record.queue_offset) == (
+                sent["topic"],
+                sent["queueId"],
+                sent["queueOffset"],
+            )
             result = store.read(sent["topic"], sent["queueId"], sent["queueOffset"], 1, None, FOREVER)
             assert result.slices == [record.data]
 
 
-async def test_report_says_where_and_why(golden: Any, tmp_path: Path, make_config: MakeConfig, damage: Any, caplog: Any) -> None:
+async def test_report_says_where_and_why(
+    golden: Any, tmp_path: Path, make_config: MakeConfig, damage: Any, caplog: Any
+) -> None:
     case = next(r for r in golden.document("store-crashed")["recoveries"] if r["name"] == "flipped_early")
     root = golden.unpack("store-crashed", tmp_path)
     damage(root, case["damage"])
