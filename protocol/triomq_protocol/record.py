@@ -122,6 +122,8 @@ def encode_record(
                 queue_offset, physical_offset, sys_flag & ~0x30, born_timestamp, born_host, store_timestamp,
                 store_host, reconsume_times, prepared_transaction_offset, body_bytes,
             )  # fmt: skip
+        elif len(born_host) not in _MIDDLE:
+            raise LocalProtocolError(f"born host of {len(born_host)} bytes")
         else:
             sys_flag = sys_flag & ~0x30 | (_BORN_V6 if len(born_host) == 20 else 0)
             sys_flag |= _STORE_V6 if len(store_host) == 20 else 0

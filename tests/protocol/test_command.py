@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triomq_protocol import requests
@@ -38,6 +38,7 @@ def test_there_are_headers_for_every_conversation() -> None:
 
 
 @pytest.mark.parametrize("cls", HEADERS, ids=lambda cls: cls.__name__)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_headers_come_back(cls: type[Header], data: st.DataObject) -> None:
     values = {}
