@@ -48,6 +48,8 @@ class Tally:
     Attributes:
         left: requests that may still be begun.
         deadline: on `time.perf_counter_ns`.
+        seconds: how long it took, first request to last answer.
+        cpu_s: CPU seconds of this process meanwhile, all threads.
         nanoseconds: how long each answered request took.
     """
 
@@ -57,6 +59,8 @@ class Tally:
     body_bytes: int = 0
     failures: int = 0
     first_failure: str | None = None
+    seconds: float = 0.0
+    cpu_s: float = 0.0
     nanoseconds: list[int] = attrs.field(factory=list)
 
     def more(self) -> bool:
@@ -176,9 +180,9 @@ async def _send(command: Command, clients: Clients) -> dict[str, object]:
                 else:
                     nursery.start_soon(_send_sync, producer, message, tally)
 
-    seconds = await _timed(run)
+    await _timed(run, tally)
     tally.body_bytes = tally.messages * command.body_bytes
-    return _result(tally, seconds)
+    return _result(tally)
 
 
 async def _drain(command: Command, clients: Clients) -> dict[str, object]:
@@ -190,7 +194,8 @@ async def _drain(command: Command, clients: Clients) -> dict[str, object]:
         for queue in queues:
             nursery.start_soon(_drain_queue, consumer, queue, tally)
 
-    return _result(tally, await _timed(run))
+    await _timed(run, tally)
+    return _result(tally)
 
 
 async def _drain_queue(consumer: triomq.PullConsumer, queue: triomq.MessageQueue, tally: Tally) -> None:
@@ -212,26 +217,28 @@ async def _drain_queue(consumer: triomq.PullConsumer, queue: triomq.MessageQueue
         tally.left -= len(pulled.messages)
 
 
-async def _timed(run: Callable[[trio.Nursery], Awaitable[None]]) -> float:
+async def _timed(run: Callable[[trio.Nursery], Awaitable[None]], tally: Tally) -> None:
     gc.collect()
-    begin = time.perf_counter()
+    cpu_before, before = time.process_time(), time.perf_counter()
     async with trio.open_nursery() as nursery:
         await run(nursery)
-    return time.perf_counter() - begin
+    # Before anything is summed up: only the load itself counts.
+    tally.seconds, tally.cpu_s = time.perf_counter() - before, time.process_time() - cpu_before
 
 
 def _tally(command: Command) -> Tally:
     return Tally(left=command.count, deadline=time.perf_counter_ns() + int(command.max_seconds * 1e9))
 
 
-def _result(tally: Tally, seconds: float) -> dict[str, object]:
+def _result(tally: Tally) -> dict[str, object]:
     latency = summarise(tally.nanoseconds)
     return {
         "messages": tally.messages,
         "bytes": tally.body_bytes,
         "failures": tally.failures,
         "firstFailure": tally.first_failure,
-        "seconds": seconds,
+        "seconds": tally.seconds,
+        "cpuSeconds": tally.cpu_s,
         "p50Us": latency.p50_us,
         "p99Us": latency.p99_us,
     }

@@ -1,10 +1,16 @@
 import com.alibaba.fastjson.JSONObject;
+import com.sun.management.OperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
 import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /** Counts answers and keeps how long each took; any thread may record. */
 final class Latencies {
+    private static final OperatingSystemMXBean SYSTEM =
+        (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+
     private final long[] nanos;
+    private final long cpuBefore = SYSTEM.getProcessCpuTime();
     private final AtomicInteger recorded = new AtomicInteger();
     private final AtomicInteger failures = new AtomicInteger();
     private volatile String firstFailure;
@@ -26,8 +32,10 @@ final class Latencies {
         }
     }
 
-    /** The answer to the command: `perAnswer` messages were carried by each recorded answer. */
+    /** The answer to the command. */
     JSONObject result(long elapsedNanos, long messages, long bytes) {
+        // Before anything is summed up: only the load itself counts.
+        double cpuSeconds = (SYSTEM.getProcessCpuTime() - cpuBefore) / 1e9;
         int count = Math.min(recorded.get(), nanos.length);
         long[] sorted = Arrays.copyOf(nanos, count);
         Arrays.sort(sorted);
@@ -37,6 +45,7 @@ final class Latencies {
         result.put("failures", failures.get());
         result.put("firstFailure", firstFailure);
         result.put("seconds", elapsedNanos / 1e9);
+        result.put("cpuSeconds", cpuSeconds);
         result.put("p50Us", at(sorted, 0.50));
         result.put("p99Us", at(sorted, 0.99));
         return result;
