@@ -89,6 +89,7 @@ class InFlight:
         self, sender: Sender, spawn: Spawn, hooks: Sequence[SendHook], *, max_count: int, max_bytes: int
     ) -> None:
         self.closing = False
+        self.aborted = False
         self._sender = sender
         self._spawn = spawn
         self._hooks = hooks
@@ -174,7 +175,7 @@ class InFlight:
 
     def abort(self) -> None:
         """Fail everything now, each callback once."""
-        self.closing = True
+        self.closing = self.aborted = True
         for send in list(self._sends):
             self._finish(send, self._closed_error())
         self._room.unpark_all()

@@ -100,9 +100,18 @@ class Message(msgspec.Struct, frozen=True):
     def check(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         """Raise :class:`MessageIllegal` or :class:`InvalidCall` when a broker would have to refuse this message."""
         check_topic(self.topic)
+        self.check_parts(max_body_bytes)
+
+    def check_parts(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        """:meth:`check` without the topic's name, for topics whose name was checked before."""
         check_body(self.body, max_body_bytes)
-        if self.properties or self.keys or self.tags:
-            check_properties(self)
+        if self.properties:
+            check_properties(self.properties)
+        tags, keys = self.tags, self.keys
+        if tags and not _is_clean(tags):
+            raise InvalidCall("tags need text that is not blank and free of U+0001 and U+0002")
+        if keys and not (_is_clean(keys) if isinstance(keys, str) else all(map(_is_clean, keys))):
+            raise InvalidCall("keys need text that is not blank and free of U+0001 and U+0002")
         if not -(2**31) <= self.flag < 2**31:
             raise InvalidCall(f"flag {self.flag} is no int32")
 
@@ -161,17 +170,13 @@ def check_group(group: str) -> None:
         raise InvalidCall(f"the group {group} is reserved, choose another")
 
 
-def check_properties(message: Message) -> None:
-    """Raise unless tags, keys and user properties survive the property string's separators."""
-    for name, value in (message.properties or {}).items():
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise unless user properties survive the property string's separators."""
+    for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise InvalidCall(f"the property name {name} is reserved")
         if not _is_clean(name) or not _is_clean(value):
             raise InvalidCall(f"the property {name!r} needs text that is not blank and free of U+0001 and U+0002")
-    for kind, text in (("tags", message.tags), ("keys", message.keys)):
-        texts = [text] if text is None or isinstance(text, str) else text
-        if any(part and not _is_clean(part) for part in texts):
-            raise InvalidCall(f"{kind} need text that is not blank and free of U+0001 and U+0002")
 
 
 def _is_clean(text: object) -> bool:

@@ -216,7 +216,8 @@ class Producer:
             return
         self._in_flight.closing = True
         try:
-            await self.flush()
+            if not self._in_flight.aborted:
+                await self.flush()
         finally:
             self.abort()
             with trio.CancelScope(shield=True):

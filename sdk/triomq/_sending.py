@@ -202,7 +202,10 @@ class Sender:
             InvalidCall: something else about the message is.
         """
         settings = self.settings
-        message.check(settings.max_body_bytes)
+        if message.topic in self.topics:
+            message.check_parts(settings.max_body_bytes)
+        else:
+            message.check(settings.max_body_bytes)
         born_ms = self._clock()
         unique_key = self._unique_keys.next(born_ms)
         out = Outgoing(

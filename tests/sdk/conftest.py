@@ -13,7 +13,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.properties import decode_properties
-from triomq_protocol.record import encode_record, iter_batch, pack_host
+from triomq_protocol.record import RecordView, encode_record, iter_batch, pack_host
 from triomq_protocol.requests import (
     BrokerData,
     ClusterInfo,
@@ -33,7 +33,9 @@ from triomq_protocol.requests.offset import (
 )
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
 from triomq_protocol.requests.send import SendMessageRequestV2, SendMessageResponse
-from triomq_protocol.tags import parse_subscription
+from triomq_protocol.tags import parse_subscription, tags_code
+
+import triomq
 
 Scripted = Command | Callable[[Command], "Command | None | Awaitable[Command | None]"] | None
 
@@ -77,20 +79,30 @@ class FakeNode:
                 async for data in stream:
                     for command in decoder.feed(bytes(data)):
                         self.seen.append(command)
-                        nursery.start_soon(self.react, stream, writing, command)
+                        answer = self.answer_to(command)
+                        if isinstance(answer, Awaitable):
+                            nursery.start_soon(self.reply_later, stream, writing, command, answer)
+                        else:
+                            await self.reply(stream, writing, command, answer)
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def react(self, stream: trio.StapledStream, writing: trio.Lock, command: Command) -> None:
+    def answer_to(self, command: Command) -> Command | Awaitable[Command | None] | None:
         scripts = self.scripts[command.code]
         answer = scripts.popleft() if scripts else self.serve(command)
-        if callable(answer):
-            answer = answer(command)
-        if isinstance(answer, Awaitable):
-            answer = await answer
+        return answer(command) if callable(answer) else answer
+
+    async def reply_later(
+        self, stream: trio.StapledStream, writing: trio.Lock, command: Command, answer: Awaitable[Command | None]
+    ) -> None:
+        await self.reply(stream, writing, command, await answer)
+
+    async def reply(
+        self, stream: trio.StapledStream, writing: trio.Lock, command: Command, answer: Command | None
+    ) -> None:
         if answer is not None and not command.is_oneway:
             answer.opaque = command.opaque
             answer.version = self.version
@@ -161,8 +173,6 @@ class FakeBroker(FakeNode):
 
     @property
     def stored(self) -> dict[tuple[str, int], list[bytes]]:
-        from triomq_protocol.record import RecordView
-
         return {key: [RecordView(record).body for record in records] for key, records in self.queues.items()}
 
     def serve(self, command: Command) -> Command | None:
@@ -216,8 +226,6 @@ class FakeBroker(FakeNode):
         )
 
     def pull(self, command: Command) -> Command:
-        from triomq_protocol.record import RecordView
-
         header = command.header(PullMessageRequest)
         queue = self.queues[header.topic, header.queue_id]
         wanted = parse_subscription(header.subscription)
@@ -234,8 +242,6 @@ class FakeBroker(FakeNode):
             return command.answer(19, "OFFSET_OVERFLOW_ONE", answer)
         window = queue[header.queue_offset : header.queue_offset + header.max_msg_nums]
         answer.next_begin_offset = header.queue_offset + len(window)
-        from triomq_protocol.tags import tags_code
-
         found = [r for r in window if not wanted.codes or wanted.matches_code(tags_code(RecordView(r).tags))]
         if not found:
             return command.answer(20, "NO_MATCHED_MESSAGE", answer)
@@ -265,8 +271,8 @@ class FakeBroker(FakeNode):
 class Network:
     """Addresses and who listens there."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self.nursery = nursery
+    def __init__(self, spawn: Callable[..., object]) -> None:
+        self.spawn = spawn
         self.nodes: dict[str, FakeNode] = {}
         self.dials: list[str] = []
         self.hanging: set[str] = set()
@@ -280,15 +286,15 @@ class Network:
         if node is None or not node.up:
             raise ConnectionRefusedError(f"nobody listens at {address}")
         ours, theirs = memory_stream_pair()
-        self.nursery.start_soon(node.talk, theirs)
+        self.spawn(node.talk, theirs)
         return ours
 
 
 class FakeCluster:
     """One name server, one master, one topic `T` with two queues; tests add what they need."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self.network = Network(nursery)
+    def __init__(self, spawn: Callable[..., object]) -> None:
+        self.network = Network(spawn)
         self.name_server = FakeNameServer(self.network)
         self.broker = FakeBroker(self.network)
         self.name_server.add_route("T", self.broker)
@@ -303,17 +309,17 @@ class FakeCluster:
         self.name_server.add_route(topic, self.broker, slave)
         return slave
 
-    def client(self, **options: object):
-        from triomq import open_client
-
-        settings = {
+    def options(self, **options: object) -> dict[str, object]:
+        return {
             "dial": self.network.dial,
             "client_ip": "10.0.0.1",
             "chance": random.Random(1),
             "clock": lambda: 1_700_000_000_000,
             **options,
         }
-        return open_client(self.name_server.address, **settings)
+
+    def client(self, **options: object):
+        return triomq.open_client(self.name_server.address, **self.options(**options))
 
 
 class Heard:
@@ -334,9 +340,9 @@ class Heard:
 
 
 @pytest.fixture
-async def cluster(autojump_clock: trio.testing.MockClock) -> AsyncIterator[FakeCluster]:
+async def cluster() -> AsyncIterator[FakeCluster]:
     async with trio.open_nursery() as nursery:
-        yield FakeCluster(nursery)
+        yield FakeCluster(nursery.start_soon)
         nursery.cancel_scope.cancel()
 
 
@@ -349,3 +355,38 @@ def heard() -> Callable[[], Heard]:
 def properties_of() -> Callable[[Command], dict[str, str]]:
     """Request -> the property table in it."""
     return lambda command: decode_properties(command.header(SendMessageRequestV2).properties or "")
+
+
+class CancelAtStep(trio.abc.Instrument):
+    """Cancels a scope before the n-th step of the task that entered it."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+        self.scope = trio.CancelScope()
+        self.task = trio.lowlevel.current_task()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self.task:
+            self.left -= 1
+            if self.left == 0:
+                self.scope.cancel()
+
+    def __enter__(self) -> CancelAtStep:
+        trio.lowlevel.add_instrument(self)
+        self.scope.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> bool | None:
+        trio.lowlevel.remove_instrument(self)
+        return self.scope.__exit__(*exc)
+
+
+@pytest.fixture
+def cancel_at_step() -> type[CancelAtStep]:
+    return CancelAtStep
+
+
+@pytest.fixture
+def system_cluster() -> FakeCluster:
+    """A cluster that lives in whatever loop dials it: for the synchronous face."""
+    return FakeCluster(trio.lowlevel.spawn_system_task)

@@ -23,7 +23,7 @@ def pulls(node):
     return [command.header(PullMessageRequest) for command in node.requests(RequestCode.PULL_MESSAGE)]
 
 
-async def test_own_position_moves_on(cluster):
+async def test_own_position_moves_on(autojump_clock, cluster):
     async with cluster.client() as client:
         queue = await fill(client, 5)
         consumer = client.pull_consumer("G")

@@ -1,0 +1,294 @@
+"""What is tried again, where, and for how long (client.md §6.9)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.send import SendMessageRequestV2
+
+import triomq
+from triomq import errors
+from triomq._retry import LatencyFaults, choose_plain, not_available_for_s
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def refuse(code):
+    return lambda command: command.answer(code, f"remark of {code}")
+
+
+def headers(node):
+    return [command.header(SendMessageRequestV2) for command in node.requests(SEND)]
+
+
+@pytest.fixture
+def brokers(cluster):
+    """Two masters of topic T; both warm."""
+    return cluster.broker, cluster.add_master("broker-b")
+
+
+async def warm_up(client, group="G", **options):
+    producer = client.producer(group, **options)
+    for _ in range(4):
+        await producer.send(triomq.Message("T", b"warm"))
+    return producer
+
+
+def first_of(brokers, result_broker):
+    """(the broker that did not take the message, the one that did)"""
+    one, two = brokers
+    return (two, one) if one.name == result_broker else (one, two)
+
+
+@pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])
+async def test_codes_that_are_tried_elsewhere(autojump_clock, cluster, brokers, properties_of, code):
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        for broker in brokers:
+            broker.seen.clear()
+            broker.script(SEND, refuse(code))
+        result = await producer.send(triomq.Message("T", b"x"))
+    refused, took = first_of(brokers, result.queue.broker_name)
+    requests = refused.requests(SEND) + took.requests(SEND)
+    assert len(requests) == 3  # each refuses once
+    assert {properties_of(request)["UNIQ_KEY"] for request in requests} == {result.message_id}
+    assert {header.bname for header in headers(refused)} == {refused.name}
+    assert {header.bname for header in headers(took)} == {took.name}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (2, errors.BrokerBusy),
+        (3, errors.UnsupportedRequest),
+        (13, errors.MessageIllegal),
+        (215, errors.BrokerBusy),
+        (999, errors.BrokerRefused),
+    ],
+)
+async def test_codes_that_are_raised_at_once(autojump_clock, cluster, brokers, code, error):
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        for broker in brokers:
+            broker.seen.clear()
+            broker.script(SEND, refuse(code))
+        with pytest.raises(error) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+    assert sum(len(broker.requests(SEND)) for broker in brokers) == 1
+    assert (caught.value.code, caught.value.remark) == (code, f"remark of {code}")
+    assert len(caught.value.attempts) == 1
+    assert caught.value.address in {broker.address for broker in brokers}
+
+
+async def test_the_final_error_lists_every_attempt(autojump_clock, cluster, brokers):
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        for broker in brokers:
+            broker.script(SEND, refuse(14), refuse(14), refuse(14))
+        with pytest.raises(errors.BrokerUnavailable) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+    addresses = [attempt.address for attempt in caught.value.attempts]
+    assert len(addresses) == 3
+    assert addresses[0] != addresses[1] != addresses[2]
+    text = str(caught.value)
+    for part in (
+        "attempt 1",
+        "attempt 3",
+        brokers[0].address,
+        brokers[1].address,
+        "SERVICE_NOT_AVAILABLE (14)",
+        "remark of 14",
+    ):
+        assert part in text
+
+
+async def test_a_dead_broker_is_passed_over(autojump_clock, cluster, brokers):
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        await brokers[0].stop()
+        brokers[1].seen.clear()
+        for _ in range(10):
+            result = await producer.send(triomq.Message("T", b"x"))
+            assert result.queue.broker_name == "broker-b"
+    assert len(brokers[1].requests(SEND)) == 10
+    assert cluster.network.dials.count(brokers[0].address) <= 4  # not once per message
+
+
+async def test_a_lost_link_is_tried_elsewhere_at_once(autojump_clock, cluster, brokers):
+    async def cut_now(command):
+        await brokers[0].cut()
+
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        brokers[0].script(SEND, cut_now)
+        started = trio.current_time()
+        results = [await producer.send(triomq.Message("T", b"x")) for _ in range(4)]
+        assert trio.current_time() - started < 0.2
+    assert all(result.status is triomq.SendStatus.SEND_OK for result in results)
+    assert not brokers[0].scripts[SEND]
+
+
+async def test_a_silent_broker_leaves_time_for_the_other(autojump_clock, cluster, brokers):
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        for broker in brokers:
+            broker.seen.clear()
+        silent = []
+
+        def silence(broker):
+            def nothing(command):
+                silent.append(broker)
+
+            return nothing
+
+        for broker in brokers:
+            broker.script(SEND, silence(broker))
+        started = trio.current_time()
+        with pytest.raises(errors.RequestTimeout):
+            # Both swallow one: 1.5 s, then 1.125 s; the third try is answered.
+            await producer.send(triomq.Message("T", b"x"), queue=triomq.MessageQueue("T", "broker-a", 0))
+        assert trio.current_time() - started == pytest.approx(3.0)
+        assert silent == [brokers[0]]
+        started = trio.current_time()
+        brokers[0].script(SEND, silence(brokers[0]))
+        result = await producer.send(triomq.Message("T", b"x"))
+        assert result.status is triomq.SendStatus.SEND_OK
+        assert trio.current_time() - started == pytest.approx(1.5 + 1.125)
+
+
+async def test_a_single_silent_broker_gets_the_whole_deadline_once(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G", send_timeout_s=2.0)
+        await producer.send(triomq.Message("T", b"warm"))
+        cluster.broker.seen.clear()
+        cluster.broker.script(SEND, None, None, None)
+        started = trio.current_time()
+        with pytest.raises(errors.RequestTimeout) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        assert trio.current_time() - started == pytest.approx(2.0)
+    assert len(cluster.broker.requests(SEND)) == 1
+    assert len(caught.value.attempts) == 1
+
+
+async def test_a_pinned_send_gets_one_attempt(autojump_clock, cluster, brokers):
+    queue = triomq.MessageQueue("T", "broker-a", 0)
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        for broker in brokers:
+            broker.seen.clear()
+        brokers[0].script(SEND, refuse(14), refuse(14))
+        with pytest.raises(errors.BrokerUnavailable):
+            await producer.send(triomq.Message("T", b"x"), queue=queue)
+        with pytest.raises(errors.BrokerUnavailable):
+            await producer.send(triomq.Message("T", b"x"), selector=lambda queues, message, arg: queue)
+    assert len(brokers[0].requests(SEND)) == 2
+    assert not brokers[1].requests(SEND)
+
+
+async def test_the_deadline_covers_route_and_connection(autojump_clock, cluster):
+    cluster.network.hanging.add(cluster.broker.address)
+    async with cluster.client() as client:
+        started = trio.current_time()
+        with pytest.raises(errors.TransientError):
+            await client.producer("G", send_timeout_s=1.0).send(triomq.Message("T", b"x"))
+        assert trio.current_time() - started == pytest.approx(1.0)
+
+
+async def test_code_17_asks_for_the_route_again(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        cluster.name_server.seen.clear()
+        cluster.broker.script(SEND, refuse(17))
+        await producer.send(triomq.Message("T", b"x"))
+    assert len(cluster.name_server.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
+
+
+async def test_weak_statuses_are_tried_elsewhere_on_request(autojump_clock, cluster, brokers):
+    def weakly(broker):
+        def answer(command):
+            stored = broker.send(command)
+            stored.code = 12
+            return stored
+
+        return answer
+
+    async with cluster.client() as client:
+        producer = await warm_up(client, retry=triomq.Retries(retry_not_stored_ok=True))
+        for broker in brokers:
+            broker.script(SEND, weakly(broker))
+        assert (await producer.send(triomq.Message("T", b"x"))).status is triomq.SendStatus.SEND_OK
+        for broker in brokers:
+            broker.scripts[SEND].clear()
+            broker.script(SEND, *[weakly(broker)] * 3)
+        assert (await producer.send(triomq.Message("T", b"x"))).status is triomq.SendStatus.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_faults_keep_sends_away_from_a_slow_broker(autojump_clock, cluster, brokers):
+    async def slowly(command):
+        await trio.sleep(0.7)
+        return brokers[0].send(command)
+
+    async with cluster.client() as client:
+        producer = await warm_up(client, faults=LatencyFaults())
+        brokers[0].script(SEND, slowly)
+        for _ in range(4):
+            await producer.send(triomq.Message("T", b"x"))
+        brokers[0].seen.clear()
+        for _ in range(8):
+            await producer.send(triomq.Message("T", b"x"))
+        assert not brokers[0].requests(SEND)
+        await trio.sleep(31)
+        for _ in range(4):
+            await producer.send(triomq.Message("T", b"x"))
+        assert brokers[0].requests(SEND)
+
+
+# --- the pure decisions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "attempts_left", "elsewhere", "expected"),
+    [(3, 3, True, 1.5), (1.5, 2, True, 1.125), (0.375, 1, True, 0.375), (3, 3, False, 3), (4, 10, True, 0.4)],
+)
+def test_slices(left, attempts_left, elsewhere, expected):
+    assert triomq.Retries().attempt_timeout_s(left, attempts_left, elsewhere=elsewhere) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("latency", "pause"),
+    [(0.01, 0), (0.05, 0), (0.1, 0), (0.55, 30), (1, 60), (2, 120), (3, 180), (14.9, 180), (15, 600), (30, 600)],
+)
+def test_latency_table(latency, pause):
+    assert not_available_for_s(latency) == pause
+
+
+def queues(*names):
+    return [triomq.MessageQueue("T", name, number) for name in names for number in (0, 1)]
+
+
+def counter(start=-1):
+    numbers = iter(range(start + 1, 10_000))
+    return lambda: next(numbers)
+
+
+def test_plain_choice_passes_over_the_last_broker():
+    assert choose_plain(queues("a", "b"), None, counter()) == triomq.MessageQueue("T", "a", 0)
+    assert choose_plain(queues("a", "b"), "a", counter()) == triomq.MessageQueue("T", "b", 0)
+    assert choose_plain(queues("a"), "a", counter()) == triomq.MessageQueue("T", "a", 0)
+
+
+def test_fault_choice():
+    faults = LatencyFaults()
+    faults.update("a", 0.6, 0, isolate=False)
+    assert faults.choose(queues("a", "b"), "b", counter(), 1).broker_name == "b"  # the last broker does not count
+    faults.update("b", 0.01, 0, isolate=True)
+    # Nobody is available: the half with the smaller latency, one broker here.
+    assert faults.choose(queues("a", "b"), None, counter(), 1).broker_name == "b"
+    assert faults.is_available("a", 30)
+    assert not faults.is_available("b", 599)
+    assert faults.choose(queues("a", "b"), None, counter(), 31).broker_name == "a"
+    alone = LatencyFaults()
+    alone.update("gone", 0.6, 0, isolate=True)
+    alone.update("a", 0.6, 0, isolate=True)
+    assert alone.choose(queues("a"), None, counter(), 1).broker_name == "a"
