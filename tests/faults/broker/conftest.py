@@ -2,14 +2,13 @@
 
 import os
 import random
-from collections.abc import Iterator
 
 import pytest
 
 
 @pytest.fixture
-def seed() -> Iterator[int]:
+def seed() -> int:
     number = int(os.environ.get("TRIOMQ_SEED", random.randrange(1_000_000)))
     # Captured output is shown when the test fails.
     print(f"TRIOMQ_SEED={number}")
-    yield number
+    return number

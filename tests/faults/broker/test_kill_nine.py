@@ -49,7 +49,7 @@ async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
         assert process.stdout is not None
         with trio.fail_after(READY_LIMIT_S):
             line = await process.stdout.receive_some()
-        assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"
+        assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"  # noqa: ASYNC240
         assert json.loads(line)["event"] == "ready"
         yield process
     finally:
