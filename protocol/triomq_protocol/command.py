@@ -1,7 +1,7 @@
 """Command: one request or response, its header in JSON and in RocketMQ's binary form (remoting.md sections 2 and 3)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -127,7 +127,8 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         raw = self.raw_ext
         if not self.serialize and raw is not _NO_EXT:
             try:
-                return cast("H", json_decoder(cls)(raw))
+                decoded: H = json_decoder(cls)(raw)
+                return decoded
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass  # the slow path tells what is wrong, or reads what only Java would
         return header_from_fields(cls, self.fields)
