@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 import pytest
+
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord
 from triomq_server.store.memory_disk import MemoryDisk

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from triomq_protocol.record import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import ReadStatus, StoreDamaged, open_store
@@ -40,29 +41,32 @@ async def test_small_store_serves_every_record(golden: Any, tmp_path: Path, make
             assert store.record_at(expected["commitLogOffset"] + 1) is None
 
 
+class Asked:
+    """Matches everything, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+
+    def by_consume_queue(self, tags_code: int) -> bool:
+        self.codes.append(tags_code)
+        return True
+
+    def by_commitlog(self, record: memoryview) -> bool:
+        return True
+
+
 async def test_small_store_serves_every_queue(golden: Any, tmp_path: Path, make_config: MakeConfig) -> None:
-    config = make_config(golden.unpack("store-small", tmp_path), max_transfer_count_on_message_in_memory=1)
-    async with open_store(config) as store:
+    async with open_store(make_config(golden.unpack("store-small", tmp_path))) as store:
         for queue in golden.doc["consumeQueues"]:
             topic, queue_id = queue["topic"], queue["queueId"]
             assert store.queue_bounds(topic, queue_id) == (queue["minOffset"], queue["maxOffset"]), queue["name"]
-            asked: list[int] = []
-
-            class Asked:
-                def by_consume_queue(self, tags_code: int) -> bool:
-                    asked.append(tags_code)
-                    return True
-
-                def by_commitlog(self, record: memoryview) -> bool:
-                    return True
-
             for n, (offset, size, tags_code) in enumerate(queue["entries"]):
-                asked.clear()
-                for matcher in (None, Asked()):
+                asked = Asked()
+                for matcher in (None, asked):
                     result = store.read(topic, queue_id, queue["minOffset"] + n, 1, matcher, FOREVER)
                     assert result.status is ReadStatus.FOUND
                     assert result.slices == [store.record_at(offset, size)]
-                assert asked[0] == tags_code
+                assert asked.codes[0] == tags_code
                 assert store.record_offset_at(topic, queue_id, n) == offset
 
 
