@@ -11,6 +11,7 @@ from functools import partial
 from triomq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.errors import ProtocolError
+from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_id
 from triomq_protocol.properties import (
     KEYS,
@@ -120,7 +121,7 @@ def _store(
             header.topic,
             queue_id,
             command.body,
-            broker_properties(text, broker.config.broker_cluster_name).encode("utf-8", "replace"),
+            utf8(broker_properties(text, broker.config.broker_cluster_name)),
             header.flag,
             header.sys_flag,
             header.born_timestamp,

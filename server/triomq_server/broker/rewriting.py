@@ -19,7 +19,7 @@ from triomq_protocol.properties import (
     UNIQ_KEY,
     WAIT,
     decode_properties,
-    encode_properties,
+    encode_properties_bytes,
 )
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
 from triomq_server.config import BrokerConfig
@@ -29,24 +29,18 @@ from .refusals import RefusedError
 from .topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 
-def is_delayed_or_half(text: str) -> bool:
-    """Whether a property string may hold DELAY or TRAN_MSG; a false alarm only costs the longer way."""
-    return DELAY in text or TRAN_MSG in text
-
-
-def special_record(record: NewRecord, text: str, config: BrokerConfig, *, dead: bool) -> None:
+def special_record(record: NewRecord, properties: dict[str, str], config: BrokerConfig, *, dead: bool) -> None:
     """Complete the record of a message that is delayed, half of a transaction, or a dead letter.
 
     Args:
         record: topic and queue are the ones asked for; they are replaced where the message goes elsewhere first.
-        text: the property string as it was sent.
+        properties: as they were sent; changed in place.
         config: names and delay levels.
         dead: the record goes to a dead letter queue, at once whatever its delay.
 
     Raises:
         RefusedError: the broker takes no transactional messages, or the delay level is no number.
     """
-    properties = decode_properties(text)
     properties[CLUSTER] = config.broker_cluster_name
     if dead:
         properties[DELAY] = "0"
@@ -77,7 +71,7 @@ def store_properties(record: NewRecord, properties: dict[str, str], config: Brok
         properties[DELAY] = str(level)
         _to_internal_topic(record, properties, SCHEDULE_TOPIC, level - 1)
         record.delay_level = level
-    record.properties = encode_properties(properties).encode("utf-8", "replace")
+    record.properties = encode_properties_bytes(properties)
 
 
 def _goes_to_schedule(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> bool:
@@ -110,7 +104,7 @@ def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cl
         header.topic,
         0,
         body,
-        encode_properties(properties).encode("utf-8", "replace"),
+        encode_properties_bytes(properties),
         header.sys_flag,
         header.born_timestamp,
         reconsume_times=header.reconsume_times or 0,

@@ -9,12 +9,17 @@ from __future__ import annotations
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.flags import MULTI_TAGS, PERM_WRITE
+from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_id
 from triomq_protocol.properties import (
+    DELAY,
     KEYS,
     TAGS,
+    TRAN_MSG,
     UNIQ_KEY,
+    WAIT,
     broker_properties,
+    decode_properties,
     get_property,
 )
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
@@ -22,7 +27,7 @@ from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link
 
 from .refusals import RefusedError
-from .rewriting import is_delayed_or_half, new_batch, special_record
+from .rewriting import new_batch, special_record
 from .send_checks import SendChecks, SendRequest
 from .service import Broker
 from .settling import Settling, waits_for_store
@@ -106,20 +111,22 @@ class Sending:
             broker.store_host,
             header.reconsume_times or 0,
         )
-        if dead or is_delayed_or_half(text):
-            special_record(record, text, broker.config, dead=dead)
+        properties = decode_properties(text)
+        wait = properties.get(WAIT)
+        if dead or DELAY in properties or TRAN_MSG in properties:
+            special_record(record, properties, broker.config, dead=dead)
         else:
-            record.properties = broker_properties(text, self._cluster).encode("utf-8", "replace")
-            record.tags = get_property(text, TAGS)
-            record.keys = get_property(text, KEYS)
-            record.uniq_key = get_property(text, UNIQ_KEY)
+            record.properties = utf8(broker_properties(text, self._cluster))
+            record.tags = properties.get(TAGS)
+            record.keys = properties.get(KEYS)
+            record.uniq_key = properties.get(UNIQ_KEY)
         result = self._store.append(record)
         if result.status is not AppendStatus.PUT_OK:
             raise self._checks.not_stored(result.status)
         broker.stats.count_put(record.topic, 1, result.size_bytes)
         message_id = offset_message_id(broker.store_host, result.physical_offset)
         settling = self._settling
-        if settling.needed and waits_for_store(text):
+        if settling.needed and waits_for_store(wait):
             return settling.park(link, command, message_id, queue_id, result)
         return settling.answer(command, message_id, queue_id, result.queue_offset)
 
@@ -144,6 +151,6 @@ class Sending:
         broker.stats.count_put(batch.topic, len(offsets), result.size_bytes)
         message_ids = ",".join([offset_message_id(broker.store_host, offset) for offset in offsets])
         settling = self._settling
-        if settling.needed and waits_for_store(header.properties or ""):
+        if settling.needed and waits_for_store(get_property(header.properties or "", WAIT)):
             return settling.park(link, command, message_ids, queue_id, result)
         return settling.answer(command, message_ids, queue_id, result.queue_offset)

@@ -12,7 +12,6 @@ import trio
 
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.command import Command
-from triomq_protocol.properties import WAIT, get_property
 from triomq_protocol.requests.send import encode_send_answer
 from triomq_server.config import BrokerRole, FlushDiskType
 from triomq_server.store import AppendResult
@@ -21,9 +20,8 @@ from triomq_server.wire import Link
 from .service import Broker
 
 
-def waits_for_store(text: str) -> bool:
-    """Whether a message's sender wants to wait for disk and slave: yes unless WAIT is there and not `true`."""
-    wait = get_property(text, WAIT)
+def waits_for_store(wait: str | None) -> bool:
+    """Whether a message with this WAIT property waits for disk and slave: it does unless it says something else than `true`."""
     return wait is None or wait.lower() == "true"
 
 

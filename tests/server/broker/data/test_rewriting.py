@@ -12,7 +12,7 @@ from triomq_protocol.properties import decode_properties, encode_properties
 from triomq_protocol.record import RecordView
 from triomq_protocol.requests.send import SendMessageRequestV2
 from triomq_server.broker.refusals import RefusedError
-from triomq_server.broker.rewriting import delay_level, is_delayed_or_half, new_batch, special_record
+from triomq_server.broker.rewriting import delay_level, new_batch, special_record
 from triomq_server.config import BrokerConfig
 from triomq_server.store import NewRecord
 
@@ -23,7 +23,7 @@ CONFIG, _ = BrokerConfig.from_properties(
 
 def rewritten(text: str, *, topic: str = "T", queue_id: int = 3, sys_flag: int = 0, dead: bool = False) -> NewRecord:
     record = NewRecord(topic, queue_id, b"x", b"", sys_flag=sys_flag)
-    special_record(record, text, CONFIG, dead=dead)
+    special_record(record, decode_properties(text), CONFIG, dead=dead)
     return record
 
 
@@ -96,7 +96,7 @@ def test_prepared_flag_without_the_property_is_not_delayed() -> None:
 def test_rejected_transactions() -> None:
     config, _ = BrokerConfig.from_properties({"rejectTransactionMessage": "true", "brokerIP1": "127.0.0.1"})
     with pytest.raises(RefusedError) as refused:
-        special_record(NewRecord("T", 0, b"", b""), "TRAN_MSG\x01true", config, dead=False)
+        special_record(NewRecord("T", 0, b"", b""), {"TRAN_MSG": "true"}, config, dead=False)
     assert (refused.value.code, refused.value.remark) == (
         16,
         "the broker[127.0.0.1] sending transaction message is forbidden",
@@ -107,11 +107,6 @@ def test_dead_letters_are_not_delayed() -> None:
     record = rewritten("DELAY\x015\x02WAIT\x01true", topic="%DLQ%g", queue_id=0, dead=True)
     assert (record.topic, record.queue_id, record.delay_level) == ("%DLQ%g", 0, 0)
     assert properties_of(record) == {"DELAY": "0", "CLUSTER": "VecCluster"}
-
-
-@pytest.mark.parametrize(("text", "special"), [("TAGS\x01a", False), ("DELAY\x011", True), ("TRAN_MSG\x01true", True)])
-def test_the_short_way_is_for_plain_messages(text: str, special: bool) -> None:
-    assert is_delayed_or_half(text) == special
 
 
 def test_the_number_of_levels_comes_from_the_configuration() -> None:
