@@ -105,7 +105,8 @@ def _unescape(text: str) -> str:
             position += 4
         else:
             out.append(_ESCAPES.get(character, character))
-    return "".join(out)
+    # Java writes a character beyond the basic plane as two escapes.
+    return "".join(out).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _escape(text: str, *, in_key: bool) -> str:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import attrs
 
 from triomq_protocol.fastjson import java_map_order
-from triomq_protocol.flags import PERM_READ, PERM_WRITE, TOPIC_UNIT_SUB, TOPIC_UNIT
+from triomq_protocol.flags import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
 from triomq_protocol.requests import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
 
 EXPIRY_MS = 120_000

@@ -133,8 +133,8 @@ class Hub:
                     except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
                         answer = _failure(link, command, error)
                     if answer is None or command.flag & 2:
-                        continue
-                    if type(answer) is bytes:
+                        pass
+                    elif type(answer) is bytes:
                         unsent.append(answer)
                         link.unsent_bytes += len(answer)
                     else:

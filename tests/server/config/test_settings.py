@@ -1,0 +1,222 @@
+"""Settings: every key of a real 4.9.7 broker with its default, and what becomes of values that do not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq_server.config import (
+    BrokerConfig,
+    BrokerRole,
+    ConfigError,
+    FlushDiskType,
+    NamesrvConfig,
+    StoreConfig,
+    load_properties,
+    printed,
+)
+
+# As answered by a real 4.9.7 broker to GET_BROKER_CONFIG; what depends on the machine is left out, and so is
+# bitMapLengthConsumeQueueExt, which that broker had computed anew.
+REAL_BROKER = """
+accessMessageInMemoryMaxRatio=40; aclEnable=false; adminBrokerThreadPoolNums=16; autoCreateSubscriptionGroup=true;
+autoCreateTopicEnable=true; autoDeleteUnusedStats=false; brokerFastFailureEnable=true; brokerId=0; brokerPermission=6;
+brokerRole=ASYNC_MASTER; brokerTopicEnable=true; channelNotActiveInterval=60000; checkCRCOnRecover=true;
+cleanFileForciblyEnable=true; cleanResourceInterval=10000; clientAsyncSemaphoreValue=65535;
+clientChannelMaxIdleTimeSeconds=120; clientCloseSocketIfTimeout=true; clientManageThreadPoolNums=32;
+clientManagerThreadPoolQueueCapacity=1000000; clientOnewaySemaphoreValue=65535;
+clientPooledByteBufAllocatorEnable=false; clientSocketRcvBufSize=0; clientSocketSndBufSize=0; clientWorkerThreads=4;
+clusterTopicEnable=true; commercialBaseCount=1; commercialBigCount=1; commercialEnable=true; commercialTimerCount=1;
+commercialTransCount=1; commitCommitLogLeastPages=4; commitCommitLogThoroughInterval=200;
+commitIntervalCommitLog=200; compressedRegister=false; connectTimeoutMillis=3000;
+consumerFallbehindThreshold=17179869184; consumerManageThreadPoolNums=32;
+consumerManagerThreadPoolQueueCapacity=1000000; debugLockEnable=false; defaultQueryMaxNum=32;
+defaultTopicQueueNums=8; deleteCommitLogFilesInterval=100; deleteConsumeQueueFilesInterval=100; deleteWhen=04;
+destroyMapedFileIntervalForcibly=120000; disableConsumeIfConsumerReadSlowly=false; diskFallRecorded=true;
+diskMaxUsedSpaceRatio=75; duplicationEnable=false; enableCalcFilterBitMap=false; enableConsumeQueueExt=false;
+enableDLegerCommitLog=false; enableDetailStat=true; enableLmq=false; enableMultiDispatch=false;
+enablePropertyFilter=false; enableScheduleAsyncDeliver=false; enableScheduleMessageStats=true;
+endTransactionPoolQueueCapacity=100000; expectConsumerNumUseFilter=32; fastFailIfNoBufferInStorePool=false;
+fetchNamesrvAddrByAddressServer=false; fileReservedTime=72; filterDataCleanTimeSpan=86400000; filterServerNums=0;
+filterSupportRetry=false; flushCommitLogLeastPages=4; flushCommitLogThoroughInterval=10000;
+flushCommitLogTimed=true; flushConsumeQueueLeastPages=2; flushConsumeQueueThoroughInterval=60000;
+flushConsumerOffsetHistoryInterval=60000; flushConsumerOffsetInterval=5000; flushDelayOffsetInterval=10000;
+flushDiskType=ASYNC_FLUSH; flushIntervalCommitLog=500; flushIntervalConsumeQueue=1000;
+flushLeastPagesWhenWarmMapedFile=4096; forceRegister=true; haHousekeepingInterval=20000; haListenPort=10912;
+haSendHeartbeatInterval=5000; haSlaveFallbehindMax=268435456; haTransferBatchSize=32768;
+heartbeatThreadPoolQueueCapacity=50000; highSpeedMode=false; isEnableBatchPush=false; isolateLogEnable=false;
+listenPort=10911; longPollingEnable=true; mappedFileSizeCommitLog=1073741824; mappedFileSizeConsumeQueue=6000000;
+mappedFileSizeConsumeQueueExt=50331648; maxDelayTime=40; maxErrorRateOfBloomFilter=20; maxHashSlotNum=5000000;
+maxIndexNum=20000000; maxLmqConsumeQueueNum=20000; maxMessageSize=4194304; maxMsgsNumBatch=64;
+maxTransferBytesOnMessageInDisk=65536; maxTransferBytesOnMessageInMemory=262144;
+maxTransferCountOnMessageInDisk=8; maxTransferCountOnMessageInMemory=32;
+messageDelayLevel=1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h; messageIndexEnable=true;
+messageIndexSafe=false; messageStorePlugIn=; msgTraceTopicName=RMQ_SYS_TRACE_TOPIC;
+notifyConsumerIdsChangedEnable=true; offsetCheckInSlave=false; osPageCacheBusyTimeOutMills=1000;
+pullThreadPoolQueueCapacity=100000; putMsgIndexHightWater=600000; putThreadPoolQueueCapacity=10000;
+queryThreadPoolQueueCapacity=20000; redeleteHangedFileInterval=120000; regionId=DefaultRegion;
+registerBrokerTimeoutMills=6000; registerNameServerPeriod=30000; rejectTransactionMessage=false;
+replyThreadPoolQueueCapacity=10000; scheduleAsyncDeliverMaxPendingLimit=2000;
+scheduleAsyncDeliverMaxResendNum2Blocked=3; sendThreadPoolQueueCapacity=10000; serverAsyncSemaphoreValue=64;
+serverCallbackExecutorThreads=0; serverChannelMaxIdleTimeSeconds=120; serverOnewaySemaphoreValue=256;
+serverPooledByteBufAllocatorEnable=true; serverSelectorThreads=3; serverSocketBacklog=1024;
+serverSocketRcvBufSize=0; serverSocketSndBufSize=0; serverWorkerThreads=8; shortPollingTimeMills=1000;
+slaveReadEnable=false; slaveTimeout=3000; startAcceptSendRequestTimeStamp=0; storeReplyMessageEnable=true;
+syncFlushTimeout=5000; traceOn=true; traceTopicEnable=false; transactionCheckInterval=60000; transactionCheckMax=15;
+transactionTimeOut=6000; transferMsgByHeap=true; transientStorePoolEnable=false; transientStorePoolSize=5;
+useEpollNativeSelector=false; useReentrantLockWhenPutMessage=true; useTLS=false;
+waitTimeMillsInHeartbeatQueue=31000; waitTimeMillsInPullQueue=5000; waitTimeMillsInSendQueue=200;
+waitTimeMillsInTransactionQueue=3000; warmMapedFileEnable=false; writeBufferHighWaterMark=0;
+writeBufferLowWaterMark=0
+"""
+
+REAL_NAMESRV = """
+productEnvName=center; clusterTest=false; orderMessageEnable=false; listenPort=9876; serverWorkerThreads=8;
+serverCallbackExecutorThreads=0; serverSelectorThreads=3; serverOnewaySemaphoreValue=256;
+serverAsyncSemaphoreValue=64; serverChannelMaxIdleTimeSeconds=120; serverSocketBacklog=1024
+"""
+
+
+def real(text: str) -> dict[str, str]:
+    return dict(entry.strip().split("=", 1) for entry in " ".join(text.split()).split("; "))
+
+
+@pytest.mark.parametrize(("key", "value"), real(REAL_BROKER).items())
+def test_broker_default_is_that_of_the_real_one(key: str, value: str) -> None:
+    assert BrokerConfig().to_properties()[key] == value
+
+
+@pytest.mark.parametrize(("key", "value"), real(REAL_NAMESRV).items())
+def test_name_server_default_is_that_of_the_real_one(key: str, value: str) -> None:
+    assert NamesrvConfig().to_properties()[key] == value
+
+
+@pytest.mark.parametrize("key", real(REAL_BROKER))
+def test_every_key_can_be_set_from_a_file(key: str) -> None:
+    other = {"true": "false", "false": "true", "ASYNC_MASTER": "SYNC_MASTER", "ASYNC_FLUSH": "SYNC_FLUSH"}
+    before = BrokerConfig().to_properties()[key]
+    after = other.get(before) or (str(int(before) + 1) if before.isdigit() else before + "x")
+    config, warnings = BrokerConfig.from_properties({key: after})
+    forced = {"brokerId": "0", "haListenPort": "10912"}
+    assert config.to_properties()[key] == forced.get(key, after)
+    assert warnings == []
+
+
+def test_old_spelling_of_mapped_is_taken_with_a_warning() -> None:
+    config, warnings = BrokerConfig.from_properties({"mapedFileSizeCommitLog": "65536", "warmMappedFileEnable": "true"})
+    assert config.store.mapped_file_size_commit_log == 65536
+    assert config.store.warm_maped_file_enable is True
+    assert [w.split()[0] for w in warnings] == ["mapedFileSizeCommitLog", "warmMappedFileEnable"]
+
+
+def test_right_spelling_of_mapped_wins() -> None:
+    config, warnings = BrokerConfig.from_properties(
+        {"mapedFileSizeCommitLog": "65536", "mappedFileSizeCommitLog": "131072"}
+    )
+    assert config.store.mapped_file_size_commit_log == 131072
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "attribute", "default"),
+    [
+        ("listenPort", "many", "listen_port", 10911),
+        ("listenPort", "70000", "listen_port", 10911),
+        ("listenPort", "1_0", "listen_port", 10911),
+        ("consumerFallbehindThreshold", "9223372036854775808", "consumer_fallbehind_threshold", 17179869184),
+        ("maxConnections", "0", "max_connections", 10_000),
+    ],
+)
+def test_malformed_number_leaves_the_default_and_a_warning(
+    key: str, text: str, attribute: str, default: object
+) -> None:
+    config, warnings = BrokerConfig.from_properties({key: text})
+    assert getattr(config, attribute) == default
+    assert len(warnings) == 1
+    assert key in warnings[0]
+    assert text in warnings[0]
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("TRUE", True), (" true ", True), ("yes", False), ("1", False)])
+def test_only_the_word_true_is_true(text: str, expected: bool) -> None:
+    config, warnings = BrokerConfig.from_properties({"slaveReadEnable": text})
+    assert config.slave_read_enable is expected
+    assert bool(warnings) is (text in ("yes", "1"))
+
+
+def test_misspelled_role_leaves_the_default_loudly() -> None:
+    config, warnings = BrokerConfig.from_properties({"brokerRole": "Slave", "flushDiskType": "SYNC_FLUSH"})
+    assert config.store.broker_role is BrokerRole.ASYNC_MASTER
+    assert config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert "SLAVE" in warnings[0]
+
+
+def test_unknown_keys_are_kept_and_named() -> None:
+    config, warnings = BrokerConfig.from_properties({"colour": "blue", "listenPort": "20911"})
+    assert warnings == ["unknown key colour is ignored"]
+    assert config.to_properties()["colour"] == "blue"
+    assert config.listen_port == 20911
+
+
+def test_what_the_start_forces() -> None:
+    config, _ = BrokerConfig.from_properties({"brokerId": "7", "listenPort": "20911", "haListenPort": "5"})
+    assert (config.broker_id, config.store.ha_listen_port) == (0, 20912)
+    config, _ = BrokerConfig.from_properties({"brokerRole": "SLAVE", "brokerId": "7", "listenPort": "0"})
+    assert (config.broker_id, config.store.ha_listen_port) == (7, 0)
+    assert config.store.is_slave
+
+
+@pytest.mark.parametrize("broker_id", ["0", "-1", "x"])
+def test_slave_without_an_id_of_its_own_cannot_start(broker_id: str) -> None:
+    with pytest.raises(ConfigError, match="brokerId greater than 0"):
+        BrokerConfig.from_properties({"brokerRole": "SLAVE", "brokerId": broker_id})
+
+
+def test_commitlog_follows_the_root_unless_it_is_given() -> None:
+    config, _ = BrokerConfig.from_properties({"storePathRootDir": "/data/a"})
+    assert config.store.store_path_commit_log == "/data/a/commitlog"
+    config, _ = BrokerConfig.from_properties({"storePathRootDir": "/data/a", "storePathCommitLog": "/fast/log"})
+    assert config.store.store_path_commit_log == "/fast/log"
+
+
+def test_derived_sizes() -> None:
+    store = StoreConfig(mapped_file_size_consume_queue=6_000_001, disk_max_used_space_ratio=99, memory_bytes=1000)
+    assert store.consume_queue_file_bytes == 6_000_020
+    assert store.disk_ratio_limit == 0.95
+    assert store.in_memory_bytes == 400
+    assert StoreConfig().in_memory_bytes > 0
+
+
+def test_change_at_run_time_reaches_broker_and_store_but_no_unknown_key() -> None:
+    config = BrokerConfig()
+    warnings = config.update({"brokerPermission": "4", "fileReservedTime": "1", "colour": "blue", "slaveTimeout": "?"})
+    assert (config.broker_permission, config.store.file_reserved_time) == (4, 1)
+    assert "colour" not in config.to_properties()
+    assert len(warnings) == 1
+    assert config.store.slave_timeout == 3000
+
+
+def test_name_servers_and_address() -> None:
+    config = BrokerConfig(namesrv_addr=" a:1; b:2;;", broker_ip1="10.0.0.1", listen_port=1234)
+    assert config.name_servers == ["a:1", "b:2"]
+    assert config.address == "10.0.0.1:1234"
+
+
+def test_printed_form_is_sorted_lines_without_escapes() -> None:
+    text = printed(NamesrvConfig(kv_config_path="/a b:c", listen_port=1))
+    assert "kvConfigPath=/a b:c\n" in text
+    assert "listenPort=1\n" in text
+    assert text.splitlines() == sorted(text.splitlines())
+
+
+def test_sample_slave_file() -> None:
+    config, warnings = BrokerConfig.from_properties(
+        load_properties(
+            "brokerClusterName=DefaultCluster\nbrokerName=broker-a\nbrokerId=1\nbrokerRole=SLAVE\n"
+            "flushDiskType=ASYNC_FLUSH\ndeleteWhen=04\nfileReservedTime=48\nnamesrvAddr=127.0.0.1:9876\n"
+            "brokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\nlistenPort=11011\nstorePathRootDir=/data/rmq/broker-a-s\n"
+            "slaveReadEnable=true\n"
+        )
+    )
+    assert warnings == []
+    assert (config.broker_name, config.broker_id, config.store.ha_listen_port) == ("broker-a", 1, 11012)
+    assert config.slave_read_enable

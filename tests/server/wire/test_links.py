@@ -1,0 +1,179 @@
+"""Links: deferred answers, requests of ours, closing."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from triomq_protocol.command import Command
+from triomq_server.wire import AnswerTimeoutError, LinkClosedError
+
+
+async def test_a_burst_of_sends_is_one_write_in_order(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    for number in range(10):
+        link.send(b"%d" % number)
+    assert wire.writes == []
+    await wait_all_tasks_blocked()
+    assert wire.writes == [b"0123456789"]
+
+
+async def test_sends_of_many_tasks_in_one_turn_are_one_write(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+
+    async def late() -> None:
+        await trio.sleep(1)
+        link.send(b"x")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(late)
+    await wait_all_tasks_blocked()
+    assert wire.writes == [b"xxxxx"]
+
+
+async def test_order_is_kept_while_the_socket_is_full(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    wire.room = 3
+    link.send(b"abcdef")
+    await wait_all_tasks_blocked()
+    link.send(b"ghi")
+    await wait_all_tasks_blocked()
+    assert wire.writes == [b"abc"]
+    assert link.unsent_bytes == 6
+    wire.give_room(None)
+    await wait_all_tasks_blocked()
+    assert b"".join(wire.writes) == b"abcdefghi"
+    assert link.unsent_bytes == 0
+
+
+async def test_memory_of_a_view_is_not_used_after_send(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    memory = bytearray(b"before")
+    with memoryview(memory) as view:
+        link.send(view)
+    memory[:] = b"after!"
+    await wait_all_tasks_blocked()
+    assert wire.writes == [b"before"]
+
+
+async def test_request_is_paired_with_its_answer_by_opaque(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    answers = {}
+
+    async def ask_peer(name: str) -> None:
+        answers[name] = (await link.request(Command.request(220), 5)).remark
+
+    async with trio.open_nursery() as nursery:
+        for name in ("a", "b"):
+            nursery.start_soon(ask_peer, name)
+        await wait_all_tasks_blocked()
+        first, second = wire.commands()
+        assert first.opaque != second.opaque
+        assert not first.is_response
+        # Answers in the other order, and one that nobody waits for.
+        wire.deliver(second.answer(remark="2").encode() + first.answer(remark="1").encode())
+        wire.deliver(Command(flag=1, opaque=999).encode())
+    assert sorted(answers.values()) == ["1", "2"]
+    assert not link.closed
+
+
+async def test_request_times_out_and_the_late_answer_is_dropped(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    started = trio.current_time()
+    with pytest.raises(AnswerTimeoutError, match="220"):
+        await link.request(Command.request(220), 10)
+    assert trio.current_time() - started == pytest.approx(10)
+    wire.deliver(wire.commands()[0].answer().encode())
+    await wait_all_tasks_blocked()
+    assert not link.closed
+
+
+@pytest.mark.parametrize("how", ["peer ends", "we close", "peer talks rubbish"])
+async def test_waiting_requests_fail_at_once_when_the_link_ends(autojump_clock, bench, how) -> None:
+    link, wire = await bench.connect()
+
+    async def end() -> None:
+        await trio.sleep(1)
+        if how == "peer ends":
+            wire.end()
+        elif how == "we close":
+            link.close()
+        else:
+            wire.deliver(b"GET / HTTP/1.1\r\n\r\n")
+
+    bench.nursery.start_soon(end)
+    started = trio.current_time()
+    with pytest.raises(LinkClosedError):
+        await link.request(Command.request(220), 100)
+    assert trio.current_time() - started == pytest.approx(1)
+    with pytest.raises(LinkClosedError):
+        await link.request(Command.request(220), 100)
+    await wait_all_tasks_blocked()
+    assert bench.closed == [link]
+    assert wire.closed
+    assert link not in bench.hub.links
+
+
+async def test_cancelled_request_leaves_nothing_behind(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    with trio.move_on_after(1):
+        await link.request(Command.request(220), 100)
+    assert not link._waiters
+
+
+async def test_notify_is_one_way(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    link.notify(Command.request(40))
+    await wait_all_tasks_blocked()
+    (command,) = wire.commands()
+    assert command.is_oneway
+    assert not command.is_response
+
+
+async def test_closing_gives_unsent_frames_a_last_try(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    link.send(b"bye")
+    link.close()
+    assert wire.writes == [b"bye"]
+    link.send(b"too late")
+    await wait_all_tasks_blocked()
+    assert wire.writes == [b"bye"]
+    assert bench.closed == [link]
+
+
+async def test_handler_may_close_its_own_link(autojump_clock, bench, ask) -> None:
+    calls = []
+    bench.handlers.plain[1] = lambda link, command: calls.append(1) or link.close()
+    link, wire = await bench.connect()
+    wire.deliver(ask(1) * 3)
+    await wait_all_tasks_blocked()
+    assert calls == [1]
+    assert bench.closed == [link]
+    assert wire.closed
+
+
+@pytest.mark.parametrize("room", [None, 0])
+async def test_broken_write_ends_the_link(autojump_clock, bench, ask, room) -> None:
+    bench.handlers.plain[1] = lambda link, command: command.answer()
+    link, wire = await bench.connect()
+    wire.room = room
+    wire.broken = room is None
+    wire.deliver(ask(1))
+    await wait_all_tasks_blocked()
+    wire.broken = True
+    wire.give_room(None)
+    await wait_all_tasks_blocked()
+    assert link.closed
+    assert bench.closed == [link]
+
+
+async def test_failing_close_hook_does_not_keep_the_link(autojump_clock, bench, caplog) -> None:
+    link, wire = await bench.connect()
+    bench.hub._on_closed = lambda link: 1 // 0
+    wire.end()
+    await wait_all_tasks_blocked()
+    assert link.closed
+    assert wire.closed
+    assert "clean-up" in caplog.text
