@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import attrs
 
@@ -154,7 +154,7 @@ def live_lines() -> Iterator[Batch]:
 def _opened(archive: Path) -> Iterator[BinaryIO]:
     if archive.suffix == ".gz":
         with gzip.open(archive) as packed:
-            yield io.BufferedReader(packed)  # type: ignore[arg-type]
+            yield io.BufferedReader(packed)
         return
     with zipfile.ZipFile(archive) as packed_files, packed_files.open(packed_files.namelist()[0]) as member:
-        yield io.BufferedReader(member, 1 << 20)  # type: ignore[arg-type, type-var]
+        yield io.BufferedReader(cast("io.RawIOBase", member), 1 << 20)

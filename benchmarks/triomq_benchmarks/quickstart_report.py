@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from triomq_benchmarks.latency import summarise
-
-if TYPE_CHECKING:
-    from triomq_benchmarks.quickstart import Outcome
-    from triomq_benchmarks.quickstart import Progress as Report
+from triomq_benchmarks.outcome import Outcome
+from triomq_benchmarks.outcome import Progress as Report
 
 
 @contextmanager

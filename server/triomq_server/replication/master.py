@@ -186,7 +186,7 @@ class HaMaster:
                 if not data:
                     break
                 link.last_report = trio.current_time()
-                offsets = decoder.feed(data)
+                offsets = decoder.feed(bytes(data))
                 if offsets and not self._take_report(link, offsets[-1]):
                     break
         except (trio.BrokenResourceError, RemoteProtocolError) as error:

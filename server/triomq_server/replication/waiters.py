@@ -7,6 +7,7 @@ end about when their own deadlines pass, whatever stands before them in the queu
 import heapq
 from collections.abc import Callable
 from itertools import count
+from typing import TypeVar
 
 Done = Callable[[bool], None]
 
@@ -86,6 +87,13 @@ class OffsetWaiters:
             self._by_offset.clear()
             self._by_deadline.clear()
             return
-        for heap in (self._by_offset, self._by_deadline):
-            while heap and heap[0][2].done is None:
-                heapq.heappop(heap)
+        _drop_finished(self._by_offset)
+        _drop_finished(self._by_deadline)
+
+
+_Key = TypeVar("_Key", int, float)
+
+
+def _drop_finished(heap: list[tuple[_Key, int, _Waiter]]) -> None:
+    while heap and heap[0][2].done is None:
+        heapq.heappop(heap)

@@ -1,0 +1,42 @@
+"""What a run of the quickstart showed: filled in by the run, read by the report."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+import attrs
+
+from triomq_benchmarks.ledger import Verdict
+
+
+@attrs.define
+class Outcome:
+    """What a run showed; times in seconds, latencies in nanoseconds."""
+
+    data: str
+    rows: int = 0
+    body_bytes: int = 0
+    cluster_ready_s: float = 0.0
+    send_s: float = 0.0
+    send_latency_ns: array[int] = attrs.field(factory=lambda: array("Q"))
+    send_failures: int = 0
+    catch_up_s: float = 0.0
+    replicated_bytes: int = 0
+    first_message_s: float = 0.0
+    pull_s: float = 0.0
+    pulls: int = 0
+    pulled: int = 0
+    served_by: set[str] = attrs.field(factory=set)
+    total_s: float = 0.0
+    verdict: Verdict | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether every row was acknowledged and came back once, as it was, from the slave."""
+        verdict = self.verdict
+        return verdict is not None and verdict.clean and not self.send_failures and verdict.acknowledged == self.rows
+
+
+Progress = Callable[[str, int, int | None], None]
+"""Hears what is being done, how far it is, and how far it will go (None: nobody knows)."""
