@@ -119,7 +119,7 @@ class IndexFile:
         start = self.entries_at + number * _ENTRY_BYTES
         last = min(number + _RESERVE_ENTRIES, self.capacity)
         if self._reserved == 0:
-            self._file.reserve(0, self.entries_at)  # slots are hit at random: all of them, or none
+            self._file.reserve(0, self.entries_at)  # a file made by Java may have holes here
         self._file.reserve(start, self.entries_at + last * _ENTRY_BYTES)
         self._reserved = last
 
@@ -338,8 +338,10 @@ class Index:
             if not self._disk.exists(path) and (last is None or int(stamp) > int(last.path.rpartition("/")[2])):
                 break
             now += 1
-        size = _HEADER_BYTES + 4 * self._slots + _ENTRY_BYTES * self._capacity
-        file = IndexFile(self._disk.create(path, size, 0), path, self._slots, self._capacity)
+        # The slots are hit at random: space for all of them, or no file.
+        slots_end = _HEADER_BYTES + 4 * self._slots
+        mapped = self._disk.create(path, slots_end + _ENTRY_BYTES * self._capacity, slots_end)
+        file = IndexFile(mapped, path, self._slots, self._capacity)
         if last is not None:
             file.begin_offset = file.end_offset = last.end_offset
             file.begin_timestamp = file.end_timestamp = last.end_timestamp

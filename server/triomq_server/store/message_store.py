@@ -174,6 +174,8 @@ class MessageStore:
         except OSError as e:
             return self._refuse(e)
         if result.status is AppendStatus.PUT_OK:
+            if delay >= 0:
+                code = result.store_timestamp + delay
             pending = self._dispatcher.pending
             pending.append((r, result, code))
             if len(pending) >= _PENDING_MAX:

@@ -272,5 +272,3 @@ async def test_times(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
         assert {t: store.offset_by_time("T", 0, start + t) for t in asked} == asked
         assert store.in_memory(0, store.log_max_offset)
         assert not store.in_memory(0, store.log_max_offset - 1)
-
-

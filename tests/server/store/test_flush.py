@@ -1,0 +1,193 @@
+"""Waiting for the disk: group commit, timers, deadlines, and a disk that refuses (store.md §12.3, §12.4)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_server.config import FlushDiskType, StoreConfig
+from triomq_server.store import AppendStatus, NewRecord, open_store
+from triomq_server.store.memory_disk import MemoryDisk
+
+ROOT = "/store"
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+class SlowDisk(MemoryDisk):
+    """A memory disk whose chores take a second of the test's clock."""
+
+    chore_s = 1.0
+
+    async def run(self, chore: Callable[[], Any]) -> Any:
+        await trio.sleep(self.chore_s)
+        return chore()
+
+
+async def test_group_commit(autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord) -> None:
+    """One flush in flight; all who parked while it ran are served together by the next."""
+    disk = SlowDisk()
+    config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=disk) as store:
+        await trio.sleep(0.5)
+        start = trio.current_time()
+        flushed: list[tuple[int, float, bool]] = []
+
+        def park(n: int) -> None:
+            end = store.append(make_record(n)).end_offset
+            store.park_until_flushed(
+                end, trio.current_time() + 5, lambda done: flushed.append((n, trio.current_time() - start, done))
+            )
+
+        park(0)
+        park(1)
+        await trio.sleep(0.5)
+        syncs = disk.syncs
+        for n in range(2, 30):
+            park(n)
+        assert flushed == []
+        await trio.sleep(3)
+        assert [n for n, _, _ in flushed] == list(range(30))
+        assert {round(t, 3) for n, t, _ in flushed if n < 2} == {1.0}
+        assert {round(t, 3) for n, t, _ in flushed if n >= 2} == {2.0}
+        assert all(done for _, _, done in flushed)
+        assert disk.syncs == syncs + 2
+        assert store.flushed_offset == store.log_max_offset
+        store.park_until_flushed(store.log_max_offset, trio.current_time(), lambda done: flushed.append((-1, 0, done)))
+        assert flushed[-1] == (-1, 0, True)
+
+
+async def test_deadline_passes_while_the_disk_hangs(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = SlowDisk()
+    config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=disk) as store:
+        disk.chore_s = 20
+        start = trio.current_time()
+        heard: list[tuple[str, float, bool]] = []
+        for name, wait in (("long", 60), ("short", 5)):
+            end = store.append(make_record(0)).end_offset
+            store.park_until_flushed(
+                end, start + wait, lambda done, name=name: heard.append((name, trio.current_time() - start, done))
+            )
+        await trio.sleep(25)
+        assert [(name, done) for name, _, done in heard] == [("short", False), ("long", True)]
+        assert heard[0][1] == pytest.approx(5, abs=0.15)
+        assert heard[1][1] == pytest.approx(20, abs=0.01)
+        disk.chore_s = 0
+
+
+async def test_sync_flush_also_covers_those_who_do_not_wait(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    async with open_store(config, disk=MemoryDisk()) as store:
+        store.append(make_record(0))
+        store.notify_arrivals()
+        await trio.sleep(0.01)
+        assert store.flushed_offset == store.log_max_offset > 0
+
+
+async def test_async_flush_takes_whole_pages_and_everything_now_and_then(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config(ROOT), disk=MemoryDisk()) as store:
+        store.append(make_record(0))
+        await trio.sleep(1.1)
+        assert store.flushed_offset == 0  # less than flushCommitLogLeastPages
+        while store.log_max_offset < 4 * 4096:
+            store.append(make_record(0, size=1000))
+        assert store.flushed_offset == 0
+        await trio.sleep(0.6)
+        assert store.flushed_offset == store.log_max_offset
+        store.append(make_record(0))
+        await trio.sleep(10)
+        assert store.flushed_offset == store.log_max_offset
+
+
+async def test_flush_reaches_over_files(make_config: MakeConfig, make_record: MakeRecord) -> None:
+    disk = MemoryDisk()
+    async with open_store(make_config(ROOT, mapped_file_size_commit_log=1000), disk=disk) as store:
+        for n in range(20):
+            store.append(make_record(n))
+        await store.flush()
+        assert store.flushed_offset == store.log_max_offset
+        for n in range(store.log_max_offset // 1000 + 1):
+            file = disk.files[f"{ROOT}/commitlog/{n * 1000:020d}"]
+            assert file.durable[0] == file.page(0)
+
+
+async def test_checkpoint(autojump_clock: Any, clock: Any, make_config: MakeConfig, make_record: MakeRecord) -> None:
+    disk = MemoryDisk(now_ms=clock)
+
+    def times() -> tuple[int, ...]:
+        return struct.unpack_from(">3q", disk.read(f"{ROOT}/checkpoint"))
+
+    async with open_store(make_config(ROOT, max_index_num=5), disk=disk, clock=clock) as store:
+        first = clock.now
+        for n in range(4):
+            store.append(make_record(n, queue_id=n))
+        store.notify_arrivals()
+        await trio.sleep(62)
+        assert times() == (first, first, 0)
+        assert len(disk.read(f"{ROOT}/checkpoint")) == 4096
+        clock.now += 1000
+        store.append(make_record(4))  # the first index file is full, a second is begun
+        store.notify_arrivals()
+        await trio.sleep(2)
+        assert times()[2] == first
+        assert store.checkpoint.min_timestamp == first - 3000
+        assert store.checkpoint.min_timestamp_index == first - 3000
+    assert times() == (first + 1000, first + 1000, first)
+    assert not disk.exists(f"{ROOT}/abort")
+
+
+async def test_a_disk_that_refuses(
+    autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """After a failed fsync nothing is ever reported as safe again; reading goes on."""
+    disk = MemoryDisk()
+    config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    async with open_store(config, disk=disk) as store:
+        end = store.append(make_record(0)).end_offset
+        await store.flush()
+        disk.failing_syncs = True
+        heard: list[bool] = []
+        end = store.append(make_record(1)).end_offset
+        store.park_until_flushed(end, trio.current_time() + 5, heard.append)
+        await trio.sleep(0.1)
+        assert heard == [False]
+        disk.failing_syncs = False
+        store.park_until_flushed(end, trio.current_time() + 5, heard.append)
+        assert heard == [False, False]
+        assert store.append(make_record(2)).status is AppendStatus.SERVICE_NOT_AVAILABLE
+        assert store.read("T", 0, 0, 32, None, 1 << 60).message_count == 2
+        with pytest.raises(OSError, match="on disk only up to"):
+            await store.flush()
+    assert disk.exists(f"{ROOT}/abort")
+    assert "refused to take the log" in caplog.text
+
+
+async def test_the_bodys_error_comes_out_plain(make_config: MakeConfig) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with open_store(make_config(ROOT), disk=MemoryDisk()):
+            raise ZeroDivisionError
+
+
+async def test_cancelled_while_open_closes_in_order(make_config: MakeConfig, make_record: MakeRecord) -> None:
+    disk = MemoryDisk()
+    with trio.CancelScope() as scope:
+        async with open_store(make_config(ROOT), disk=disk) as store:
+            store.append(make_record(0))
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert not disk.exists(f"{ROOT}/abort")
+    async with open_store(make_config(ROOT), disk=disk) as store:
+        assert store.recovery_report.clean
+        assert store.queue_bounds("T", 0) == (0, 1)

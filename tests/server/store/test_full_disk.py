@@ -1,0 +1,77 @@
+"""A disk without room: answered, never fatal, and over when there is room again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_protocol.record import encode_batch_element
+from triomq_server.config import StoreConfig
+from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
+from triomq_server.store.memory_disk import MemoryDisk
+
+ROOT = "/store"
+FOREVER = 1 << 60
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+@pytest.mark.parametrize("capacity_pages", range(5, 60, 3))
+async def test_full_disk_is_answered_and_reading_goes_on(
+    capacity_pages: int, autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    disk = MemoryDisk(capacity_bytes=capacity_pages * 4096)
+    config = make_config(ROOT, mapped_file_size_commit_log=16384, clean_file_forcibly_enable=False)
+    stored: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    async with open_store(config, disk=disk) as store:
+        for n in range(400):
+            queue_id = n * 7 % 3
+            if n % 10 == 9:
+                element = encode_batch_element(make_record(n).body, b"")
+                result = store.append_batch(NewBatch("T", queue_id, element * 3, b""))
+                numbers = [n] * 3
+            else:
+                result = store.append(make_record(n, queue_id=queue_id))
+                numbers = [n]
+            assert result.status in (AppendStatus.PUT_OK, AppendStatus.SERVICE_NOT_AVAILABLE)
+            if result.status is AppendStatus.PUT_OK:
+                assert result.queue_offset == len(stored[queue_id])
+                stored[queue_id] += numbers
+            if n % 5 == 0:
+                store.notify_arrivals()
+        assert not store.writable
+        for queue_id, numbers in stored.items():
+            assert store.queue_bounds("T", queue_id) == (0, len(numbers))
+            for n, number in enumerate(numbers):
+                assert record_number(store.read("T", queue_id, n, 1, None, FOREVER).slices[0]) == number
+        assert disk.unreserved_writes() == []
+        disk.capacity_bytes *= 100
+        await trio.sleep(10.5)
+        assert store.writable
+        assert store.append(make_record(1000)).status is AppendStatus.PUT_OK
+        stored[0].append(1000)
+        for number in {n for numbers in stored.values() for n in numbers if n % 10 != 9}:
+            assert len(store.query("T", f"{number:032X}", 32, 0, FOREVER).records) == 1
+    assert disk.unreserved_writes() == []
+    async with open_store(config, disk=disk) as store:
+        assert store.recovery_report.clean
+        assert {q: store.queue_bounds("T", q)[1] for q in stored} == {q: len(v) for q, v in stored.items()}
+
+
+async def test_appends_are_refused_above_the_warning_level(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = MemoryDisk(capacity_bytes=100 * 4096)
+    config = make_config(ROOT, clean_file_forcibly_enable=False)
+    async with open_store(config, disk=disk) as store:
+        assert store.append(make_record(0)).status is AppendStatus.PUT_OK
+        disk.used_bytes += 80 * 4096
+        await trio.sleep(12)
+        assert store.disk_ratios[0] > 0.9
+        assert store.append(make_record(1)).status is AppendStatus.SERVICE_NOT_AVAILABLE
+        disk.used_bytes -= 80 * 4096
+        await trio.sleep(12)
+        assert store.append(make_record(1)).status is AppendStatus.PUT_OK
