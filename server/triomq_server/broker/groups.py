@@ -48,7 +48,9 @@ class GroupTable:
             name: SubscriptionGroupConfig(group_name=name) for name in BUILT_IN_GROUPS
         }
         """Group name to its configuration. The hot path reads it; only this class changes it."""
-        self.version = DataVersion(counter=0, timestamp=clock())
+        # A slave's version is its master's, whatever it makes itself in the meantime; before the first copy it is nobody's.
+        self._follows = config.store.is_slave
+        self.version = DataVersion(counter=0, timestamp=0 if self._follows else clock())
         self.unsaved = False
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
@@ -134,5 +136,6 @@ class GroupTable:
         return self.snapshot().encode_pretty()
 
     def _changed(self) -> None:
-        self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock())
+        if not self._follows:
+            self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock())
         self.persist()

@@ -86,7 +86,9 @@ class TopicTable:
         self._clock = clock
         self.table: dict[str, TopicConfig] = {}
         """Topic name to its configuration. The hot path reads it; only this class changes it."""
-        self.version = DataVersion(counter=0, timestamp=clock())
+        # A slave's version is its master's, whatever it makes itself in the meantime; before the first copy it is nobody's.
+        self._follows = config.store.is_slave
+        self.version = DataVersion(counter=0, timestamp=0 if self._follows else clock())
         self.unsaved = False
         self.on_change: Callable[[TopicConfig | None], None] = _ignore
         """Told after each change of this broker's own making: the one topic concerned, or None for several or a removal."""
@@ -246,7 +248,8 @@ class TopicTable:
         return self.snapshot().encode_pretty()
 
     def _changed(self, topic: TopicConfig | None) -> None:
-        self.version = self._next_version()
+        if not self._follows:
+            self.version = self._next_version()
         self.persist()
         self.on_change(topic)
 

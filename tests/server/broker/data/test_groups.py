@@ -74,6 +74,14 @@ def test_a_slave_takes_the_masters_table_whole() -> None:
     assert not groups.replace_all(received)
 
 
+def test_what_a_slave_makes_itself_leaves_its_version_alone() -> None:
+    groups = table(brokerRole="SLAVE", brokerId=1)
+    assert groups.find("g") is not None
+    assert groups.version == DataVersion(counter=0, timestamp=0)
+    assert groups.replace_all(SubscriptionGroupTable(data_version=DataVersion(counter=0, timestamp=77)))
+    assert groups.get("g") is None
+
+
 def test_real_file_survives_load_and_save(vectors: Path) -> None:
     text = json.loads((vectors / "store-small.json").read_text())["configFiles"].get("subscriptionGroup.json")
     if text is None:

@@ -160,6 +160,17 @@ def test_a_slave_takes_the_masters_table_whole() -> None:
     assert not topics.replace_all(received)
 
 
+def test_what_a_slave_makes_itself_leaves_its_version_alone() -> None:
+    topics = table(brokerRole="SLAVE", brokerId=1)
+    assert topics.version == DataVersion(counter=0, timestamp=0)
+    received = TopicConfigTable(data_version=DataVersion(counter=9, timestamp=5))
+    topics.replace_all(received)
+    topics.ensure("%RETRY%g", 1)
+    assert topics.version == DataVersion(counter=9, timestamp=5)
+    assert not topics.replace_all(received), "the next copy of the same table does not wipe it"
+    assert topics.get("%RETRY%g") is not None
+
+
 @pytest.mark.parametrize(
     ("topic", "remark"),
     [

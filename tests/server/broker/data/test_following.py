@@ -1,0 +1,71 @@
+"""A master, its slave and a name server together: what a reader finds at the slave (ha.md §7-8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.command import Command
+from triomq_protocol.record import iter_records
+from triomq_protocol.requests.admin import SubscriptionGroupConfig
+from triomq_server.config import NamesrvConfig
+from triomq_server.namesrv import serve_namesrv
+from triomq_server.wire import MemoryNetwork
+
+NAMESRV = "127.0.0.1:9876"
+SLAVE_PORT = 10921
+
+
+@asynccontextmanager
+async def name_server(network: MemoryNetwork) -> AsyncIterator[None]:
+    """A real name server on the memory network."""
+    config, _ = NamesrvConfig.from_properties({"kvConfigPath": "/nowhere/kvConfig.json"})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve_namesrv, config, listen=network.listen))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    slave_settings = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "storePathRootDir": "/slave"}
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV, brokerRole="SYNC_MASTER") as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **slave_settings) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        group = SubscriptionGroupConfig(group_name="CG", which_broker_when_consume_slowly=7)
+        await at_master.ask(Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode()))
+        for _ in range(60):  # until the slave has found the master
+            if (await at_master.put(body=b"probe")).code == 0:
+                break
+            await trio.sleep(0.5)
+        update = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "1"}
+        await at_master.ask(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields=update))
+        for _ in range(10):
+            answer = await at_slave.pull()
+            if answer.code != 17:
+                break
+            await trio.sleep(0.1)
+        assert answer.code == 0, "an unknown topic makes the slave ask its master at once"
+        assert {record.body for record in iter_records(answer.body)} == {b"probe"}
+        query = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
+        committed = await at_slave.ask(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, fields=query))
+        assert committed.fields == {"offset": "1"}
+        groups = await at_slave.ask(Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        assert b'"whichBrokerWhenConsumeSlowly":7' in groups.body
+        # A pull that waits at the slave is woken by what the master takes.
+        end = int(answer.fields["maxOffset"])
+        await at_slave.send(at_slave.pull_request(offset=end, sys_flag=6))
+        await trio.sleep(1)
+        assert (await at_master.put(body=b"news")).code == 0
+        start = trio.current_time()
+        woken = await at_slave.receive()
+        assert [record.body for record in iter_records(woken.body)] == [b"news"]
+        assert trio.current_time() - start < 0.1
