@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Self
 
 import pytest
 import trio
 from trio.testing import memory_stream_pair
+
+import triomq
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
@@ -35,9 +38,7 @@ from triomq_protocol.requests.pull import PullMessageRequest, PullMessageRespons
 from triomq_protocol.requests.send import SendMessageRequestV2, SendMessageResponse
 from triomq_protocol.tags import parse_subscription, tags_code
 
-import triomq
-
-Scripted = Command | Callable[[Command], "Command | None | Awaitable[Command | None]"] | None
+Scripted = Command | Callable[[Command], "Command | Awaitable[Command | None] | None"] | None
 
 
 class FakeNode:
@@ -371,7 +372,7 @@ class CancelAtStep(trio.abc.Instrument):
             if self.left == 0:
                 self.scope.cancel()
 
-    def __enter__(self) -> CancelAtStep:
+    def __enter__(self) -> Self:
         trio.lowlevel.add_instrument(self)
         self.scope.__enter__()
         return self

@@ -6,11 +6,11 @@ import zlib
 
 import pytest
 import trio
-from triomq_protocol.codes import RequestCode
-from triomq_protocol.requests.send import SendMessageRequestV2
 
 import triomq
 from triomq import errors
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.send import SendMessageRequestV2
 
 
 def sends(node):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import trio
-from triomq_protocol.codes import RequestCode
-from triomq_protocol.requests.send import SendMessageRequestV2
 
 import triomq
 from triomq import errors
 from triomq._retry import LatencyFaults, choose_plain, not_available_for_s
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.send import SendMessageRequestV2
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
