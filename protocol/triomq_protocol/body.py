@@ -76,14 +76,7 @@ def _quote_numbers(data: bytes) -> bytes:
 @lru_cache(None)
 def _fast_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
     """Standard JSON of exactly the declared types; anything else goes the tolerant way."""
-    try:
-        return msgspec.json.Decoder(cls).decode
-    except TypeError:  # a map keyed by MessageQueue, which JSON proper cannot hold
-        return _always_tolerant
-
-
-def _always_tolerant(data: bytes) -> Any:
-    raise msgspec.DecodeError(f"{len(data)} bytes of Java's own JSON")
+    return msgspec.json.Decoder(cls).decode
 
 
 @lru_cache(None)

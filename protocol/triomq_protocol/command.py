@@ -128,9 +128,10 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         if not self.serialize and raw is not _NO_EXT:
             try:
                 decoded: H = json_decoder(cls)(raw)
-                return decoded
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass  # the slow path tells what is wrong, or reads what only Java would
+            else:
+                return decoded
         return header_from_fields(cls, self.fields)
 
     @classmethod

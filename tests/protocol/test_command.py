@@ -170,6 +170,19 @@ def test_what_does_not_fit_is_our_mistake() -> None:
         Command.request(1, opaque=1 << 40, serialize=SerializeType.ROCKETMQ).encode()
 
 
+class Ratio(Header, kw_only=True):
+    ratio: float = 0.0
+
+
+@BOTH
+def test_other_types_of_fields(serialize: int) -> None:
+    (command,) = FrameDecoder().feed(Command.request(1, Ratio(ratio=1e10), serialize=serialize).encode())
+    assert command.fields == {"ratio": "1.0E10"}
+    assert command.header(Ratio).ratio == 1e10
+    with pytest.raises(LocalProtocolError, match="whole number"):
+        Command.request(1, requests.ViewMessageRequest(offset="5"), serialize=serialize).encode()  # type: ignore[arg-type]
+
+
 NAMES = st.text(min_size=1, max_size=30)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -241,7 +241,7 @@ def test_missing_null_unknown_and_oddly_typed_members() -> None:
 
 @pytest.mark.parametrize(
     "text", ["[]", "5", "null", '""', '{"topicConfigTable":[]}', '{"topicConfigTable":{"T":5}}', '{"dataVersion":{"counter":[]}}',
-             '{"dataVersion":{"counter":"x"}}', '{"topicConfigTable":{"T":{"order":[]}}}'],
+             '{"dataVersion":{"counter":"x"}}', '{"dataVersion":5}', '{"topicConfigTable":{"T":{"order":[]}}}'],
 )  # fmt: skip
 def test_bodies_of_another_shape_are_refused(text: str) -> None:
     with pytest.raises(BodyError):
@@ -259,6 +259,19 @@ def test_nested_structures() -> None:
         == b'{"consumerTable":{"c":{{"brokerName":"b","queueId":0,"topic":"T"}:9}},"messageQueueTable":{}}'
     )
     assert GetConsumerStatusBody.decode(status.encode()) == status
+
+
+@pytest.mark.parametrize("text", ['{"consumeTps":[]}', '{"offsetTable":{"x":1}}', '{"offsetTable":{1:{}}}'])
+def test_statistics_of_another_shape_are_refused(text: str) -> None:
+    with pytest.raises(BodyError):
+        ConsumeStats.decode(text.encode())
+
+
+def test_lists_must_be_lists() -> None:
+    with pytest.raises(BodyError, match="list expected"):
+        TopicList.decode(b'{"topicList":{"a":1}}')
+    with pytest.raises(BodyError):
+        SubscriptionGroupConfig.decode(b'{"consumeEnable":[]}')
 
 
 @pytest.mark.parametrize("line", ["", "T", "T 1 1 6", "T 1 1 6 SINGLE_TAG x", "T one 1 6 SINGLE_TAG"])

@@ -119,6 +119,33 @@ def test_the_length_alone_is_enough_to_refuse() -> None:
         decoder.feed((997).to_bytes(4, "big"))
 
 
+def test_a_header_full_of_empty_fields_is_refused_at_once() -> None:
+    area = bytes(6 * 100_000)
+    header = bytes(17) + len(area).to_bytes(4, "big") + area
+    with pytest.raises(RemoteProtocolError, match="4096"):
+        FrameDecoder().feed(frame_of(4 + len(header), 1 << 24 | len(header), header))
+
+
+@pytest.mark.parametrize(
+    "area",
+    [
+        b"\x00",
+        b"\x00\x01",
+        b"\x00\x01k",
+        b"\x00\x01k\x00\x00",
+        b"\x00\x01k\x00\x00\x00\x02v",
+        b"\x00\x09k\x00\x00\x00\x00",
+    ],
+)
+def test_binary_fields_that_end_too_early(area: bytes) -> None:
+    header = bytes(17) + len(area).to_bytes(4, "big") + area
+    with pytest.raises(RemoteProtocolError):
+        FrameDecoder().feed(frame_of(4 + len(header), 1 << 24 | len(header), header))
+    longer = bytes(17) + (len(area) + 1).to_bytes(4, "big") + area
+    with pytest.raises(RemoteProtocolError, match="in a header of"):
+        FrameDecoder().feed(frame_of(4 + len(longer), 1 << 24 | len(longer), longer))
+
+
 def test_the_longest_frame_is_taken() -> None:
     header = b"{}"
     frame = frame_of(996, 2, header + bytes(990))
