@@ -102,6 +102,9 @@ class Segments:
             if not (name.isascii() and name.isdigit()):
                 raise StoreDamaged(f"{path}: not the name of a store file; move it away and start again")
             length = self._disk.size(path)
+            if length == 0:
+                self._disk.remove(path)  # a kill came between making this file and giving it its size: nothing is in it
+                continue
             if length != self.size:
                 raise StoreDamaged(
                     f"{path} is {length} bytes long, {self.size} are configured: the file is damaged or the configured size has changed"
