@@ -111,9 +111,9 @@ def start_offset(reported: int, *, log_min: int, log_max: int, file_bytes: int, 
     return log_min
 
 
-def follows(own_max: int, frame_offset: int) -> bool:
-    """Whether a frame continues the slave's log: it starts at the log's end, or the log is empty."""
-    return own_max in (0, frame_offset)
+def follows(own_max: int, frame_offset: int, file_bytes: int) -> bool:
+    """Whether a frame continues the slave's log: it starts at the log's end, or at a file's start if the log is empty."""
+    return frame_offset == own_max or (own_max == 0 and frame_offset > 0 and frame_offset % file_bytes == 0)
 
 
 def stays_in_file(offset: int, size_bytes: int, file_bytes: int) -> bool:

@@ -19,7 +19,8 @@ from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, rece
 
 _log = logging.getLogger(__name__)
 
-_BUFFER_BYTES = 1024 * 1024
+_BUFFER_BYTES = 256 * 1024
+"""Small enough that the records of one receive are dispatched in a few milliseconds: the slave serves pulls meanwhile."""
 
 
 @attrs.define
@@ -158,19 +159,24 @@ class HaSlave:
 
     def _take(self, decoder: PieceDecoder, data: memoryview) -> None:
         """Append all log bytes of one receive."""
-        log = self._log
-        took_bytes = 0
-        for offset, frame_left, body in decoder.feed(data):
-            if not rules.follows(log.log_max_offset, offset):
-                raise ReplicationError(f"frame at offset {offset}, own log ends at {log.log_max_offset}")
-            if not rules.stays_in_file(offset, frame_left, self._settings.file_bytes):
-                raise ReplicationError(
-                    f"frame of {frame_left} bytes at offset {offset} crosses a log file of "
-                    f"{self._settings.file_bytes} bytes: mappedFileSizeCommitLog differs between master and slave"
-                )
-            if body:
-                log.append_raw(body, offset)
-                took_bytes += len(body)
-        if took_bytes:
-            self.status.received_bytes += took_bytes
-            log.notify_arrivals()
+        received_bytes = self.status.received_bytes
+        try:
+            for offset, frame_left, body in decoder.feed(data):
+                self._check(offset, frame_left)
+                if body:
+                    self._log.append_raw(body, offset)
+                    self.status.received_bytes += len(body)
+        finally:
+            if self.status.received_bytes > received_bytes:
+                self._log.notify_arrivals()
+
+    def _check(self, offset: int, frame_left: int) -> None:
+        """Refuse what would not continue the log, before a byte of it is taken."""
+        own, file_bytes = self._log.log_max_offset, self._settings.file_bytes
+        if not rules.follows(own, offset, file_bytes):
+            raise ReplicationError(f"frame at offset {offset}, own log ends at {own}")
+        if not rules.stays_in_file(offset, frame_left, file_bytes):
+            raise ReplicationError(
+                f"frame of {frame_left} bytes at offset {offset} crosses a log file of {file_bytes} bytes: "
+                "mappedFileSizeCommitLog differs between master and slave"
+            )

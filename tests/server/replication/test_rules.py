@@ -50,10 +50,20 @@ def test_start_of_a_stream(reported: int, log_min: int, log_max: int, compat_49:
 
 
 @pytest.mark.parametrize(
-    ("own", "frame", "fits"), [(0, 0, True), (0, 65536, True), (5, 5, True), (5, 0, False), (5, 6, False)]
+    ("own", "frame", "fits"),
+    [
+        (0, 0, True),
+        (0, 65536, True),
+        (0, 65537, False),
+        (0, -65536, False),
+        (5, 5, True),
+        (5, 0, False),
+        (5, 6, False),
+        (5, 65536, False),
+    ],
 )
 def test_frame_must_continue_the_log(own: int, frame: int, fits: bool) -> None:
-    assert follows(own, frame) is fits
+    assert follows(own, frame, 65536) is fits
 
 
 @pytest.mark.parametrize(
