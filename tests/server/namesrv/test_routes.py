@@ -1,0 +1,267 @@
+"""The route table: what registrations, farewells and silence do to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq_protocol.requests import DataVersion, TopicConfig
+from triomq_server.namesrv.routes import BrokerIdentity, RouteTable
+
+
+def broker(name="a", broker_id=0, address=None, cluster="C") -> BrokerIdentity:
+    address = address or f"{name}-{broker_id}"
+    return BrokerIdentity(cluster, name, broker_id, address, f"{address}-ha")
+
+
+def register(table, who, *topics, version=1, now=0, channel="link", filter_servers=None, **settings):
+    return table.register(
+        who,
+        {topic: TopicConfig(topic_name=topic, **settings) for topic in topics},
+        DataVersion(counter=version, timestamp=5),
+        channel=channel,
+        now_ms=now,
+        filter_servers=filter_servers,
+    )
+
+
+def sets(table) -> dict[str, dict[int, str]]:
+    return {name: data.broker_addrs for name, data in table.cluster_info().broker_addr_table.items()}
+
+
+@pytest.fixture
+def table() -> RouteTable:
+    return RouteTable()
+
+
+def test_route_of_a_master_and_its_slaves(table) -> None:
+    register(table, broker("a", 2))
+    register(table, broker("a", 0), "T", read_queue_nums=4, write_queue_nums=3, perm=6, topic_sys_flag=1)
+    register(table, broker("a", 1))
+    route = table.route("T")
+    assert [(b.broker_name, b.cluster, list(b.broker_addrs.items())) for b in route.broker_datas] == [
+        ("a", "C", [(0, "a-0"), (1, "a-1"), (2, "a-2")])
+    ]
+    (queue,) = route.queue_datas
+    assert (queue.broker_name, queue.read_queue_nums, queue.write_queue_nums, queue.perm, queue.topic_sys_flag) == (
+        "a", 4, 3, 6, 1,
+    )  # fmt: skip
+    assert route.filter_server_table == {}
+    assert table.route("U") is None
+    assert table.route(None) is None
+
+
+def test_route_over_two_sets_stands_in_java_order(table) -> None:
+    register(table, broker("broker-a"), "T")
+    register(table, broker("broker-b"), "T")
+    register(table, broker("broker-c"), "U")
+    route = table.route("T")
+    assert [b.broker_name for b in route.broker_datas] == ["broker-b", "broker-a"]
+    assert [q.broker_name for q in route.queue_datas] == ["broker-b", "broker-a"]
+
+
+def test_an_answer_is_a_copy(table) -> None:
+    register(table, broker(), "T")
+    table.route("T").broker_datas[0].broker_addrs.clear()
+    assert table.route("T").broker_datas[0].broker_addrs == {0: "a-0"}
+
+
+def test_slave_is_told_its_master_while_that_is_alive(table) -> None:
+    assert register(table, broker("a", 1)) is None
+    assert register(table, broker("a", 0)) is None
+    master = register(table, broker("a", 1))
+    assert (master.broker_addr, master.ha_server_addr) == ("a-0", "a-0-ha")
+    table.unregister(broker("a", 0))
+    assert register(table, broker("a", 1)) is None
+
+
+def test_topics_only_from_masters(table) -> None:
+    register(table, broker("a", 1), "T")
+    assert table.all_topics() == []
+
+
+def test_same_version_changes_no_topic(table) -> None:
+    register(table, broker(), "T")
+    register(table, broker(), "U")
+    assert table.all_topics() == ["T"]
+    register(table, broker(), "U", version=2)
+    assert sorted(table.all_topics()) == ["T", "U"]
+
+
+def test_topics_left_out_stay(table) -> None:
+    register(table, broker(), "T", "U")
+    register(table, broker(), "U", version=2, perm=4)
+    assert table.route("T") is not None
+    assert table.route("U").queue_datas[0].perm == 4
+
+
+def test_same_version_from_another_address_is_news(table) -> None:
+    register(table, broker(address="x"), "T")
+    register(table, broker(address="y"), "U")
+    assert sorted(table.all_topics()) == ["T", "U"]
+    assert sets(table) == {"a": {0: "y"}}
+
+
+def test_one_address_stands_under_one_id(table) -> None:
+    register(table, broker("a", 1, "x"))
+    register(table, broker("a", 0, "x"), "T")
+    assert sets(table) == {"a": {0: "x"}}
+
+
+def test_set_keeps_its_first_cluster(table) -> None:
+    register(table, broker("a", 0, cluster="C1"))
+    register(table, broker("a", 1, cluster="C2"))
+    info = table.cluster_info()
+    assert info.broker_addr_table["a"].cluster == "C1"
+    assert info.cluster_addr_table == {"C1": ["a"], "C2": ["a"]}
+
+
+def test_slave_keeps_the_topics_when_its_master_leaves(table) -> None:
+    register(table, broker("a", 0), "T")
+    register(table, broker("a", 1))
+    table.unregister(broker("a", 0))
+    assert table.route("T").broker_datas[0].broker_addrs == {1: "a-1"}
+    table.unregister(broker("a", 1))
+    assert table.route("T") is None
+    assert table.cluster_info().cluster_addr_table == {}
+    assert table.all_topics() == []
+
+
+def test_unregister_takes_the_id_whatever_its_address(table) -> None:
+    register(table, broker("a", 0, "x"), "T")
+    table.unregister(broker("a", 0, "another"))
+    assert sets(table) == {}
+    table.unregister(broker("nobody"))
+
+
+def test_one_set_leaving_keeps_the_other_on_a_topic(table) -> None:
+    register(table, broker("a"), "T", "A")
+    register(table, broker("b"), "T")
+    table.unregister(broker("a"))
+    assert [q.broker_name for q in table.route("T").queue_datas] == ["b"]
+    assert table.all_topics() == ["T"]
+    assert table.cluster_info().cluster_addr_table == {"C": ["b"]}
+
+
+def test_expiry_is_after_more_than_120_s(table) -> None:
+    register(table, broker("a"), "T", now=1000, channel="l1")
+    register(table, broker("b"), "T", now=2000, channel="l2")
+    assert table.expire(121_000) == []
+    assert table.expire(121_001) == [("a-0", "l1")]
+    assert sets(table) == {"b": {0: "b-0"}}
+    assert table.expire(121_001) == []
+
+
+def test_registering_again_and_equal_version_checks_keep_a_broker_alive(table) -> None:
+    register(table, broker("a"), now=0)
+    register(table, broker("b"), now=0)
+    register(table, broker("c"), now=0)
+    register(table, broker("a"), now=100_000)
+    table.check_version("b-0", DataVersion(counter=1, timestamp=5), 100_000)
+    table.check_version("c-0", DataVersion(counter=2, timestamp=5), 100_000)
+    assert [address for address, _ in table.expire(130_000)] == ["c-0"]
+
+
+def test_version_check(table) -> None:
+    version = DataVersion(counter=1, timestamp=5)
+    assert table.check_version("a-0", version, 0) == (True, None)
+    register(table, broker("a"))
+    assert table.check_version("a-0", version, 0) == (False, version)
+    for other in (DataVersion(counter=2, timestamp=5), DataVersion(counter=1, timestamp=6)):
+        assert table.check_version("a-0", other, 0) == (True, version)
+
+
+def test_closed_channel_takes_its_broker_along_at_once(table) -> None:
+    register(table, broker("a", 0), "T", channel="l1")
+    register(table, broker("a", 1), channel="l2")
+    assert table.channel_closed("l1", "10.0.0.1:5") == ["a-0"]
+    assert table.route("T").broker_datas[0].broker_addrs == {1: "a-1"}
+    assert table.channel_closed("l1", "10.0.0.1:5") == []
+
+
+def test_old_channel_does_not_matter_after_a_new_registration(table) -> None:
+    register(table, broker(), "T", channel="old")
+    register(table, broker(), "T", channel="new")
+    assert table.channel_closed("old", "10.0.0.1:5") == []
+    assert table.route("T") is not None
+
+
+def test_channel_of_no_broker_counts_by_its_address(table) -> None:
+    register(table, broker(address="10.0.0.1:5"), "T", channel="l1")
+    table.channel_closed("another", "10.0.0.1:5")
+    assert table.route("T") is None
+
+
+@pytest.mark.parametrize(("lose_all", "left"), [(True, []), (False, ["b"])])
+def test_channel_with_two_brokers(lose_all, left) -> None:
+    table = RouteTable(lose_all=lose_all)
+    register(table, broker("a"), channel="l1")
+    register(table, broker("b"), channel="l1")
+    table.channel_closed("l1", "10.0.0.1:5")
+    assert list(sets(table)) == left
+
+
+def test_set_in_two_clusters_leaves_both_when_its_connection_ends(table) -> None:
+    register(table, broker("a", 0, "x", cluster="C1"), channel="l1")
+    register(table, broker("a", 0, "x", cluster="C2"), channel="l1")
+    table.channel_closed("l1", "p")
+    assert table.cluster_info().cluster_addr_table == {}
+
+
+def test_filter_servers(table) -> None:
+    register(table, broker(), "T", filter_servers=["f:1"])
+    assert table.route("T").filter_server_table == {"a-0": ["f:1"]}
+    register(table, broker(), filter_servers=None)
+    assert table.route("T").filter_server_table == {"a-0": ["f:1"]}
+    register(table, broker(), filter_servers=[])
+    assert table.route("T").filter_server_table == {}
+
+
+def test_delete_topic_everywhere_or_in_one_cluster(table) -> None:
+    register(table, broker("a", cluster="C1"), "T", "U")
+    register(table, broker("b", cluster="C2"), "T")
+    table.delete_topic("T", "C1")
+    assert [q.broker_name for q in table.route("T").queue_datas] == ["b"]
+    table.delete_topic("T", "nowhere")
+    assert table.route("T") is not None
+    table.delete_topic("T", "C2")
+    assert table.all_topics() == ["U"]
+    table.delete_topic("U", "")
+    table.delete_topic("unknown")
+    table.delete_topic("unknown", "C1")
+    assert table.all_topics() == []
+
+
+def test_write_permission_of_a_set(table) -> None:
+    register(table, broker("a"), "T", "U", perm=7)
+    register(table, broker("b"), "T", perm=7)
+
+    def permissions(topic):
+        return {q.broker_name: q.perm for q in table.route(topic).queue_datas}
+
+    assert table.wipe_write_permission("a") == 2
+    assert permissions("T") == {"a": 5, "b": 7}
+    register(table, broker("a"), "T", "U", perm=7)
+    assert permissions("T") == {"a": 5, "b": 7}
+    assert table.add_write_permission("a") == 2
+    assert permissions("U") == {"a": 6}
+    table.wipe_write_permission("a")
+    register(table, broker("a"), "T", "U", perm=7, version=2)
+    assert permissions("T") == {"a": 7, "b": 7}
+    assert table.wipe_write_permission("nobody") == 0
+
+
+def test_topic_lists(table) -> None:
+    register(table, broker("a", cluster="C1"), "T", "S", topic_sys_flag=0)
+    register(table, broker("b", cluster="C2"), "T", "U", topic_sys_flag=1)
+    register(table, broker("c", cluster="C2"), "T", "V", topic_sys_flag=2)
+    register(table, broker("d", cluster="C2"), "W", topic_sys_flag=3)
+    assert sorted(table.all_topics()) == ["S", "T", "U", "V", "W"]
+    assert sorted(table.topics_of_cluster("C1")) == ["S", "T"]
+    assert table.topics_of_cluster("C3") == []
+    assert sorted(table.unit_topics()) == ["T", "U", "W"]
+    assert sorted(table.unit_sub_topics()) == ["T", "V", "W"]
+    assert sorted(table.unit_sub_ununit_topics()) == ["T", "V"]
+    names, address = table.system_topics()
+    assert sorted(names) == ["C1", "C2", "a", "b", "c", "d"]
+    assert address == "a-0"
+    assert RouteTable().system_topics() == ([], None)

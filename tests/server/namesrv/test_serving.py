@@ -1,0 +1,105 @@
+"""serve_namesrv: liveness on a virtual clock, one connection's end, stopping."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from triomq_protocol.codes import RequestCode as Code
+from triomq_protocol.command import Command
+from triomq_protocol.requests import ClusterInfo
+from triomq_server.config import NamesrvConfig
+from triomq_server.namesrv import serve_namesrv
+from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.wire import AnswerTimeoutError, Limits, MemoryNetwork, open_link
+
+
+@pytest.fixture
+def network() -> MemoryNetwork:
+    return MemoryNetwork()
+
+
+@pytest.fixture
+def start(nursery, network):
+    async def start(**settings: object) -> str:
+        config = NamesrvConfig(listen_port=0, kv_config_path="/kv.json", config_store_path="/ns.conf", **settings)
+
+        async def run(task_status):
+            await serve_namesrv(
+                config,
+                listen=network.listen,
+                disk=MemoryDisk(),
+                clock=lambda: int(trio.current_time() * 1000),
+                task_status=task_status,
+            )
+
+        return await nursery.start(run)
+
+    return start
+
+
+def registration(name: str) -> Command:
+    return Command.request(
+        Code.REGISTER_BROKER,
+        fields={"brokerName": name, "brokerAddr": f"{name}:1", "clusterName": "C", "haServerAddr": f"{name}:2",
+                "brokerId": "0"},
+    )  # fmt: skip
+
+
+async def broker_names(link) -> list[str]:
+    answer = await link.request(Command.request(Code.GET_BROKER_CLUSTER_INFO), 5)
+    return sorted(ClusterInfo.decode(answer.body).broker_addr_table)
+
+
+async def test_broker_is_gone_as_soon_as_its_connection_is(autojump_clock, network, start) -> None:
+    address = await start()
+    async with open_link(address, dial=network.dial) as client:
+        async with open_link(address, dial=network.dial) as broker:
+            assert (await broker.request(registration("a"), 5)).code == 0
+            assert await broker_names(client) == ["a"]
+        await wait_all_tasks_blocked()
+        assert await broker_names(client) == []
+
+
+async def test_silent_broker_is_dropped_within_130_s_and_its_connection_closed(autojump_clock, network, start) -> None:
+    address = await start(server_channel_max_idle_time_seconds=1000)
+    patient = Limits(idle_s=1000)
+    async with (
+        open_link(address, dial=network.dial, limits=patient) as broker,
+        open_link(address, dial=network.dial, limits=patient) as client,
+    ):
+        await trio.sleep(1)
+        await broker.request(registration("a"), 5)
+        await trio.sleep(119)
+        assert await broker_names(client) == ["a"]
+        await trio.sleep(12)
+        assert await broker_names(client) == []
+        await wait_all_tasks_blocked()
+        assert broker.closed
+        assert not client.closed
+
+
+async def test_idle_connection_is_closed_and_its_broker_dropped(autojump_clock, network, start) -> None:
+    address = await start(server_channel_max_idle_time_seconds=60)
+    async with open_link(address, dial=network.dial) as broker:
+        await broker.request(registration("a"), 5)
+        await trio.sleep(62)
+        async with open_link(address, dial=network.dial) as client:
+            assert await broker_names(client) == []
+
+
+async def test_unknown_code_is_not_answered(autojump_clock, network, start) -> None:
+    address = await start()
+    async with open_link(address, dial=network.dial) as link:
+        with pytest.raises(AnswerTimeoutError):
+            await link.request(Command.request(9999), 3)
+        assert await broker_names(link) == []
+
+
+async def test_unusable_request_is_answered_with_code_1(autojump_clock, network, start) -> None:
+    address = await start()
+    async with open_link(address, dial=network.dial) as link:
+        answer = await link.request(Command.request(Code.UNREGISTER_BROKER, fields={"brokerId": "x"}), 3)
+        assert answer.code == 1
+        assert answer.remark

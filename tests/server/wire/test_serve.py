@@ -1,0 +1,212 @@
+"""serve and open_link over an in-memory network."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from triomq_protocol.command import Command
+from triomq_server.wire import AnswerTimeoutError, Handlers, Limits, LinkClosedError, MemoryNetwork, open_link, serve
+
+
+def echo(link, command):
+    return command.answer(remark=link.peer, body=command.body)
+
+
+@pytest.fixture
+def network() -> MemoryNetwork:
+    return MemoryNetwork()
+
+
+@pytest.fixture
+def start(nursery, network):
+    async def start(handlers: Handlers | None = None, **options: object) -> str:
+        async def run(task_status):
+            await serve(
+                handlers or Handlers(plain={1: echo}), port=0, listen=network.listen, task_status=task_status, **options
+            )
+
+        (address,) = await nursery.start(run)
+        return address
+
+    return start
+
+
+async def test_request_and_answer(autojump_clock, network, start) -> None:
+    address = await start()
+    async with open_link(address, dial=network.dial) as link:
+        answer = await link.request(Command.request(1, body=b"x"), 5)
+    assert link.peer == address
+    assert answer.body == b"x"
+    assert answer.remark.startswith("127.0.0.1:")
+
+
+async def test_server_asks_the_dialler(autojump_clock, network, start) -> None:
+    async def ask_back(link, command):
+        answer = await link.request(Command.request(5), 5)
+        return command.answer(remark=answer.remark)
+
+    address = await start(Handlers(waiting={1: ask_back}))
+    theirs = Handlers(plain={5: lambda link, command: command.answer(remark="hello")})
+    async with open_link(address, dial=network.dial, handlers=theirs) as link:
+        assert (await link.request(Command.request(1), 5)).remark == "hello"
+
+
+async def test_dialler_without_handlers_answers_code_3(autojump_clock, network, start) -> None:
+    codes = []
+
+    async def ask_back(link, command):
+        codes.append((await link.request(Command.request(5), 5)).code)
+        return command.answer()
+
+    address = await start(Handlers(waiting={1: ask_back}))
+    async with open_link(address, dial=network.dial) as link:
+        await link.request(Command.request(1), 5)
+    assert codes == [3]
+
+
+async def test_nobody_listens(autojump_clock, network) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        async with open_link("127.0.0.1:9", dial=network.dial):
+            pass
+
+
+async def test_body_meets_its_own_exception_plain(autojump_clock, network, start) -> None:
+    address = await start()
+    with pytest.raises(ZeroDivisionError):
+        async with open_link(address, dial=network.dial):
+            1 // 0
+
+
+async def test_cancel_of_the_body_closes_the_link(autojump_clock, network, start) -> None:
+    closed = []
+    address = await start(on_closed=closed.append)
+    with trio.move_on_after(5) as scope:
+        async with open_link(address, dial=network.dial) as link:
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert link.closed
+    await wait_all_tasks_blocked()
+    assert len(closed) == 1
+
+
+async def test_more_connections_than_allowed_are_refused_until_there_is_room(
+    autojump_clock, network, start, caplog
+) -> None:
+    address = await start(limits=Limits(connections=2))
+    async with open_link(address, dial=network.dial) as first, open_link(address, dial=network.dial) as second:
+        for link in (first, second):
+            await link.request(Command.request(1), 5)
+        for _ in range(3):
+            async with open_link(address, dial=network.dial) as third:
+                with pytest.raises(LinkClosedError):
+                    await third.request(Command.request(1), 5)
+        second.close()
+        await wait_all_tasks_blocked()
+        async with open_link(address, dial=network.dial) as fourth:
+            await fourth.request(Command.request(1), 5)
+        await first.request(Command.request(1), 5)
+    assert caplog.text.count("refusing connections") == 1
+
+
+async def test_accept_loop_survives_a_lack_of_descriptors(autojump_clock, network, start, caplog, nursery) -> None:
+    class Starved(trio.abc.Listener):
+        failures = 25
+
+        def __init__(self, real):
+            self.real = real
+            self.address = real.address
+
+        async def accept(self):
+            await trio.lowlevel.checkpoint()
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await self.real.accept()
+
+        async def aclose(self):
+            await self.real.aclose()
+
+    async def listen(host, port):
+        return [Starved(listener) for listener in await network.listen(host, port)]
+
+    async def run(task_status):
+        await serve(Handlers(plain={1: echo}), port=0, listen=listen, task_status=task_status)
+
+    (address,) = await nursery.start(run)
+    async with open_link(address, dial=network.dial) as link:
+        assert (await link.request(Command.request(1), 60)).code == 0
+    assert trio.current_time() >= 2.5
+    assert caplog.text.count("cannot accept") == 1
+
+
+async def test_stop_lets_waiting_handlers_answer_within_the_grace_period(autojump_clock, network) -> None:
+    started, stop = trio.Event(), trio.CancelScope()
+    closed = []
+
+    async def slow(link, command):
+        started.set()
+        await trio.sleep(0.5)
+        return command.answer(remark="done")
+
+    async def never(link, command):
+        await trio.sleep_forever()
+
+    async def run(task_status):
+        with stop:
+            await serve(
+                Handlers(waiting={1: slow, 2: never}),
+                port=0,
+                listen=network.listen,
+                on_closed=closed.append,
+                limits=Limits(grace_s=1),
+                task_status=task_status,
+            )
+
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(run)
+        async with open_link(address, dial=network.dial) as link:
+            link.send(Command.request(2, oneway=True).encode())
+
+            async def end() -> None:
+                await started.wait()
+                stop.cancel()
+
+            nursery.start_soon(end)
+            assert (await link.request(Command.request(1), 5)).remark == "done"
+            # What comes after the stop is not read, and the link ends with the grace period.
+            with pytest.raises(LinkClosedError):
+                await link.request(Command.request(1), 50)
+            with pytest.raises(ConnectionRefusedError):
+                await network.dial(address)
+    assert trio.current_time() == pytest.approx(1, abs=0.1)
+    assert len(closed) == 1
+
+
+async def test_stop_without_work_is_immediate(autojump_clock, network) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def run(task_status):
+            await serve(Handlers(plain={1: echo}), port=0, listen=network.listen, task_status=task_status)
+
+        (address,) = await nursery.start(run)
+        async with open_link(address, dial=network.dial) as link:
+            await link.request(Command.request(1), 5)
+            nursery.cancel_scope.cancel()
+    assert trio.current_time() == pytest.approx(0, abs=0.01)
+
+
+async def test_taken_address_is_a_plain_error(autojump_clock, network) -> None:
+    await network.listen("127.0.0.1", 9876)
+    with pytest.raises(OSError, match="taken"):
+        await serve(Handlers(), host="127.0.0.1", port=9876, listen=network.listen)
+
+
+async def test_silent_server(autojump_clock, network, start) -> None:
+    address = await start(Handlers(plain={1: lambda link, command: None}))
+    async with open_link(address, dial=network.dial) as link:
+        with pytest.raises(AnswerTimeoutError):
+            await link.request(Command.request(1), 5)
