@@ -244,7 +244,7 @@ class Index:
             file = IndexFile(self._disk.open(path), path, self._slots, self._capacity)
             if not keep(file):
                 if rebuild_from is None:
-                    rebuild_from = max(0, file.begin_offset)
+                    rebuild_from = self.end_offset  # what the file itself says may be as lost as the rest of it
                 file.close()
                 self._disk.remove(path)
                 continue

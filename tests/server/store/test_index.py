@@ -1,0 +1,172 @@
+"""The key index: hashes, chains over files, taking entries back (store.md §10)."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triomq_protocol.tags import java_hash
+from triomq_server.config import StoreConfig
+from triomq_server.store import NewRecord, open_store
+from triomq_server.store.index import Index
+from triomq_server.store.key_hashes import index_hashes
+from triomq_server.store.memory_disk import MemoryDisk
+
+FOREVER = 1 << 60
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+def plain_hash(text: str) -> int:
+    value = abs(java_hash(text))
+    return 0 if value == 1 << 31 else value
+
+
+topics = st.sampled_from(["T", "%RETRY%group", "主题", ""])
+keys = st.one_of(
+    st.text(max_size=40), st.text("0123456789ABCDEF", min_size=32, max_size=32), st.text("\0a", max_size=32)
+)
+
+
+@given(st.lists(st.tuples(topics, keys), max_size=150))
+def test_batch_of_hashes(pairs: list[tuple[str, str]]) -> None:
+    entries = [(topic, key, n, n + 1) for n, (topic, key) in enumerate(pairs)]
+    assert index_hashes(entries) == [(plain_hash(f"{t}#{k}"), n, n + 1) for t, k, n, _ in entries]
+
+
+def test_the_hash_that_has_no_absolute_value() -> None:
+    # "polygenelubricants" hashes to -2**31; find a key that does so behind "T#".
+    prefix = java_hash("T#") & 0xFFFFFFFF
+    low = (0x80000000 - prefix * pow(31, 7, 1 << 32)) % (1 << 32)
+    found = ""
+    for first in range(1, 120):
+        rest = (low - first * pow(31, 6, 1 << 32)) % (1 << 32)
+        digits = []
+        for power in range(5, -1, -1):
+            digit, rest = divmod(rest, 31**power)
+            digits.append(digit)
+        if all(0 < d < 128 for d in digits):
+            found = "".join(map(chr, [first, *digits]))
+            break
+    assert java_hash(f"T#{found}") == -(1 << 31)
+    assert index_hashes([("T", found, 1, 2)] * 5) == [(0, 1, 2)] * 5
+
+
+def make_index(disk: MemoryDisk, capacity: int = 20) -> Index:
+    return Index(disk, "/i", 7, capacity, lambda: 1_795_300_000_123)
+
+
+def test_chains_over_several_files() -> None:
+    index = make_index(MemoryDisk())
+    entries = index_hashes([("T", f"k{n % 5}", n * 100, 1000 + n * 1000) for n in range(50)])
+    assert index.add(entries) == 50
+    assert [f.count for f in index.files] == [20, 20, 13]
+    assert index.filled == index.files[:2]
+    names = [f.path for f in index.files]
+    assert names == sorted(names)
+    assert len(set(names)) == 3
+    for n in range(5):
+        assert index.query("T", f"k{n}", 64, 0, FOREVER) == list(range(4500 + n * 100, -1, -500))
+        assert index.query("T", f"k{n}", 3, 0, FOREVER) == [4500 + n * 100, 4000 + n * 100, 3500 + n * 100]
+    assert index.query("T", "k0", 64, 11_000, 21_000) == [2000, 1500, 1000]
+    assert index.query("T", "nothing", 64, 0, FOREVER) == []
+    assert index.end_offset == 4900
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_taking_back_leaves_what_was_there_before(seed: int) -> None:
+    chance = random.Random(seed)
+    disk = MemoryDisk()
+    index = make_index(disk)
+    all_entries = index_hashes([("T", f"k{chance.randrange(9)}", n // 2 * 10, 1000 + n) for n in range(100)])
+    keep = chance.randrange(1, 100)
+    index.add(all_entries[:keep])
+    before = {path: disk.read(path) for path in disk.files}
+    index.add(all_entries[keep:])
+    log_end = all_entries[keep][1]
+    index.truncate(log_end, lambda offset: next(t for _, o, t in reversed(all_entries) if o == offset))
+    survivors = [e for e in all_entries[:keep] if e[1] < log_end]
+    if len(survivors) == keep and keep % 19:
+        assert {path: disk.read(path) for path in disk.files} == before
+    again = make_index(disk)
+    assert again.load(lambda file: True) is None
+    for n in range(9):
+        wanted = plain_hash(f"T#k{n}")
+        expected = [o for h, o, _ in reversed(survivors) if h == wanted]
+        assert index.query("T", f"k{n}", 64, 0, FOREVER) == expected
+        assert again.query("T", f"k{n}", 64, 0, FOREVER) == expected
+
+
+def test_a_batch_that_was_not_published_is_undone_at_load() -> None:
+    disk = MemoryDisk()
+    index = make_index(disk, capacity=60)
+    entries = index_hashes([("T", f"k{n % 5}", n * 100, 1000) for n in range(40)])
+    index.add(entries[:25])
+    published = disk.read(index.files[0].path)
+    index.files[0].insert(entries, 25)  # and then the process is killed
+    assert disk.read(index.files[0].path) != published
+    killed = disk.after_kill()
+    again = make_index(killed, capacity=60)
+    again.load(lambda file: True)
+    assert killed.read(again.files[0].path) == published
+    again.add(entries[25:])
+    assert again.query("T", "k0", 64, 0, FOREVER) == list(range(3500, -1, -500))
+
+
+def test_damaged_chains_do_not_run_in_circles() -> None:
+    disk = MemoryDisk()
+    index = make_index(disk, capacity=60)
+    index.add(index_hashes([("T", "k", n, 1000) for n in range(10)]))
+    file = index.files[0]
+    struct.pack_into(">i", file.buffer, file.entries_at + 5 * 20 + 16, 9)
+    assert index.query("T", "k", 64, 0, FOREVER) == [9, 8, 7, 6, 5, 4]
+
+
+def test_files_of_another_geometry_are_left_alone(caplog: Any) -> None:
+    disk = MemoryDisk()
+    make_index(disk).add(index_hashes([("T", "k", 1, 1000)]))
+    other = make_index(disk, capacity=30)
+    other.load(lambda file: True)
+    assert other.files == []
+    assert len(disk.list("/i")) == 1
+    assert "another size than configured" in caplog.text
+
+
+async def test_query_needs_no_notification_first(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config("/s", message_index_enable=True), disk=memory_disk) as store:
+        store.append(make_record(1, keys="a  b"))
+        assert [len(store.query("T", k, 5, 0, FOREVER).records) for k in ("a", "b", "", "c")] == [1, 1, 0, 0]
+        assert len(store.query("T", "a", 5, 0, 1).records) == 0
+    async with open_store(make_config("/s", message_index_enable=False), disk=memory_disk) as store:
+        assert store.query("T", "a", 5, 0, FOREVER).records == []
+        assert store.append(make_record(2)).queue_offset == 1
+        store.notify_arrivals()
+
+
+async def test_index_lost_with_the_machine_is_rebuilt_from_the_log(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Java forgets the keys of everything older than the log file where recovery starts."""
+    disk = MemoryDisk()
+    config = make_config("/s", mapped_file_size_commit_log=3000, max_index_num=1000)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(100):
+            clock.now += 1000
+            store.append(make_record(n, keys=f"k{n}"))
+            store.notify_arrivals()
+        await store.flush()
+        await store._flusher.flush_queues(0, checkpoint=True)
+        lost = disk.after_power_loss(random.Random(0))
+    async with open_store(config, disk=lost, clock=clock) as store:
+        assert not store.recovery_report.clean
+        assert store.recovery_report.checked_from > 20_000
+        for n in range(100):
+            assert len(store.query("T", f"k{n}", 5, 0, FOREVER).records) == 1, n

@@ -1,0 +1,229 @@
+"""Expiry: the decisions as tables, then what goes with a deleted log file (store.md §13)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_server.config import StoreConfig
+from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
+from triomq_server.store.disk import DiskUsage
+from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.store.retention import DiskVerdict, count_expired, is_deleting_hour, judge_space, used_ratio
+
+ROOT = "/store"
+HOUR_MS = 3_600_000
+FOREVER = 1 << 60
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "usable", "ratio"),
+    [
+        (1000, 1000, 1000, 0.0),
+        (1000, 250, 250, 0.75),
+        (1000, 249, 249, 0.76),  # 75.1 per cent, rounded up
+        (1000, 200, 100, 0.89),  # root's reserve does not count as usable: 800 of 900
+        (1000, 0, 0, 1.0),
+        (0, 0, 0, -1),
+    ],
+)
+def test_used_ratio(total: int, free: int, usable: int, ratio: float) -> None:
+    assert used_ratio(DiskUsage(total, free, usable)) == ratio
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ((0.10, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=False)),
+        ((0.75, 0.75), DiskVerdict(refuse=False, at_once=False, space_full=False)),
+        ((0.76, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=True)),
+        ((0.85, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=True)),
+        ((0.86, 0.10), DiskVerdict(refuse=False, at_once=True, space_full=True)),
+        ((0.90, 0.10), DiskVerdict(refuse=False, at_once=True, space_full=True)),
+        ((0.91, 0.10), DiskVerdict(refuse=True, at_once=True, space_full=True)),
+        ((0.10, 0.91), DiskVerdict(refuse=True, at_once=True, space_full=True)),
+        ((-1, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=True)),
+    ],
+)
+def test_judge_space(ratios: tuple[float, float], verdict: DiskVerdict) -> None:
+    assert judge_space(ratios, limit=0.75, warning=0.90, forcibly=0.85) == verdict
+
+
+@pytest.mark.parametrize(
+    ("delete_when", "hour", "due"),
+    [
+        ("04", 4, True),
+        ("04", 5, False),
+        ("4", 4, True),
+        ("04;16", 16, True),
+        ("04;16", 10, False),
+        ("", 0, False),
+        ("x", 0, False),
+    ],
+)
+def test_is_deleting_hour(delete_when: str, hour: int, due: bool) -> None:
+    assert is_deleting_hour(delete_when, hour) is due
+
+
+@pytest.mark.parametrize(
+    ("ages_h", "at_once", "count"),
+    [
+        ([], False, 0),
+        ([80, 73, 72, 71, 90], False, 3),
+        ([71, 100], False, 0),
+        ([1, 2, 3], True, 3),
+        ([100] * 20, False, 10),
+        ([1] * 20, True, 10),
+    ],
+)
+def test_count_expired(ages_h: list[int], at_once: bool, count: int) -> None:
+    now = 10_000 * HOUR_MS
+    modified = [now - h * HOUR_MS for h in ages_h]
+    assert count_expired(modified, now_ms=now, reserved_hours=72, at_once=at_once) == count
+
+
+@pytest.fixture
+def four_oclock(clock: Any) -> Any:
+    """A clock whose local hour is not 4 until it is turned; gives the function that turns it to the next 04:00."""
+
+    def turn() -> None:
+        clock.now += HOUR_MS
+        while time.localtime(clock.now // 1000).tm_hour != 4:
+            clock.now += HOUR_MS
+
+    turn()
+    clock.now += 3 * HOUR_MS
+    return turn
+
+
+async def fill(store: MessageStore, make_record: MakeRecord, count: int = 60) -> None:
+    for n in range(count):
+        store.append(make_record(n, queue_id=n % 2, keys=f"k{n}"))
+        store.notify_arrivals()
+    await store.flush()
+
+
+def settings(make_config: MakeConfig, **more: Any) -> StoreConfig:
+    return make_config(ROOT, mapped_file_size_commit_log=3000, delete_commit_log_files_interval=0, **more)
+
+
+async def test_files_go_at_their_hour_and_take_queues_and_index_along(
+    memory_disk: MemoryDisk, clock: Any, four_oclock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(settings(make_config, max_index_num=20), disk=memory_disk, clock=clock) as store:
+        await fill(store, make_record)
+        await store._flusher.flush_queues(0, checkpoint=False)
+        log_files = len(store._commitlog.segments.items)
+        clock.now += 71 * HOUR_MS
+        four_oclock()
+        if clock.now - memory_disk.modified_ms(f"{ROOT}/commitlog/{0:020d}") < 72 * HOUR_MS:
+            assert await store.clean() == 0
+        clock.now += 30 * HOUR_MS
+        while time.localtime(clock.now // 1000).tm_hour == 4:
+            clock.now += HOUR_MS
+        assert await store.clean() == 0  # old enough, but not the hour
+        four_oclock()
+        deleted = await store.clean()
+        assert deleted == min(10, log_files - 1)
+        start = store.log_min_offset
+        assert start == deleted * 3000
+        for queue_id in range(2):
+            low, high = store.queue_bounds("T", queue_id)
+            assert high == 30
+            assert store.record_offset_at("T", queue_id, low) >= start
+            assert low == 0 or store._queues.get("T", queue_id).unit(low - 1) is None
+            assert store.read("T", queue_id, low, 1, None, FOREVER).status is ReadStatus.FOUND
+            first = int(memory_disk.list(f"{ROOT}/consumequeue/T/{queue_id}")[0])
+            assert first == low // 10 * 200
+        assert store._index.files[0].end_offset >= start
+        assert len(store.query("T", "k59", 10, 0, FOREVER).records) == 1
+        bounds = [store.queue_bounds("T", q) for q in range(2)]
+    async with open_store(settings(make_config, max_index_num=20), disk=memory_disk, clock=clock) as store:
+        assert [store.queue_bounds("T", q) for q in range(2)] == bounds
+        assert store.log_min_offset == start
+        assert store.earliest_time() > 0
+
+
+@pytest.mark.parametrize(
+    ("used", "forcibly", "some_deleted"),
+    [(0.5, True, False), (0.8, True, False), (0.88, True, True), (0.88, False, False)],
+)
+async def test_files_go_early_when_the_disk_fills_up(
+    used: float, forcibly: bool, some_deleted: bool, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = MemoryDisk(now_ms=clock, capacity_bytes=10_000 * 4096)
+    config = settings(make_config, clean_file_forcibly_enable=forcibly, delete_when="")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        await fill(store, make_record)
+        disk.used_bytes = int(disk.capacity_bytes * used)
+        assert (await store.clean() > 0) == some_deleted
+        assert store.writable
+        if not some_deleted:
+            # Expired files go at any hour once the disk is fuller than diskMaxUsedSpaceRatio.
+            clock.now += 73 * HOUR_MS
+            assert (await store.clean() > 0) == (used > 0.75)
+
+
+async def test_the_operators_request(
+    autojump_clock: Any, clock: Any, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = settings(make_config, delete_when="")
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        await fill(store, make_record, 120)
+        clock.now += 73 * HOUR_MS
+        await trio.sleep(105)
+        assert store.log_min_offset == 0
+        store.request_expiry()
+        await trio.sleep(8)
+        assert store.log_min_offset == 30_000
+        await trio.sleep(300)
+        assert store.log_min_offset == store.log_max_offset // 3000 * 3000  # never the last file
+
+
+async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord) -> None:
+    async with open_store(settings(make_config), disk=memory_disk) as store:
+        for n in range(20):
+            store.append(make_record(n, topic="Old", queue_id=n % 2))
+        for topic in ("A", "B", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x"):
+            store.append(make_record(0, topic=topic))
+        while store.log_max_offset < 15_000:
+            store.append(make_record(0, topic="B"))
+        assert store.clean_expired_queues() == 0
+        while store.log_min_offset < 12_000:
+            store._commitlog.delete_first()
+        assert store.clean_expired_queues() == 5
+        assert set(store.queues()) == {("B", 0), ("SCHEDULE_TOPIC_XXXX", 0)}
+        assert "Old" not in memory_disk.list(f"{ROOT}/consumequeue")
+        store.append(make_record(0, topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"))
+        store.append(make_record(0, topic="%LMQ%x"))
+        store.append(make_record(0, topic="A"))
+        assert store.append(make_record(0, topic="Old")).queue_offset == 0
+        assert store.clean_unused_topics({"A"}) == 2
+        assert {t for t, _ in store.queues()} == {"A", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x"}
+        assert store.destroy_topic("A") == 1
+        assert store.queue_bounds("A", 0) == (0, 0)
+        assert store.read("A", 0, 0, 1, None, FOREVER).status is ReadStatus.NO_MESSAGE_IN_QUEUE
+
+
+async def test_a_queue_that_expired_wholly_moves_its_minimum_to_its_end(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Java leaves the minimum where it was, and pulls crawl through entries without records."""
+    async with open_store(settings(make_config), disk=memory_disk, clock=clock) as store:
+        for n in range(5):
+            store.append(make_record(n, topic="Old"))
+        while store.log_max_offset < 9000:
+            store.append(make_record(0, topic="New"))
+        store._commitlog.delete_first()
+        store._commitlog.delete_first()
+        await store._cleaner.follow_log_min()
+        assert store.queue_bounds("Old", 0) == (5, 5)
+        assert store.read("Old", 0, 0, 1, None, FOREVER).status is ReadStatus.OFFSET_TOO_SMALL
+        assert store.append(make_record(6, topic="Old")).queue_offset == 5
+        assert store.read("Old", 0, 5, 1, None, FOREVER).status is ReadStatus.FOUND
