@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+import trio
+
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.requests import DataVersion, GetBrokerConfigResponse
@@ -26,7 +28,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     configuration = Configuration(broker)
     handlers.plain[RequestCode.GET_BROKER_CONFIG] = configuration.answer_get
-    handlers.plain[RequestCode.UPDATE_BROKER_CONFIG] = configuration.answer_update
+    handlers.waiting[RequestCode.UPDATE_BROKER_CONFIG] = configuration.answer_update
     for code, failure in (
         (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED),
         (RequestCode.DELETE_ACL_CONFIG, ResponseCode.DELETE_ACL_CONFIG_FAILED),
@@ -43,13 +45,14 @@ class Configuration:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._version = DataVersion(counter=0, timestamp=broker.clock())
+        self._saving = trio.Lock()
 
     def answer_get(self, _link: Link, command: Command) -> Command:
         """26: every setting as a `key=value` line."""
         version = GetBrokerConfigResponse(version=self._version.encode().decode())
         return command.answer(header=version, body=printed(self._broker.config).encode())
 
-    def answer_update(self, link: Link, command: Command) -> Command:
+    async def answer_update(self, link: Link, command: Command) -> Command:
         """25: change settings of the running broker, and its file if it was started with one.
 
         Unknown keys are ignored. What the broker reads once at its start does not react, as in 4.9.
@@ -61,6 +64,11 @@ class Configuration:
         except PropertiesError:
             return command.answer(ResponseCode.SYSTEM_ERROR, "string2Properties error")
         self._update(values, link.peer)
+        try:
+            await self._save()
+        except OSError as error:
+            remark = f"the settings are in force until the broker stops, but its file cannot be written: {error}"
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
         return command.answer()
 
     def _update(self, values: dict[str, str], peer: str) -> None:
@@ -70,12 +78,17 @@ class Configuration:
         for warning in warnings:
             _log.warning("settings from %s: %s", peer, warning)
         self._version = DataVersion(counter=self._version.counter + 1, timestamp=broker.clock())
-        if broker.config_file is not None:
-            broker.config_file.save(dump_properties(broker.config.to_properties()).encode())
         for changed in broker.on_config_change:
             changed()
         if "brokerPermission" in values:
             broker.topics.bump()  # its listener registers the broker anew, so that routes show the new permission
+
+    async def _save(self) -> None:
+        """Write the whole configuration to the file it came from, beside the traffic: the disk may be slow."""
+        config, file = self._broker.config, self._broker.config_file
+        if file is not None:
+            async with self._saving:  # the last one to write has seen all changes
+                await file.save_in_background(dump_properties(config.to_properties()).encode())
 
 
 def refuse_access_control(failure: ResponseCode, _link: Link, command: Command) -> Command:

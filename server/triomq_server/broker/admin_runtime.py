@@ -143,7 +143,7 @@ def _store(broker: Broker) -> dict[str, str]:
         "commitLogDiskRatio": log_ratio,
         f"commitLogDiskRatio_{paths.store_path_commit_log}": log_ratio,
         "consumeQueueDiskRatio": f"{used_ratio(store.disk.usage(paths.store_path_root_dir)):.2f}",
-        "commitLogDirCapacity": f"Total : {_bytes_text(usage.total_bytes)}, Free : {_bytes_text(usage.free_bytes)}.",
+        "commitLogDirCapacity": f"Total : {_bytes_text(usage.total_bytes)}, Free : {_bytes_text(usage.usable_bytes)}.",
         "remainHowManyDataToFlush": _bytes_text(store.log_max_offset - store.flushed_offset),
         "earliestMessageTimeStamp": str(store.earliest_time()),
         "dispatchBehindBytes": "0",

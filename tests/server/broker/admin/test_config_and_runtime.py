@@ -73,6 +73,23 @@ async def test_changed_settings_are_written_to_the_file_the_broker_was_started_w
     assert (written["regionId"], written["brokerName"]) == ("north", "broker-a")
 
 
+async def test_settings_that_cannot_be_written_are_in_force_all_the_same(desk: Any, config: BrokerConfig) -> None:
+    disk = MemoryDisk()
+    disk.make_directory("/conf")
+    disk.write("/conf/broker.conf", b"regionId=south\n")
+
+    def refuse(path: str, data: bytes, *, sync: bool = True) -> None:
+        raise OSError(28, "No space left on device")
+
+    disk.write = refuse  # type: ignore[method-assign]
+    desk.broker.config_file = ConfigFile("/conf/broker.conf", disk)
+    answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\n")
+    assert answer.code == 1
+    assert "No space left on device" in answer.remark
+    assert config.region_id == "north"
+    assert disk.read("/conf/broker.conf") == b"regionId=south\n"
+
+
 async def test_another_permission_makes_the_broker_register_anew(desk: Any) -> None:
     told: list[Any] = []
     desk.broker.topics.on_change = told.append
