@@ -159,14 +159,15 @@ def broker(
     *,
     java: Java | None = None,
     heap: str = "256m",
+    port: int | None = None,
     settings: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A broker of the given kind, registered at `name_servers` and ready to serve; its store is `home`/store.
 
-    The arguments are those of `namesrv`.
+    The arguments are those of `namesrv`; `port`: where to listen, for a broker that comes back.
     """
-    port = free_port(-2, 1)
+    port = port or free_port(-2, 1)
     config = write_properties(home / "broker.conf", broker_settings(name_servers, home, port, settings or {}))
     # 4.9 stops writing at 90 % of the disk and has only system properties to say otherwise.
     system = {

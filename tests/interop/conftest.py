@@ -114,7 +114,8 @@ def _seen(message: Mapping[str, Any]) -> Seen:
         sys_flag=message["sysFlag"],
         born_host=message["bornHost"],
         store_host=message["storeHost"],
-        properties=message["properties"],
+        # The client adds the bounds of the queue as they were at the moment of the pull.
+        properties={k: v for k, v in message["properties"].items() if k not in {"MIN_OFFSET", "MAX_OFFSET"}},
     )
 
 
@@ -231,9 +232,15 @@ class Servers:
         return self._namesrv(kind, self.scratch / name, **keywords)
 
     def broker(
-        self, kind: Kind, name: str, name_servers: str, settings: Mapping[str, object] | None = None
+        self,
+        kind: Kind,
+        name: str,
+        name_servers: str,
+        settings: Mapping[str, object] | None = None,
+        port: int | None = None,
     ) -> AbstractContextManager[Server]:
-        return self._broker(kind, self.scratch / name, name_servers, settings={**SMALL_STORE, **(settings or {})})
+        merged = {**SMALL_STORE, **(settings or {})}
+        return self._broker(kind, self.scratch / name, name_servers, settings=merged, port=port)
 
 
 @pytest.fixture(scope="session")
