@@ -1,0 +1,137 @@
+"""The command line as people and scripts meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import trio
+
+TRIOMQ = [sys.executable, "-m", "triomq"]
+
+
+@pytest.fixture
+def run(cluster):
+    async def run(*arguments, stdin=b""):
+        call = partial(
+            trio.run_process,
+            [*TRIOMQ, *arguments],
+            stdin=stdin,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
+        )
+        with trio.fail_after(30):
+            done = await call()
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    return run
+
+
+def rows(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_send_and_pull(run):
+    code, out, err = await run("send", "T", "hello wörld", "--tags", "a", "--keys", "k1 k2", "-p", "u=v", "--json")
+    assert (code, err) == (0, "")
+    (sent,) = rows(out)
+    assert sent["status"] == "SEND_OK"
+    code, out, _ = await run("send", "T", "-", "--queue", f"{sent['broker']}:{sent['queue']}", stdin=b"two\n\nthree\n")
+    assert code == 0
+    assert out.count("SEND_OK") == 2
+    code, out, err = await run("pull", "T", "--json")
+    assert (code, err) == (0, "")
+    pulled = rows(out)
+    assert [row["body"] for row in pulled] == ["hello wörld", "two", "three"]
+    assert pulled[0]["message_id"] == sent["message_id"]
+    assert (pulled[0]["tags"], pulled[0]["keys"], pulled[0]["properties"]["u"]) == ("a", ["k1", "k2"], "v")
+    assert (await run("pull", "T", "-m", "1"))[1] == "hello wörld\n"
+    assert (await run("pull", "T", "--tags", "a"))[1] == "hello wörld\n"
+    assert (await run("pull", "T", "--from", "last"))[1] == ""
+    assert (await run("pull", "T", "--from", "committed", "--commit", "-m", "2"))[1] == "hello wörld\ntwo\n"
+    assert (await run("pull", "T", "--from", "committed"))[1] == "three\n"
+
+
+async def test_topics_and_cluster(run):
+    code, out, err = await run("topics", "made", "--create", "--queues", "2", "--json")
+    assert (code, err) == (0, "")
+    assert [(row["queue"], row["max_offset"]) for row in rows(out)] == [(0, 0), (1, 0)]
+    assert "made" in (await run("topics"))[1].split()
+    assert (await run("topics", "made", "--delete"))[0] == 0
+    assert "made" not in (await run("topics"))[1].split()
+    code, out, _ = await run("cluster-status", "--json")
+    assert code == 0
+    assert [(row["broker"], row["id"]) for row in rows(out)] == [("broker-a", 0), ("broker-a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["pull", "nowhere"], 1, "no route to topic nowhere"),
+        (["topics", "-n", "127.0.0.1:1"], 1, "no name server can be reached"),
+        (["topics", "-n", "nonsense"], 2, "not host:port"),
+        (["send", "a b", "x"], 2, "characters"),
+        (["send", "T", "x", "-p", "nonsense"], 2, "NAME=VALUE"),
+        (["send", "T", "x", "--queue", "nonsense"], 2, "BROKER:ID"),
+        (["topics", "--create"], 2, "need a TOPIC"),
+        (["nonsense"], 2, "No such command"),
+        (["send"], 2, "Missing argument"),
+    ],
+)
+async def test_mistakes_are_one_clear_line(run, arguments, code, what):
+    got, out, err = await run(*arguments)
+    assert (got, out) == (code, "")
+    assert what in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["", "send", "pull", "topics", "cluster-status", "namesrv", "broker", "cluster"])
+async def test_help(run, command):
+    code, out, err = await run(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: triomq" in out
+
+
+async def test_ctrl_c_ends_a_pull_quietly(run, cluster):
+    assert (await run("send", "T", "one"))[0] == 0
+    process = await trio.lowlevel.open_process(
+        [*TRIOMQ, "pull", "T", "--follow", "-n", cluster.name_servers], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with trio.fail_after(20):
+        assert await process.stdout.receive_some() == b"one\n"
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+        # click ends the line that ^C stands in.
+        assert (await process.stderr.receive_some()).strip() == b""
+    await process.stdout.aclose()
+    await process.stderr.aclose()
+
+
+async def test_a_reader_that_leaves_early_is_no_error(run, cluster):
+    lines = b"".join(b"%d\n" % number for number in range(3000))
+    assert (await run("send", "T", stdin=lines))[0] == 0
+    shell = f"{sys.executable} -m triomq pull T -n {cluster.name_servers} | head -1"
+    done = await trio.run_process(["sh", "-c", shell], capture_stdout=True, capture_stderr=True, check=False)
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == b""
+
+
+async def test_the_cli_says_what_it_lacks(tmp_path):
+    # A package that cannot be imported, as if it were not installed.
+    (tmp_path / "click.py").write_text("raise ImportError('gone', name='click')\n")
+    done = await trio.run_process(
+        [*TRIOMQ, "topics"],
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "the command line needs the package click: pip install 'triomq[cli]'\n"
