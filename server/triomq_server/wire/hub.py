@@ -222,10 +222,9 @@ class Hub:
             return
         try:
             left = link.transport.send_now(link.unsent)
-        except _ENDINGS as error:
-            _log.debug("%s ended while being written to: %r", link.peer, error)
+        except Exception as error:  # noqa: BLE001 (one link's frames must not end the task that writes for all)
             link.unsent.clear()
-            link.close()
+            self._writing_failed(link, error)
             return
         link.unsent.clear()
         link.unsent_bytes = len(left)
@@ -249,13 +248,19 @@ class Hub:
                     if link.drained is not None and link.unsent_bytes <= self.limits.output_bytes:
                         link.drained.set()
                         link.drained = None
-        except _ENDINGS as error:
-            _log.debug("%s ended while being written to: %r", link.peer, error)
-            link.close()
+        except Exception as error:  # noqa: BLE001 (the task's outermost edge)
+            self._writing_failed(link, error)
         finally:
             link.draining = False
             self._drains -= 1
             self._became_quieter()
+
+    def _writing_failed(self, link: Link, error: Exception) -> None:
+        if isinstance(error, _ENDINGS):
+            _log.debug("%s ended while being written to: %r", link.peer, error)
+        else:
+            _log.error("closing %s after a fault of our own", link.peer, exc_info=error)
+        link.close()
 
     # Endings
 

@@ -7,17 +7,30 @@ is done by the hub (``hub.py``).
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
 from triomq_protocol.command import Command
-
-if TYPE_CHECKING:
-    from triomq_server.wire.hub import Hub
-    from triomq_server.wire.transport import Buffer, Transport
+from triomq_server.wire.transport import Buffer, Transport
 
 _PENDING_MOST = 65_535
+
+
+class Outlet(Protocol):
+    """What a link needs of the hub that writes for it.
+
+    Attributes:
+        in_batch: true while the handlers of a receive batch run, and no other task does.
+    """
+
+    in_batch: bool
+
+    def mark(self, link: Link) -> None:
+        """The link has frames to write."""
+
+    def shut(self, link: Link) -> None:
+        """End the link."""
 
 
 class LinkError(Exception):
@@ -74,7 +87,7 @@ class Link:
         "unsent_bytes",
     )
 
-    def __init__(self, transport: Transport, hub: Hub) -> None:
+    def __init__(self, transport: Transport, hub: Outlet) -> None:
         self.peer = transport.peer
         self.peer_host = transport.peer_host
         self.closed = False

@@ -51,6 +51,8 @@ async def welcome(stream: trio.abc.Stream, hub: Hub, tls: TlsSettings | None) ->
             await hub.attend(transport_over(stream))
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
         _log.info("a connection ended before its first frame: %r", error)
+    except Exception:  # noqa: BLE001 (the task's outermost edge)
+        _log.exception("closing a connection after a fault of our own")
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)

@@ -60,16 +60,18 @@ class SocketTransport:
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
-        # A second object on the same descriptor: trio's own has no calls that never wait.
-        self._socket = socket.socket(fileno=stream.socket.fileno())
-        self._socket.setblocking(False)
-        self._receive_bytes = _RECEIVE_BYTES_LEAST
+        owner = stream.socket
+        # First what can fail, when the peer has gone already.
+        self.peer, self.peer_host = _peer_of(owner.getpeername())
+        owner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             # trio keeps interactive streams short of unsent bytes, which starves large pull answers.
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        self.peer, self.peer_host = _peer_of(stream.socket.getpeername())
+            owner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
+        self._stream = stream
+        self._receive_bytes = _RECEIVE_BYTES_LEAST
+        # A second object on the same descriptor: trio's own has no calls that never wait.
+        self._socket = socket.socket(fileno=owner.fileno())
+        self._socket.setblocking(False)
 
     async def receive(self) -> bytes:
         """See Transport. The buffer grows while reads fill it and shrinks again afterwards."""

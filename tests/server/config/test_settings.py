@@ -136,7 +136,9 @@ def test_malformed_number_leaves_the_default_and_a_warning(
     assert text in warnings[0]
 
 
-@pytest.mark.parametrize(("text", "expected"), [("true", True), ("TRUE", True), (" true ", True), ("yes", False), ("1", False)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("true", True), ("TRUE", True), (" true ", True), ("yes", False), ("1", False)]
+)
 def test_only_the_word_true_is_true(text: str, expected: bool) -> None:
     config, warnings = BrokerConfig.from_properties({"slaveReadEnable": text})
     assert config.slave_read_enable is expected

@@ -35,7 +35,7 @@ async def test_the_limit_holds_within_one_receive(autojump_clock, bench, ask) ->
         return command.answer(body=b"x" * 1000).encode()
 
     bench.handlers.plain[1] = large
-    link, wire = await bench.connect(Limits(output_bytes=5000))
+    _, wire = await bench.connect(Limits(output_bytes=5000))
     wire.room = 0
     wire.deliver(b"".join(ask(1, n) for n in range(100)))
     await wait_all_tasks_blocked()

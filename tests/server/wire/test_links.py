@@ -117,7 +117,7 @@ async def test_waiting_requests_fail_at_once_when_the_link_ends(autojump_clock, 
 
 
 async def test_cancelled_request_leaves_nothing_behind(autojump_clock, bench) -> None:
-    link, wire = await bench.connect()
+    link, _ = await bench.connect()
     with trio.move_on_after(1):
         await link.request(Command.request(220), 100)
     assert not link._waiters
@@ -177,3 +177,16 @@ async def test_failing_close_hook_does_not_keep_the_link(autojump_clock, bench, 
     assert link.closed
     assert wire.closed
     assert "clean-up" in caplog.text
+
+
+async def test_what_cannot_be_written_ends_only_its_link(autojump_clock, bench, caplog) -> None:
+    bad, _ = await bench.connect()
+    good, wire = await bench.connect()
+    bad.unsent.append("no bytes")
+    bad.send(b"x")
+    good.send(b"y")
+    await wait_all_tasks_blocked()
+    assert bad.closed
+    assert not good.closed
+    assert wire.writes == [b"y"]
+    assert "fault of our own" in caplog.text
