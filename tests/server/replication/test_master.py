@@ -146,6 +146,25 @@ async def test_a_silent_slave_is_closed_after_the_housekeeping_time(serving, mem
         assert master.links == ()
 
 
+async def test_a_slave_that_reports_now_and_then_is_kept(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b""), SETTINGS)
+    async with serving(master) as connect:
+        slave = await connect()
+        for _ in range(5):
+            await slave.report(0)
+            await trio.sleep(15)
+        assert len(master.links) == 1
+
+
+async def test_49_counts_connections_that_have_said_nothing(serving, memory_log, autojump_clock) -> None:
+    master = HaMaster(memory_log(b"abc"), SETTINGS_49)
+    async with serving(master) as connect:
+        assert not master.slave_ok(3)
+        await connect()
+        await trio.testing.wait_all_tasks_blocked()
+        assert master.slave_ok(3)
+
+
 async def test_a_slave_that_is_ahead_is_closed_at_its_first_report(serving, memory_log, autojump_clock) -> None:
     master = HaMaster(memory_log(b"abc"), SETTINGS)
     async with serving(master) as connect:
@@ -191,6 +210,8 @@ async def test_one_report_releases_all_waiting_sends_that_it_covers(serving, mem
     async with serving(master) as connect:
         assert not master.slave_ok(30)
         slave = await connect()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(master.links) == 1
         assert not master.slave_ok(30), "a connection that has said nothing is no slave"
         await slave.report(10)
         await slave.frame()
