@@ -382,9 +382,10 @@ class CommitLog:
         self.settle()
         found = []
         for segment in reversed(self.segments.items):
-            if segment.flushed >= segment.position:
-                break
-            found.append((segment, segment.position))
+            if segment.flushed < segment.position:
+                found.append((segment, segment.position))
+            elif segment.position:
+                break  # only the last file may be empty
         return found[::-1]
 
     def _encode_topic(self, topic: str) -> bytes:

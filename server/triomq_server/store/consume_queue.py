@@ -22,6 +22,7 @@ BLANK_SIZE = 0x7FFFFFFF
 """The size field of the filler entries in front of a queue that does not start at entry 0."""
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
+_FILES_CHECKED = 3
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 
 
@@ -176,15 +177,23 @@ class ConsumeQueue:
 
     # ---- life on disk
 
-    def recover(self, *, clean: bool) -> None:
-        """Find the end: whole entries from the third-last file on, up to the first that is none (store.md §14.3).
+    def recover(self, unsafe_from: int | None) -> None:
+        """Find the end: whole entries up to the first that is none (store.md §14.3).
 
-        After a crash these files count as not being on disk yet.
+        After a clean stop (`unsafe_from` None) the last three files are looked at. After a crash, besides, all that may
+        hold entries of records from log offset `unsafe_from` on, and they count as not being on disk yet.
         """
         items = self.segments.items
+        first = max(0, len(items) - _FILES_CHECKED)
+        if unsafe_from is not None:
+            while first > 0:
+                offset, size, _ = UNIT.unpack_from(items[first].buffer, 0)
+                if size > 0 and offset < unsafe_from:
+                    break
+                first -= 1
         end = items[0].base if items else 0
-        for segment in items[-3:]:
-            if not clean:
+        for segment in items[first:]:
+            if unsafe_from is not None:
                 segment.flushed = 0
             valid = self._scan(segment, None)
             end = segment.base + valid
@@ -198,8 +207,10 @@ class ConsumeQueue:
         self.settle()
         items = self.segments.items
         while items:
-            first = UNIT.unpack_from(items[-1].buffer, 0)
-            if not (first[1] > 0 and first[0] >= physical_offset):
+            offset, size, _ = UNIT.unpack_from(items[-1].buffer, 0)
+            # An empty last file says nothing: the entries to be dropped may stand at the end of the one before.
+            empty = size <= 0 and len(items) > 1
+            if not empty and not (size > 0 and offset >= physical_offset):
                 break
             self.segments.delete_last()
         if items:
@@ -267,7 +278,9 @@ class ConsumeQueue:
         found = []
         for segment in reversed(self.segments.items):
             if segment.flushed >= segment.position:
-                break
+                if segment.position:
+                    break
+                continue  # only the last file may be empty
             pages = segment.position // 4096 - segment.flushed // 4096
             if least_pages == 0 or segment.position == segment.size or pages >= least_pages:
                 found.append((segment, segment.position))

@@ -126,7 +126,7 @@ class Flusher:
             target = self._commitlog.max_offset
             timestamp = self._commitlog.store_timestamp
             dirty = self._commitlog.dirty()
-            if self._broken or not dirty or _pages(dirty) < least_pages:
+            if self._broken or (dirty and _pages(dirty) < least_pages):
                 return
             try:
                 await self._disk.run(partial(sync_segments, dirty))

@@ -81,7 +81,8 @@ async def _load(parts: StoreParts) -> None:
         def keep(file: IndexFile) -> bool:
             # A killed process loses nothing it had written; a machine that went down may have lost any page of a file
             # that was not known to be on disk.
-            known = file.end_timestamp <= newest and (file.end_timestamp > 0 or config.compat == "4.9")
+            # Only full files are ever forced to the disk, so the time alone, Java's test, is not enough.
+            known = file.end_timestamp <= newest and (file.full or config.compat == "4.9")
             return clean or same_boot or known
 
         reindex_from = parts.index.load(keep)

@@ -87,16 +87,16 @@ class Recovery:
 
     def steps(self) -> Steps:
         """Do the work, a piece per step. StoreDamaged and OSError leave the store as far as it got."""
-        for queue in self._queues:
-            queue.recover(clean=self._clean)
-            yield
         segments = self._commitlog.segments.items
         if not segments:
             yield from self._forget_everything()
             return
         first = self._first_to_check(segments)
-        end, finding = yield from self._check(segments[first:])
         checked_from = segments[first].base
+        for queue in self._queues:
+            queue.recover(None if self._clean else checked_from)
+            yield
+        end, finding = yield from self._check(segments[first:])
         dropped, deleted = self._cut(checked_from, end, finding)
 
         for queue in self._queues:
