@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -82,14 +82,23 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
 
 
 def _command(
-    kind: Kind, role: str, config: Path, home: Path, java: Java | None, heap: str, properties: Mapping[str, str]
+    kind: Kind,
+    role: str,
+    config: Path,
+    home: Path,
+    java: Java | None,
+    heap: str,
+    options: Sequence[str],
+    properties: Mapping[str, str],
 ) -> list[str]:
     if kind is Kind.OURS:
         return [sys.executable, "-m", "triomq_server", role, "-c", str(config)]
     if java is None:
         raise ValueError("a Java server needs a Java")
     main = NAMESRV_MAIN if role == "namesrv" else BROKER_MAIN
-    return java.command(main, ["-c", str(config)], home=prepare_home(home), heap=heap, properties=properties)
+    return java.command(
+        main, ["-c", str(config)], home=prepare_home(home), heap=heap, options=options, properties=properties
+    )
 
 
 @contextmanager
@@ -99,6 +108,7 @@ def namesrv(
     *,
     java: Java | None = None,
     heap: str = "128m",
+    options: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
@@ -109,6 +119,7 @@ def namesrv(
         home: its folder, may exist from an earlier life.
         java: needed for the real one.
         heap: the Java heap, as for `-Xmx`.
+        options: further options for the JVM.
         settings: further RocketMQ configuration keys.
         properties: further Java system properties.
     """
@@ -122,7 +133,7 @@ def namesrv(
             **(settings or {}),
         },
     )
-    argv = _command(kind, "namesrv", config, home, java, heap, properties or {})
+    argv = _command(kind, "namesrv", config, home, java, heap, options, properties or {})
     with Server(f"{kind} name server", argv, home / "namesrv.out") as server:
         server.address = f"127.0.0.1:{port}"
         code = RequestCode.GET_BROKER_CLUSTER_INFO
@@ -160,6 +171,7 @@ def broker(
     java: Java | None = None,
     heap: str = "256m",
     port: int | None = None,
+    options: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
@@ -175,7 +187,7 @@ def broker(
         "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
         **(properties or {}),
     }
-    argv = _command(kind, "broker", config, home, java, heap, system)
+    argv = _command(kind, "broker", config, home, java, heap, options, system)
     with Server(f"{kind} broker", argv, home / "broker.out") as server:
         server.address = f"127.0.0.1:{port}"
         code = RequestCode.GET_BROKER_RUNTIME_INFO

@@ -10,7 +10,7 @@ import base64
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,10 @@ SMALL_STORE = {
     "flushConsumerOffsetInterval": 500,
     "maxMessageSize": 1 << 22,
 }
+
+
+# What matters here is to start fast, not to run fast.
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -201,6 +205,7 @@ def _java_client(java: Java, home: Path, serialization: str) -> Driver:
         "InteropClient",
         home=prepare_home(home),
         classes=classes,
+        options=QUICK_JVM,
         properties={"rocketmq.serialize.type": serialization},
     )
     return Driver(f"Java client ({serialization})", argv, home / "client.out")
@@ -221,16 +226,22 @@ def binary_java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
 
 
 class Servers:
-    """Starts servers of either kind below a folder, with stores of small files."""
+    """Starts servers of either kind below a folder, with stores of small files.
+
+    At the end of its block a Java server is killed: its orderly stop takes seconds. A test that needs one asks for it.
+    """
 
     def __init__(self, java: Java, scratch: Path) -> None:
         self.scratch = scratch
-        self._namesrv = partial(namesrv, java=java)
-        self._broker = partial(broker, java=java)
+        self._namesrv = partial(namesrv, java=java, options=QUICK_JVM)
+        self._broker = partial(broker, java=java, options=QUICK_JVM)
 
-    def namesrv(self, kind: Kind, name: str, **keywords: Any) -> AbstractContextManager[Server]:
-        return self._namesrv(kind, self.scratch / name, **keywords)
+    @contextmanager
+    def namesrv(self, kind: Kind, name: str) -> Iterator[Server]:
+        with self._namesrv(kind, self.scratch / name) as server:
+            yield from _until_done(kind, server)
 
+    @contextmanager
     def broker(
         self,
         kind: Kind,
@@ -238,9 +249,18 @@ class Servers:
         name_servers: str,
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
-    ) -> AbstractContextManager[Server]:
+    ) -> Iterator[Server]:
         merged = {**SMALL_STORE, **(settings or {})}
-        return self._broker(kind, self.scratch / name, name_servers, settings=merged, port=port)
+        with self._broker(kind, self.scratch / name, name_servers, settings=merged, port=port) as server:
+            yield from _until_done(kind, server)
+
+
+def _until_done(kind: Kind, server: Server) -> Iterator[Server]:
+    try:
+        yield server
+    finally:
+        if kind is Kind.JAVA:
+            server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -97,6 +97,7 @@ def test_a_stopped_broker_leaves_the_other_name_server(servers: Any, java_client
         with servers.namesrv(OTHER[kind], f"leaving-{kind}-namesrv") as names:
             with servers.broker(kind, f"leaving-{kind}-broker", names.address) as broker:
                 assert broker.address in java_client.admin(names.address, "clusterList")
+                broker.stop()
             listed = java_client.eventually(
                 lambda names=names: java_client.admin(names.address, "clusterList"),
                 lambda text, broker=broker: broker.address not in text,

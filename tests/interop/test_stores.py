@@ -120,6 +120,7 @@ def test_settings_change_hands(writer: Kind, servers: Any, java_client: Any, top
             topic_settings = ["-t", topic, "-r", "3", "-w", "5", "-p", "4"]
             java_client.admin(address, "updateTopic", "-b", broker.address, *topic_settings)
             java_client.admin(address, "updateSubGroup", "-b", broker.address, "-g", "billing", "-r", "3")
+            end(broker, "stopped")
         for file in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
             assert json_like(servers.scratch / name / "store" / "config" / file)
         with servers.broker(OTHER[writer], name, address):
