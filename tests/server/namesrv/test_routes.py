@@ -107,6 +107,14 @@ def test_one_address_stands_under_one_id(table) -> None:
     assert sets(table) == {"a": {0: "x"}}
 
 
+def test_master_that_was_a_slave_meanwhile_tells_its_topics_again(table) -> None:
+    register(table, broker("a", 0, "x"), "T")
+    register(table, broker("a", 1, "x"))
+    table.delete_topic("T")
+    register(table, broker("a", 0, "x"), "T")
+    assert table.all_topics() == ["T"]
+
+
 def test_set_keeps_its_first_cluster(table) -> None:
     register(table, broker("a", 0, cluster="C1"))
     register(table, broker("a", 1, cluster="C2"))

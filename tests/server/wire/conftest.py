@@ -18,6 +18,7 @@ class HandTransport:
 
     Attributes:
         writes: what each write carried.
+        kinds: the types of the pieces of the latest write.
         room: bytes that may be written without waiting; None is no limit.
     """
 
@@ -29,6 +30,7 @@ class HandTransport:
         self.closed = False
         self.broken = False
         self.reads = 0
+        self.kinds: list[type] = []
         self._room_event = trio.Event()
         self._to_read, self._arrived = trio.open_memory_channel[bytes](1000)
 
@@ -53,6 +55,7 @@ class HandTransport:
             return b""
 
     def send_now(self, pieces: list[bytes | bytearray | memoryview]) -> bytes:
+        self.kinds = [type(piece) for piece in pieces]
         data = b"".join(pieces)
         sent = self._write(data)
         return data[sent:]

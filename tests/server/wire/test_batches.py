@@ -63,6 +63,15 @@ async def test_commands_and_bytes_may_be_returned_and_none_is_no_answer(autojump
     assert [c.opaque for c in wire.commands()] == [1, 2, 3]
 
 
+async def test_views_sent_in_a_batch_reach_the_socket_uncopied(autojump_clock, bench, ask) -> None:
+    bench.handlers.plain[1] = lambda link, command: link.send(b"head") or link.send(memoryview(b"body"))
+    _, wire = await bench.connect()
+    wire.deliver(ask(1))
+    await wait_all_tasks_blocked()
+    assert wire.writes == [b"headbody"]
+    assert wire.kinds == [bytes, memoryview]
+
+
 async def test_one_way_requests_are_handled_and_not_answered(autojump_clock, bench, ask) -> None:
     seen = []
 

@@ -123,6 +123,15 @@ async def test_cancelled_request_leaves_nothing_behind(autojump_clock, bench) ->
     assert not link._waiters
 
 
+async def test_opaque_in_use_is_not_given_again(autojump_clock, bench) -> None:
+    link, wire = await bench.connect()
+    link._opaques = iter([5, 5, 0x7FFFFFFF + 1])
+    for _ in range(2):
+        bench.nursery.start_soon(link.request, Command.request(220), 100)
+        await wait_all_tasks_blocked()
+    assert [c.opaque for c in wire.commands()] == [5, 0]
+
+
 async def test_notify_is_one_way(autojump_clock, bench) -> None:
     link, wire = await bench.connect()
     link.notify(Command.request(40))
