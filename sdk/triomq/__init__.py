@@ -18,6 +18,8 @@ from triomq._client import open_producer as open_producer
 from triomq._client import open_pull_consumer as open_pull_consumer
 from triomq._client import Client as Client
 from triomq._client import ClientOptions as ClientOptions
+from triomq._client import ClientStatistics as ClientStatistics
+from triomq._client import LinkStatistics as LinkStatistics
 from triomq._producer import Producer as Producer
 from triomq._pull import PullConsumer as PullConsumer
 from triomq._admin import Admin as Admin

@@ -17,8 +17,9 @@ import trio
 from triomq._hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._link import Link, Waiter
 from triomq._message import Message, MessageQueue
+from triomq._outgoing import Outgoing, result_of
 from triomq._results import SendCallback, SendResult
-from triomq._sending import Outgoing, Sender, result_of
+from triomq._sending import Sender
 from triomq.errors import ClientClosed, MQError
 from triomq_protocol.command import Command
 
@@ -137,17 +138,14 @@ class InFlight:
             send.context = SendContext(self._sender.group, message, send.out.unique_key)
             call_before_send(self._hooks, send.context)
 
-    def submit(self, send: CallbackSend, queue: MessageQueue, link: Link) -> None:
-        """Write an accepted send's first request."""
-        sender, out = self._sender, send.out
-        targets = sender.topics.get(out.topic)
-        elsewhere = targets is not None and targets.several_brokers and out.pinned is None
+    def submit(self, send: CallbackSend, queue: MessageQueue, link: Link, deadline: float) -> None:
+        """Write an accepted send's first request; its answer must be there at the deadline."""
         send.queue = queue
         send.link = link
-        out.last_broker = queue.broker_name
-        send.deadline = send.started + sender.first_timeouts_s[elsewhere]
+        send.deadline = deadline
+        send.out.last_broker = queue.broker_name
         try:
-            sender.submit(out, queue, link, send)
+            self._sender.submit(send.out, queue, link, send)
         except MQError as error:
             self.fail(send, error)
 

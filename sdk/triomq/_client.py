@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypedDict, Unpack
 
+import attrs
 import trio
 
 from triomq._admin import Admin
@@ -28,7 +29,7 @@ from triomq._offsets import BrokerLinks, BrokerOffsets, OffsetStore
 from triomq._producer import Producer
 from triomq._pull import PullConsumer
 from triomq._retry import FaultStrategy, Retries, RetryPolicy
-from triomq._routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, Routes
+from triomq._routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
 from triomq._sending import Sender, SendSettings
 from triomq.errors import ClientClosed
 from triomq_protocol.requests import ConsumerData
@@ -55,6 +56,7 @@ class ClientOptions(TypedDict, total=False):
     backoff: Backoff
     max_pending: int
     max_unsent_bytes: int
+    max_topics: int
     clock: Clock
     chance: random.Random
 
@@ -93,6 +95,7 @@ class Client:
             default_topic=options.get("default_topic", DEFAULT_TOPIC),
             default_topic_queues=options.get("default_topic_queues", DEFAULT_TOPIC_QUEUES),
             refresh_every_s=options.get("refresh_every_s", REFRESH_EVERY_S),
+            max_topics=options.get("max_topics", TOPICS_MAX),
         )
         self._heartbeats = Heartbeats(
             self.client_id,
@@ -231,6 +234,17 @@ class Client:
         self._members.append(consumer)
         return consumer
 
+    def statistics(self) -> ClientStatistics:
+        """What the client holds now, for metrics and for debugging."""
+        return ClientStatistics(
+            links=tuple(
+                LinkStatistics(link.address, len(link.pending), link.unsent_bytes) for link in self._links.open_links()
+            ),
+            topics=len(self._routes),
+            callbacks={each.group: each.in_flight for each in self._members if isinstance(each, Producer)},
+            positions={each.group: each.position_count for each in self._members if isinstance(each, PullConsumer)},
+        )
+
     async def start(self) -> None:
         """Load the name servers' addresses and start the timers; :func:`open_client` calls it."""
         await self._name_servers.load()
@@ -260,6 +274,38 @@ class Client:
             raise ClientClosed("the client is closed")
 
 
+@attrs.frozen
+class LinkStatistics:
+    """One link, at one moment.
+
+    Args:
+        address: the peer.
+        pending: requests that wait for an answer.
+        unsent_bytes: bytes that wait for the kernel.
+    """
+
+    address: str
+    pending: int
+    unsent_bytes: int
+
+
+@attrs.frozen
+class ClientStatistics:
+    """What a client holds, at one moment; every figure has a limit in :class:`ClientOptions` or the producer's.
+
+    Args:
+        links: the open links.
+        topics: topics whose routes are kept fresh.
+        callbacks: producer group -> sends whose callback has not ended.
+        positions: consumer group -> queues with a position.
+    """
+
+    links: tuple[LinkStatistics, ...]
+    topics: int
+    callbacks: dict[str, int]
+    positions: dict[str, int]
+
+
 @asynccontextmanager
 async def open_client(
     name_servers: NameServers | None = None, **options: Unpack[ClientOptions]
@@ -280,6 +326,7 @@ async def open_client(
         backoff: pauses between dials of a dead address.
         max_pending: requests that may wait for an answer, per link.
         max_unsent_bytes: bytes that may wait for the kernel, per link.
+        max_topics: topics whose routes are kept fresh.
         clock: wall clock in ms since 1970.
         chance: source of all random choices.
 

@@ -139,6 +139,11 @@ class Link:
         self._silent_timeouts = 0
 
     @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the kernel."""
+        return self._unsent_bytes
+
+    @property
     def is_open(self) -> bool:
         """Whether requests may still be submitted."""
         return self._lost is None

@@ -15,13 +15,14 @@ import trio
 from triomq._batches import check_batch, encode_batch
 from triomq._callbacks import CallbackSend, InFlight, Spawn
 from triomq._hooks import SendContext, SendHook, call_after_send, call_before_send
-from triomq._link import Link, TaskWaiter
+from triomq._link import TaskWaiter
 from triomq._links import Links
 from triomq._message import Message, MessageQueue
+from triomq._outgoing import Outgoing, result_of
 from triomq._queues import QueueSelector, choose_by_selector
 from triomq._results import SendCallback, SendResult
-from triomq._sending import Outgoing, Sender, result_of
-from triomq.errors import InvalidCall, MQError, Overloaded
+from triomq._sending import Sender
+from triomq.errors import InvalidCall, MQError
 
 CHECKPOINT_EVERY = 32
 """Callback sends return without a trip through the scheduler, except each so manieth."""
@@ -157,12 +158,9 @@ class Producer:
         if queue is not None or selector is not None:
             out.pinned = await self._pin(message, queue, selector, arg)
         await self._sender.compress(out)
-        with trio.move_on_at(out.deadline):
-            chosen, link = await self._sender.ready(out)
-            link.write(self._sender.frame(out, chosen, link.next_opaque(), oneway=True))
-            await self._breathe()
-            return
-        raise Overloaded(f"no connection and room to send to topic {message.topic} in time")
+        chosen, link, _ = await self._sender.ready_in_time(out)
+        link.write(self._sender.frame(out, chosen, link.next_opaque(), oneway=True))
+        await self._breathe()
 
     async def send_batch(self, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> SendResult:
         """Send several messages of one topic in one request; they lie next to each other in one queue.
@@ -246,25 +244,21 @@ class Producer:
 
     async def _send_and_wait(self, out: Outgoing, now: float) -> SendResult:
         sender = self._sender
-        targets = sender.topics.get(out.topic)
-        if targets is None or out.pinned is not None or sender.settings.faults is not None or not targets.queues:
+        quick = sender.quick(out)
+        if quick is None:
             return await sender.deliver(out)
-        number = targets.count() % len(targets.queues)
-        address = targets.addresses[number]
-        link = self._links.ready(address)
-        if link is None or not link.has_room:
-            return await sender.deliver(out)
-        queue = targets.queues[number]
-        waiter = TaskWaiter(now + sender.first_timeouts_s[targets.several_brokers])
+        queue, link, timeout_s = quick
+        waiter = TaskWaiter(now + timeout_s)
         out.last_broker = queue.broker_name
         try:
             opaque = sender.submit(out, queue, link, waiter)
-            result = result_of(await waiter.wait(link.pending, opaque), queue, out.unique_key, address)
+            result = result_of(await waiter.wait(link.pending, opaque), queue, out.unique_key, link.address)
         except MQError as error:
-            return await self._after_first_failure(out, address, error, now)
-        if sender.settings.policy.retries_result(result):
+            return await self._after_first_failure(out, link.address, error, now)
+        sender.note_success(queue, now)
+        if sender.may_retry_result(out, result):
             out.result = result
-            return await sender.deliver(out) if sender.may_retry_result(out, result) else result
+            return await sender.deliver(out)
         return result
 
     async def _after_first_failure(self, out: Outgoing, address: str, error: MQError, started: float) -> SendResult:
@@ -293,16 +287,13 @@ class Producer:
             self._since_checkpoint = 0
             await in_flight.wait_room(len(out.body))
         send = CallbackSend(in_flight, out, callback, now)
-        targets = sender.topics.get(out.topic)
-        link: Link | None = None
-        if targets is not None and out.pinned is None and sender.settings.faults is None and targets.queues:
-            number = targets.count() % len(targets.queues)
-            queue = targets.queues[number]
-            link = self._links.ready(targets.addresses[number])
-        if link is None or not link.has_room:
+        quick = sender.quick(out)
+        if quick is not None:
+            queue, link, timeout_s = quick
+        else:
             # In the caller, not in a task, so that the messages of one caller keep their order.
             try:
-                queue, link = await sender.ready(out)
+                queue, link, timeout_s = await sender.ready_in_time(out)
             except MQError as error:
                 in_flight.check_open()
                 in_flight.accept(message, send)
@@ -310,7 +301,7 @@ class Producer:
                 return
             in_flight.check_open()
         in_flight.accept(message, send)
-        in_flight.submit(send, queue, link)
+        in_flight.submit(send, queue, link, now + timeout_s)
         await self._breathe()
 
     async def _breathe(self) -> None:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import trio
+from cachetools import LRUCache
 
 from triomq._hooks import PullContext, PullHook, call_after_pull, call_before_pull
 from triomq._link import Link, TaskWaiter
@@ -64,6 +65,9 @@ SUSPEND_MARGIN_S: Final = 10.0
 QUERY_TIMEOUT_S: Final = 6.0
 """How long a broker may take for an offset query (client.md §3.8)."""
 
+FILTERS_MAX: Final = 256
+"""How many parsed tag expressions a consumer keeps."""
+
 SQL92_VERSION: Final = 232
 """Brokers older than this do not filter by SQL (client.md §1.1)."""
 
@@ -104,7 +108,7 @@ class PullConsumer:
         self._leave = leave
         self._hooks = tuple(hooks)
         self._positions: dict[MessageQueue, int] = {}
-        self._filters: dict[str, TagFilter] = {}
+        self._filters: LRUCache[str, TagFilter] = LRUCache(FILTERS_MAX)
         self._closed = False
         routes.changed.append(self._hear_route)
 
@@ -235,6 +239,11 @@ class PullConsumer:
         stored_ms = (await self._query(queue, code, header, GetEarliestMsgStoretimeResponse)).timestamp
         return stored_ms if stored_ms >= 0 else None
 
+    @property
+    def position_count(self) -> int:
+        """In how many queues this consumer stands."""
+        return len(self._positions)
+
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
         """The positions of a topic's queues: what a broker's request 221 asks for."""
         return {queue: offset for queue, offset in self._positions.items() if queue.topic == topic}
@@ -264,6 +273,7 @@ class PullConsumer:
         addresses = await self._brokers.addresses(call.queue)
         attempts: list[Attempt] = []
         failed: set[str] = set()
+        lost: set[str] = set()
         while True:
             node = find(addresses, self.nodes.wanted(call.queue), is_down=lambda address: self._skip(address, failed))
             assert node is not None
@@ -271,9 +281,13 @@ class PullConsumer:
             try:
                 return await self._pull_from(node, call)
             except (ConnectFailed, LinkLost) as error:
-                failed.add(node.address)
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
-                if len(failed) >= len(addresses) or len(attempts) > len(addresses):
+                if isinstance(error, LinkLost) and node.address not in lost:
+                    # A broker that restarted: its old link is gone, a new one may do. A pull changes nothing there.
+                    lost.add(node.address)
+                    continue
+                failed.add(node.address)
+                if len(failed) >= len(set(addresses.values())) or len(attempts) > 2 * len(addresses):
                     what = f"pull of {call.queue} at offset {call.offset}"
                     raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
 
@@ -332,8 +346,6 @@ class PullConsumer:
                 found = parse_subscription(tags)
             except LocalProtocolError as error:
                 raise InvalidCall(f"the tags {tags!r} cannot be used: {error}") from error
-            if len(self._filters) >= 256:
-                self._filters.clear()
             self._filters[tags] = found
         return found
 

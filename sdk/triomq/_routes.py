@@ -34,6 +34,9 @@ DEFAULT_TOPIC_QUEUES = 4
 REFRESH_EVERY_S = 30.0
 """How often known routes are asked for again (``pollNameServerInterval``)."""
 
+TOPICS_MAX = 10_000
+"""How many topics a client keeps fresh; beyond that the one watched longest ago is forgotten."""
+
 MASTER = 0
 """The broker id of a master."""
 
@@ -137,6 +140,7 @@ class Routes:
         default_topic: whose queues an unknown topic borrows.
         default_topic_queues: how many of them at most, per broker.
         refresh_every_s: period of the refresh.
+        max_topics: how many topics are kept fresh.
     """
 
     def __init__(
@@ -146,13 +150,17 @@ class Routes:
         default_topic: str = DEFAULT_TOPIC,
         default_topic_queues: int = DEFAULT_TOPIC_QUEUES,
         refresh_every_s: float = REFRESH_EVERY_S,
+        max_topics: int = TOPICS_MAX,
     ) -> None:
         self.changed: list[Callable[[Route], None]] = []
         """Called with every route that is new or has changed."""
+        self.forgotten: list[Callable[[str], None]] = []
+        """Called with every topic that is no longer kept fresh; whoever needs it again looks it up again."""
         self.default_topic = default_topic
         self.default_topic_queues = default_topic_queues
         self._name_servers = name_servers
         self._refresh_every_s = refresh_every_s
+        self._max_topics = max_topics
         self._routes: dict[str, Route] = {}
         self._wanted: dict[str, bool] = {}
         self._asking: dict[str, trio.Event] = {}
@@ -164,6 +172,15 @@ class Routes:
     def watch(self, topic: str, *, publishing: bool = False) -> None:
         """Keep a topic's route fresh; ``publishing`` lets an unknown topic borrow the default topic's queues."""
         self._wanted[topic] = publishing or self._wanted.get(topic, False)
+        if len(self._wanted) > self._max_topics:
+            oldest = next(iter(self._wanted))
+            del self._wanted[oldest]
+            self._routes.pop(oldest, None)
+            for hear in self.forgotten:
+                hear(oldest)
+
+    def __len__(self) -> int:
+        return len(self._wanted)
 
     def broker_addresses(self) -> dict[str, Mapping[int, str]]:
         """Broker name -> broker id -> address, over all known routes."""

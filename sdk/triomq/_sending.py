@@ -1,8 +1,8 @@
 """One message on its way to a broker: request, answer, and the loop over attempts.
 
-The producer's fast path uses the pieces (:meth:`Sender.prepare`, :meth:`TopicTargets.next`,
-:meth:`Sender.submit`, :func:`result_of`) and comes to :meth:`Sender.deliver` only when something is
-missing or a first attempt failed.  Upstream: ``DefaultMQProducerImpl``, ``MQClientAPIImpl``
+The producer's fast path uses the pieces (:meth:`Sender.prepare`, :meth:`Sender.quick`,
+:meth:`Sender.submit`) and comes to :meth:`Sender.deliver` only when something is missing or a first
+attempt failed.  Upstream: ``DefaultMQProducerImpl``, ``MQClientAPIImpl``
 (client.md §6.6-§6.12).
 """
 
@@ -21,113 +21,24 @@ from triomq._compression import COMPRESS_FROM_BYTES, Compressor
 from triomq._identity import Clock, UniqueKeys
 from triomq._link import Link, TaskWaiter, Waiter
 from triomq._links import Links
-from triomq._message import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, Message, MessageQueue
-from triomq._results import SendResult, SendStatus
+from triomq._message import MAX_BODY_BYTES, Message, MessageQueue
+from triomq._outgoing import Outgoing, TopicTargets, properties_text, result_of
+from triomq._results import SendResult
 from triomq._retry import FaultStrategy, RetryPolicy, choose_plain
 from triomq._routes import Route, Routes
 from triomq.errors import (
     Attempt,
-    MessageIllegal,
     MQError,
-    ProtocolViolation,
     RequestTimeout,
     RouteNotFound,
-    error_for_code,
 )
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
-from triomq_protocol.errors import HeaderError
-from triomq_protocol.header import Header
-from triomq_protocol.properties import encode_properties
 from triomq_protocol.requests.send import encode_send_request_v2
 
 log = logging.getLogger("triomq.producer")
 
 THREAD_FROM_BYTES: Final = 128 * 1024
 """Bodies from this size on are compressed in a worker thread: the loop would stand still for milliseconds."""
-
-STORED_CODES: Final = frozenset({0, 10, 11, 12})
-"""Answers that mean: the message is stored (client.md §6.12)."""
-
-
-class SendAnswer(
-    Header,
-    rename={
-        "msg_id": "msgId",
-        "queue_id": "queueId",
-        "queue_offset": "queueOffset",
-        "transaction_id": "transactionId",
-        "region_id": "MSG_REGION",
-        "trace_on": "TRACE_ON",
-    },
-):
-    """Header of a send's answer with the two ext fields that brokers add to it."""
-
-    msg_id: str | None = None
-    queue_id: int | None = None
-    queue_offset: int | None = None
-    transaction_id: str | None = None
-    region_id: str | None = None
-    trace_on: str | None = None
-
-
-class Outgoing:
-    """What stays the same over all attempts of one message, and what they came to.
-
-    Attributes:
-        topic: where it goes.
-        body: as it travels, perhaps compressed, perhaps a batch.
-        properties: the property string, UNIQ_KEY included.
-        unique_key: the id users see.
-        deadline: on trio's clock, for all attempts together.
-        pinned: the queue it must go to; such a message gets one attempt, so that order is kept.
-    """
-
-    __slots__ = (
-        "attempts", "batch", "body", "born_ms", "deadline", "flag", "last_broker", "pinned", "properties",
-        "refresh_route", "result", "sys_flag", "topic", "unique_key",
-    )  # fmt: skip
-
-    def __init__(
-        self, topic: str, body: bytes, properties: str, unique_key: str, born_ms: int, deadline: float
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.unique_key = unique_key
-        self.born_ms = born_ms
-        self.deadline = deadline
-        self.sys_flag = 0
-        self.flag = 0
-        self.batch = False
-        self.pinned: MessageQueue | None = None
-        self.attempts: list[Attempt] = []
-        self.last_broker: str | None = None
-        self.refresh_route = False
-        self.result: SendResult | None = None
-
-
-class TopicTargets:
-    """The queues of one route, in round robin.
-
-    Args:
-        route: the snapshot they come from.
-        start: where the round starts.
-    """
-
-    __slots__ = ("_count", "addresses", "queues", "route", "several_brokers")
-
-    def __init__(self, route: Route, start: int) -> None:
-        self.route = route
-        self.queues = route.publish_queues
-        self.addresses = [route.master(queue.broker_name) or "" for queue in self.queues]
-        self.several_brokers = len({queue.broker_name for queue in self.queues}) > 1
-        self._count = start
-
-    def count(self) -> int:
-        """The next number of the round robin, masked to 31 bits as upstream's."""
-        self._count = count = (self._count + 1) & 0x7FFFFFFF
-        return count
 
 
 @attrs.frozen(kw_only=True)
@@ -189,10 +100,12 @@ class Sender:
         ]
         self.first_timeouts_s: tuple[float, float] = (first[0], first[1])
         routes.changed.append(self._take_route)
+        routes.forgotten.append(self._forget_topic)
 
     def close(self) -> None:
         """Follow route changes no longer."""
         self._routes.changed.remove(self._take_route)
+        self._routes.forgotten.remove(self._forget_topic)
 
     def prepare(self, message: Message, now: float) -> Outgoing:
         """Check a message and give it its id and property string.
@@ -211,7 +124,7 @@ class Sender:
         out = Outgoing(
             message.topic,
             message.body,
-            _properties_text(message, unique_key),
+            properties_text(message, unique_key),
             unique_key,
             born_ms,
             now + settings.timeout_s,
@@ -292,6 +205,27 @@ class Sender:
             targets = self.topics[topic]
         return targets
 
+    def quick(self, out: Outgoing) -> tuple[MessageQueue, Link, float] | None:
+        """A queue, its open link and the first attempt's timeout; None when something must be waited for first."""
+        targets = self.topics.get(out.topic)
+        if targets is None or not targets.queues:
+            return None
+        faults = self.settings.faults
+        elsewhere = targets.several_brokers
+        if out.pinned is not None:
+            queue, elsewhere = out.pinned, False
+            address = targets.route.master(queue.broker_name) or ""
+        elif faults is None:
+            number = targets.count() % len(targets.queues)
+            queue, address = targets.queues[number], targets.addresses[number]
+        else:
+            queue = faults.choose(targets.queues, None, targets.count, trio.current_time())
+            address = targets.route.master(queue.broker_name) or ""
+        link = self._links.ready(address)
+        if link is None or not link.has_room:
+            return None
+        return queue, link, self.first_timeouts_s[elsewhere]
+
     async def ready(self, out: Outgoing) -> tuple[MessageQueue, Link]:
         """Choose a queue and open the link to its broker's master.
 
@@ -312,6 +246,18 @@ class Sender:
         if not link.has_room:
             await link.wait_room()
         return queue, link
+
+    async def ready_in_time(self, out: Outgoing) -> tuple[MessageQueue, Link, float]:
+        """What :meth:`quick` returns, waited for within the message's deadline.
+
+        Raises:
+            RequestTimeout: no connection with room in time; nothing was sent.
+        """
+        with trio.move_on_at(out.deadline):
+            queue, link = await self.ready(out)
+            elsewhere = out.pinned is None and self.topics[out.topic].several_brokers
+            return queue, link, self.first_timeouts_s[elsewhere]
+        raise RequestTimeout(f"no connection with room for another send to topic {out.topic} in time")
 
     async def deliver(self, out: Outgoing) -> SendResult:
         """All attempts that are left.
@@ -436,6 +382,9 @@ class Sender:
         except MQError as error:
             log.info("the route of %s could not be refreshed: %s", topic, error.reason)
 
+    def _forget_topic(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+
     def _take_route(self, route: Route, *, wanted: bool = False) -> None:
         old = self.topics.get(route.topic)
         if wanted or old is not None:
@@ -448,48 +397,3 @@ def _outcome(state: tenacity.RetryCallState) -> SendResult:
     assert state.outcome is not None
     result: SendResult = state.outcome.result()
     return result
-
-
-def _properties_text(message: Message, unique_key: str) -> str:
-    tags, keys = message.tags, message.keys
-    if message.properties is None and message.wait_store_ok and message.delay_level <= 0:
-        # What most messages look like, without building a table.
-        text = f"UNIQ_KEY\x01{unique_key}"
-        if keys:
-            text = f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02{text}"
-        if tags:
-            text = f"{text}\x02TAGS\x01{tags}"
-    else:
-        pairs = dict(message.property_pairs())
-        pairs["UNIQ_KEY"] = unique_key
-        text = encode_properties(pairs)
-    if len(text) > MAX_PROPERTIES_BYTES // 4 and len(text.encode()) > MAX_PROPERTIES_BYTES:
-        raise MessageIllegal(f"the properties have more than {MAX_PROPERTIES_BYTES} bytes", code=13)
-    return text
-
-
-def result_of(answer: Command, queue: MessageQueue, unique_key: str, address: str) -> SendResult:
-    """What a broker's answer to a send means.
-
-    Raises:
-        MQError: the message is not stored.
-    """
-    if answer.code not in STORED_CODES:
-        raise error_for_code(answer.code, answer.remark, what=f"send to topic {queue.topic}", address=address)
-    try:
-        header = answer.header(SendAnswer)
-    except HeaderError as error:
-        raise ProtocolViolation("an answer to a send", address=address, remark=str(error)) from error
-    queue_id = header.queue_id
-    return SendResult(
-        SendStatus.SEND_OK if answer.code == 0 else SendStatus(answer.code),
-        unique_key,
-        header.msg_id or "",
-        queue
-        if queue_id is None or queue_id == queue.queue_id
-        else MessageQueue(queue.topic, queue.broker_name, queue_id),
-        header.queue_offset if header.queue_offset is not None else -1,
-        header.transaction_id,
-        header.region_id or "DefaultRegion",
-        header.trace_on != "false",
-    )

@@ -27,7 +27,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 import trio
 
 from triomq import _admin, _client, _producer, _pull
-from triomq._client import ClientOptions
+from triomq._client import ClientOptions, ClientStatistics
 from triomq._message import Message, MessageQueue
 from triomq._name_servers import NameServers
 from triomq._queues import QueueSelector
@@ -161,6 +161,16 @@ class Client:
     def client_id(self) -> str:
         """By which brokers know this client; another one after a fork."""
         return self._running().client.client_id
+
+    def statistics(self) -> ClientStatistics:
+        """What the client holds now; see :meth:`triomq.Client.statistics`."""
+
+        async def run() -> ClientStatistics:
+            await trio.lowlevel.checkpoint()
+            return loop.client.statistics()
+
+        loop = self._running()
+        return loop.call(run)
 
     def producer(self, group: str, **options: Any) -> Producer:
         """A producer of a group; arguments as for :meth:`triomq.Client.producer`."""

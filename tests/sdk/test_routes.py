@@ -139,3 +139,31 @@ async def test_a_route_that_cannot_be_read(autojump_clock, cluster, body):
     async with cluster.client() as client:
         with pytest.raises(errors.ProtocolViolation, match="the route of topic T"):
             await client.admin.route("T")
+
+
+async def test_the_number_of_topics_is_bounded(autojump_clock, cluster):
+    for number in range(5):
+        cluster.name_server.add_route(f"T{number}", cluster.broker)
+    async with cluster.client(max_topics=3) as client:
+        producer = client.producer("G")
+        for number in [0, 1, 2, 3, 4, 0]:
+            await producer.send(triomq.Message(f"T{number}", b"x"))
+            assert client.statistics().topics <= 3
+        assert len(producer._sender.topics) == 3
+    asked = len(cluster.name_server.requests(ROUTE))
+    assert asked == 6  # T0 twice: it was forgotten meanwhile
+
+
+async def test_statistics(autojump_clock, cluster, heard):
+    async with cluster.client() as client:
+        producer = client.producer("P")
+        await producer.send(triomq.Message("T", b"x"))
+        cluster.broker.script(RequestCode.SEND_MESSAGE_V2, None)
+        await producer.send(triomq.Message("T", b"x"), heard())
+        client.pull_consumer("C").seek(triomq.MessageQueue("T", "broker-a", 0), 1)
+        await trio.testing.wait_all_tasks_blocked()
+        statistics = client.statistics()
+        producer.abort()
+    assert (statistics.topics, statistics.callbacks, statistics.positions) == (1, {"P": 1}, {"C": 1})
+    assert {link.address: link.pending for link in statistics.links} == {"ns:9876": 0, cluster.broker.address: 1}
+    assert all(link.unsent_bytes == 0 for link in statistics.links)
