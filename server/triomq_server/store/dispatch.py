@@ -72,6 +72,7 @@ class Dispatcher:
         self._news: list[Arrival] = []
         self._keys: list[tuple[str, str, int, int]] = []  # (topic, key, log offset, store time), in log order
         self._announced_offset = 0
+        self._dispatched_timestamp = 0
         self._complained_offset = -1
 
     # ---- own appends
@@ -99,6 +100,7 @@ class Dispatcher:
     ) -> None:
         """Note a stored batch for index and news."""
         self._work_off_pending()  # index entries are kept in log order
+        self._dispatched_timestamp = result.store_timestamp
         for n, (offset, (unique_key, keys, code)) in enumerate(zip(result.physical_offsets, labels, strict=True)):
             if self._index is not None:
                 self._note_keys(b.topic, unique_key, keys, offset, result.store_timestamp)
@@ -132,7 +134,7 @@ class Dispatcher:
                 for r, result, code in pending
                 if enters_queue(r.sys_flag)
             ]
-        self._checkpoint.logics_timestamp = pending[-1][1].store_timestamp
+        self._dispatched_timestamp = pending[-1][1].store_timestamp
 
     # ---- records read back
 
@@ -178,7 +180,7 @@ class Dispatcher:
                 self._news.append(
                     Arrival(record.topic, record.queue_id, record.queue_offset + 1, code, record.store_timestamp)
                 )
-            self._checkpoint.logics_timestamp = record.store_timestamp
+            self._dispatched_timestamp = record.store_timestamp
         self.index_record(record, text)
 
     def _tags_code(self, record: LogRecord, text: str) -> int:
@@ -218,6 +220,10 @@ class Dispatcher:
             del self._keys[:done]
             if self._keys:
                 self.index_full()
+                return
+        # Only now, so that after a crash recovery begins no later than at what has not been indexed.
+        if self._dispatched_timestamp:
+            self._checkpoint.logics_timestamp = self._dispatched_timestamp
 
     @property
     def index_is_behind(self) -> bool:
