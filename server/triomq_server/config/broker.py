@@ -71,7 +71,9 @@ class BrokerConfig(ServerNetworkConfig):
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1000
     transfer_msg_by_heap: bool = True
-    slave_read_enable: bool = False
+    slave_read_enable: bool = True
+    """Whether readers that lag are sent to a slave. RocketMQ has it off, and so has ``compat=4.9`` unless the file says
+    otherwise; but a slave that was set up is there to be read."""
     enable_property_filter: bool = False
     filter_support_retry: bool = False
     filter_server_nums: int = 0
@@ -165,7 +167,6 @@ class BrokerConfig(ServerNetworkConfig):
         if "storePathRootDir" in spelled and "storePathCommitLog" not in spelled:
             config.store.store_path_commit_log = ""
         if "slaveReadEnable" not in spelled:
-            # RocketMQ has it off, so that nobody reads a slave while its master lives; a configured slave is there to be read.
             config.slave_read_enable = config.store.compat != "4.9"
         config.extra = {key: value for key, value in spelled.items() if key not in known}
         config.settle()

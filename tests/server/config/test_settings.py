@@ -16,7 +16,7 @@ from triomq_server.config import (
 )
 
 # As answered by a real 4.9.7 broker to GET_BROKER_CONFIG; what depends on the machine is left out, and so is
-# bitMapLengthConsumeQueueExt, which that broker had computed anew.
+# bitMapLengthConsumeQueueExt, which that broker had computed anew. Of slaveReadEnable we differ on purpose.
 REAL_BROKER = """
 accessMessageInMemoryMaxRatio=40; aclEnable=false; adminBrokerThreadPoolNums=16; autoCreateSubscriptionGroup=true;
 autoCreateTopicEnable=true; autoDeleteUnusedStats=false; brokerFastFailureEnable=true; brokerId=0; brokerPermission=6;
@@ -60,7 +60,7 @@ scheduleAsyncDeliverMaxResendNum2Blocked=3; sendThreadPoolQueueCapacity=10000; s
 serverCallbackExecutorThreads=0; serverChannelMaxIdleTimeSeconds=120; serverOnewaySemaphoreValue=256;
 serverPooledByteBufAllocatorEnable=true; serverSelectorThreads=3; serverSocketBacklog=1024;
 serverSocketRcvBufSize=0; serverSocketSndBufSize=0; serverWorkerThreads=8; shortPollingTimeMills=1000;
-slaveReadEnable=false; slaveTimeout=3000; startAcceptSendRequestTimeStamp=0; storeReplyMessageEnable=true;
+slaveTimeout=3000; startAcceptSendRequestTimeStamp=0; storeReplyMessageEnable=true;
 syncFlushTimeout=5000; traceOn=true; traceTopicEnable=false; transactionCheckInterval=60000; transactionCheckMax=15;
 transactionTimeOut=6000; transferMsgByHeap=true; transientStorePoolEnable=false; transientStorePoolSize=5;
 useEpollNativeSelector=false; useReentrantLockWhenPutMessage=true; useTLS=false;
@@ -222,3 +222,17 @@ def test_sample_slave_file() -> None:
     assert warnings == []
     assert (config.broker_name, config.broker_id, config.store.ha_listen_port) == ("broker-a", 1, 11012)
     assert config.slave_read_enable
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, True),
+        ({"compat": "4.9"}, False),
+        ({"compat": "4.9", "slaveReadEnable": "true"}, True),
+        ({"slaveReadEnable": "false"}, False),
+    ],
+)
+def test_slaves_are_read_unless_the_file_or_4_9_says_no(values: dict[str, str], expected: bool) -> None:
+    config, _ = BrokerConfig.from_properties(values)
+    assert config.slave_read_enable is expected
