@@ -263,8 +263,10 @@ class Client:
                 for member in self._members:
                     if isinstance(member, Producer):
                         member.abort()
-            for member in list(self._members):
-                await member.aclose()
+            # Side by side: each may wait for a broker that does not answer.
+            async with trio.open_nursery() as nursery:
+                for member in self._members:
+                    nursery.start_soon(member.aclose)
         finally:
             self._closed = True
             self._links.close(ClientClosed("the client is closed"))

@@ -166,14 +166,7 @@ class PullConsumer:
         start = offset if offset is not None else await self.position(queue)
         suspend_ms = self._suspend_ms(suspend_s) if block else 0
         call = _Pull(queue, start, max_messages, suspend_ms, wanted, sql, PULL_TIMEOUT_S)
-        context = PullContext(self.group, queue, start)
-        call_before_pull(self._hooks, context)
-        try:
-            result = await self._pull(call)
-        except MQError as error:
-            call_after_pull(self._hooks, context, error)
-            raise
-        call_after_pull(self._hooks, context, result)
+        result = await (self._pull_with_hooks(call) if self._hooks else self._pull(call))
         if offset is None:
             self._positions[queue] = result.next_offset
         return result
@@ -268,6 +261,17 @@ class PullConsumer:
         await self.aclose()
 
     # --- one pull --------------------------------------------------------------------------------------------
+
+    async def _pull_with_hooks(self, call: _Pull) -> PullResult:
+        context = PullContext(self.group, call.queue, call.offset)
+        call_before_pull(self._hooks, context)
+        try:
+            result = await self._pull(call)
+        except MQError as error:
+            call_after_pull(self._hooks, context, error)
+            raise
+        call_after_pull(self._hooks, context, result)
+        return result
 
     async def _pull(self, call: _Pull) -> PullResult:
         addresses = await self._brokers.addresses(call.queue)

@@ -132,6 +132,15 @@ def route_differs(old: TopicRouteData, new: TopicRouteData) -> bool:
     return picture(old) != picture(new)
 
 
+class _Question:
+    """A topic's route being asked for, by one caller for all."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answered = False
+        self.error: MQError | None = None
+
+
 class Routes:
     """The route cache of one client.
 
@@ -163,7 +172,7 @@ class Routes:
         self._max_topics = max_topics
         self._routes: dict[str, Route] = {}
         self._wanted: dict[str, bool] = {}
-        self._asking: dict[str, trio.Event] = {}
+        self._questions: dict[str, _Question] = {}
 
     def known(self, topic: str) -> Route | None:
         """The newest route in the cache."""
@@ -231,18 +240,25 @@ class Routes:
         Raises:
             MQError: the name server could not be asked, or answered with an error.
         """
-        asking = self._asking.get(topic)
-        if asking is not None:
-            await asking.wait()
-            if topic in self._routes:
-                return self._routes[topic]
-        asking = self._asking[topic] = trio.Event()
+        while (question := self._questions.get(topic)) is not None:
+            await question.done.wait()
+            if question.answered:
+                if question.error is not None:
+                    error = question.error
+                    raise type(error)(error.what, address=error.address, code=error.code, remark=error.remark)
+                return self._routes.get(topic)
+            # Whoever asked was cancelled: somebody else has to.
+        question = self._questions[topic] = _Question()
         try:
-            return await self._refresh(topic)
+            route = await self._refresh(topic)
+            question.answered = True
+        except MQError as error:
+            question.answered, question.error = True, error
+            raise
         finally:
-            if self._asking.get(topic) is asking:
-                del self._asking[topic]
-            asking.set()
+            del self._questions[topic]
+            question.done.set()
+        return route
 
     async def keep_fresh(self) -> None:
         """Refresh all watched topics for ever; a name server that cannot be asked ends the round."""

@@ -93,6 +93,42 @@ async def test_callers_of_an_unknown_topic_share_one_question(autojump_clock, cl
     assert len(cluster.name_server.requests(ROUTE)) == 1
 
 
+async def test_callers_share_the_bad_news_too(autojump_clock, cluster):
+    caught = []
+
+    async def send():
+        try:
+            await producer.send(triomq.Message("nowhere", b"x"))
+        except errors.RouteNotFound as error:
+            caught.append(error)
+
+    async with cluster.client() as client:
+        producer = client.producer("G", retry=triomq.Retries(attempts=1))
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(send)
+    assert len(caught) == 10
+    assert len(cluster.name_server.requests(ROUTE)) == 2  # the topic, and the default one
+
+
+async def test_callers_share_an_error(autojump_clock, cluster):
+    caught = []
+    cluster.name_server.script(ROUTE, *[lambda command: command.answer(1, "trouble")] * 5)
+    async with cluster.client() as client:
+        consumers = [client.pull_consumer(f"G{number}") for number in range(5)]
+
+        async def fetch(consumer):
+            with pytest.raises(errors.BrokerFault, match="trouble") as error:
+                await consumer.fetch_queues("T")
+            caught.append(error.value)
+
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(fetch, consumer)
+    assert len({id(error) for error in caught}) == 5
+    assert len(cluster.name_server.requests(ROUTE)) == 1
+
+
 async def test_a_real_topic_is_not_given_up_when_the_name_server_forgets_it(autojump_clock, cluster):
     cluster.name_server.add_route("TBW102", cluster.broker, queues=8)
     async with cluster.client() as client:
