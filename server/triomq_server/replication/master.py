@@ -16,7 +16,15 @@ from triomq_protocol.errors import RemoteProtocolError
 from triomq_protocol.replication import ReportDecoder, encode_transfer_head
 from triomq_server.replication import rules
 from triomq_server.replication.rules import HaSettings
-from triomq_server.replication.streams import Listen, SourceLog, let_writes_fill, listen_tcp, peer_name, send_views
+from triomq_server.replication.streams import (
+    Listen,
+    SourceLog,
+    let_writes_fill,
+    listen_tcp,
+    peer_name,
+    reason,
+    send_views,
+)
 from triomq_server.replication.waiters import OffsetWaiters
 
 _log = logging.getLogger(__name__)
@@ -190,7 +198,7 @@ class HaMaster:
                 if offsets and not self._take_report(link, offsets[-1]):
                     break
         except (trio.BrokenResourceError, RemoteProtocolError) as error:
-            _log.info("slave %s: %s", link.peer, error.__cause__ or error)
+            _log.info("slave %s: %s", link.peer, reason(error))
         finally:
             end.cancel()
 
@@ -236,7 +244,7 @@ class HaMaster:
                     await send_views(stream, [encode_transfer_head(link.next_offset, 0)])
                     link.last_write = trio.current_time()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            _log.info("slave %s: %s", link.peer, error.__cause__ or error)
+            _log.info("slave %s: %s", link.peer, reason(error))
         finally:
             end.cancel()
 

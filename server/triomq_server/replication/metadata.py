@@ -13,6 +13,7 @@ import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
+from triomq_server.replication.streams import reason
 from triomq_server.wire import AnswerTimeoutError, LinkError
 
 _log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class MetadataSync:
                 self.rounds += 1
                 self._last_error = None
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
-            self._note_failure(f"{master}: {str(error) or type(error).__name__}")
+            self._note_failure(f"{master}: {reason(error)}")
 
     def _steps(self) -> tuple[tuple[RequestCode, Callable[[bytes], None]], ...]:
         tables = self._tables

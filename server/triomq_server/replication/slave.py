@@ -15,7 +15,7 @@ from triomq_protocol.replication import encode_report
 from triomq_server.replication import rules
 from triomq_server.replication.pieces import PieceDecoder
 from triomq_server.replication.rules import HaSettings
-from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, receive_into
+from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, reason, receive_into
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class HaSlave:
                 _log.info("following master %s from offset %d", master, self._log.log_max_offset)
                 await self._follow(stream)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ReplicationError) as error:
-            self._note_end(master, str(error.__cause__ or error) or type(error).__name__)
+            self._note_end(master, reason(error))
         else:
             self._note_end(master, "the master closed the connection")
         finally:

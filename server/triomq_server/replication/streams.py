@@ -21,6 +21,7 @@ __all__ = [
     "let_writes_fill",
     "listen_tcp",
     "peer_name",
+    "reason",
     "receive_into",
     "send_views",
 ]
@@ -66,6 +67,14 @@ def peer_name(stream: trio.abc.Stream) -> str:
     except OSError:
         return "a closed connection"
     return f"{name[0]}:{name[1]}"
+
+
+def reason(error: BaseException) -> str:
+    """Why a link ended or did not come about, in a few words: what lies below the wrappings."""
+    cause = error.__cause__ or error
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return str(cause) or type(cause).__name__
 
 
 async def send_views(stream: trio.abc.Stream, views: list[bytes | memoryview]) -> None:

@@ -200,7 +200,8 @@ def test_a_cluster_of_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_no_node_outlives_its_cluster(number: int) -> None:
+def test_no_node_outlives_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with started("cluster", "--json") as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
