@@ -183,6 +183,10 @@ async def test_runtime_info_knows_the_log(desk: Any) -> None:
     table = await runtime(desk)
     assert table["commitLogMinOffset"] == "0"
     assert int(table["commitLogMaxOffset"]) == desk.broker.store.log_max_offset > 0
+    assert table["remainHowManyDataToFlush"] == _bytes_text(int(table["commitLogMaxOffset"]))
+    assert table["remainTransientStoreBufferNumbs"] == "2147483647"
+    await desk.broker.store.flush()
+    assert (await runtime(desk))["remainHowManyDataToFlush"] == "0 B"
     assert re.fullmatch(r"-?\d\.\d\d", table["commitLogDiskRatio"])
     assert re.fullmatch(r"Total : [\d.]+ \w*B, Free : [\d.]+ \w*B\.", table["commitLogDirCapacity"])
 

@@ -219,6 +219,15 @@ async def test_where_a_reset_leads(
     assert [table[MessageQueue("TopicLive", "broker-a", queue_id)] for queue_id in range(4)] == expected
 
 
+async def test_a_group_that_has_read_nothing_yet_can_be_reset(desk: Any, client_link: Any) -> None:
+    live_topic(desk)
+    for queue_id in range(4):
+        desk.broker.offsets.commit("CG_live", "TopicLive", queue_id, 0)
+    await join(desk, client_link())
+    header = ResetOffsetRequest(topic="TopicLive", group="CG_live", timestamp=-1, is_force=True)
+    assert (await desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)).code == 0
+
+
 async def test_requesters_in_c_plus_plus_make_members_get_a_list(desk: Any, client_link: Any) -> None:
     live_topic(desk)
     link = client_link()

@@ -104,6 +104,17 @@ def test_sums_by_group_queue_and_broker(stats: BrokerStats, name: str, key: str,
     assert minute(stats, name, key).sum == total
 
 
+def test_every_count_is_one_call(stats: BrokerStats) -> None:
+    stats.count_put("T", 4, 400)
+    stats.count_queue_put("T", 0, 4, 400)
+    stats.count_get("T", 0, "G", 4, 400, latency_ms=4)
+    stats.count_send_back("T", "G")
+    run(stats, 10)
+    for name, key in (("TOPIC_PUT_NUMS", "T"), ("QUEUE_PUT_NUMS", "T@0"), ("GROUP_GET_LATENCY", "0@T@G")):
+        assert minute(stats, name, key).avgpt == 4.0
+    assert minute(stats, "SNDBCK_PUT_NUMS", "T@G").avgpt == 1.0
+
+
 def test_a_groups_rate_is_that_of_the_last_minute(stats: BrokerStats) -> None:
     stats.count_get("T", 0, "G", 30, 1)
     run(stats, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from triomq_protocol.requests import (
 )
 from triomq_server.config import BrokerConfig
 
+NOW_MS = 1_795_238_180_000
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
 
@@ -171,6 +173,26 @@ async def test_unused_topics_lose_their_queues(desk: Any) -> None:
     await desk.ask(RequestCode.CLEAN_UNUSED_TOPIC)
     assert desk.broker.store.queue_bounds("Kept", 0) == (0, 1)
     assert desk.broker.store.queue_bounds("Gone", 0) == (0, 0)
+
+
+async def test_operators_expire_files_and_then_the_queues_that_lay_in_them(desk: Any) -> None:
+    store = desk.broker.store
+    desk.store("Old", 0, NOW_MS)
+    desk.store("New", 0, *[NOW_MS] * 20, body=bytes(8000))
+    desk.clock.now_ms = hour_without_deletion(NOW_MS + 80 * 3_600_000)
+    await store.clean()
+    assert store.log_min_offset == 0
+    await desk.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    await store.clean()
+    assert store.log_min_offset > 0
+    await desk.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+    assert ("Old", 0) not in store.queues()
+    assert ("New", 0) in store.queues()
+
+
+def hour_without_deletion(now_ms: int) -> int:
+    """Files expire by themselves at four in the morning, local time."""
+    return now_ms + 3_600_000 if time.localtime(now_ms // 1000).tm_hour == 4 else now_ms
 
 
 async def test_a_group_is_replaced_as_a_whole(desk: Any) -> None:
