@@ -205,15 +205,18 @@ def cluster(
         masters, slaves = 2, int(sample != "2m-noslave")
     _start_logging("warning" if log_level == "info" else log_level, [])
     with tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True) as temporary:
-        plan = plan_cluster(
-            Path(directory or temporary).absolute(),
-            masters=masters,
-            slaves=slaves,
-            name_servers=name_servers,
-            sync_replication=sample == "2m-2s-sync",
-            sync_flush=sync_flush,
-            settings=_assigned(assignments),
-        )
+        try:
+            plan = plan_cluster(
+                Path(directory or temporary).absolute(),
+                masters=masters,
+                slaves=slaves,
+                name_servers=name_servers,
+                sync_replication=sample == "2m-2s-sync",
+                sync_flush=sync_flush,
+                settings=_assigned(assignments),
+            )
+        except OSError as error:
+            _fail(str(error), EXIT_FAILED)
         code = ClusterProcesses(plan, _say_event_json if as_json else _say_event).run(control=control)
     sys.exit(code)
 

@@ -53,7 +53,8 @@ class ClusterProcesses:
         self._plan = plan
         self._announce = announce
         self._processes = {node.name: _Process(node) for node in plan.nodes}
-        self._selector = selectors.DefaultSelector()
+        # Not epoll: commands may come from a file or from /dev/null, which epoll refuses.
+        self._selector = selectors.PollSelector()
         self._life_read, self._life_write = os.pipe()
         self._signals_read, self._signals_write = os.pipe()
         self._commands = b""

@@ -223,6 +223,21 @@ def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_commands_may_come_from_a_file(tmp_path: Path) -> None:
+    commands = tmp_path / "commands"
+    commands.write_text("stop broker-a-s\n")
+    for given in (commands, Path(os.devnull)):
+        with given.open() as stdin:
+            result = subprocess.run(
+                [*SERVER, "cluster", "--json", "--control"],
+                stdin=stdin,
+                capture_output=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        assert (result.returncode, result.stderr) == (0, b"")
+
+
 def test_sample_clusters() -> None:
     with started("cluster", "--json", "--sample", "2m-2s-sync") as process:
         assert process.stdout is not None
