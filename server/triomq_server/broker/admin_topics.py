@@ -61,7 +61,7 @@ QUEUES_LIMIT = 65536
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
-    handlers.plain[RequestCode.UPDATE_AND_CREATE_TOPIC] = partial(create_topic, broker)
+    handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC] = partial(create_topic_everywhere, broker)
     handlers.plain[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
     handlers.plain[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
     handlers.plain[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
@@ -69,6 +69,14 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.plain[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE] = partial(clean_expired_queues, broker)
     handlers.plain[RequestCode.CLEAN_UNUSED_TOPIC] = partial(clean_unused_topics, broker)
     handlers.plain[RequestCode.DELETE_EXPIRED_COMMITLOG] = partial(delete_expired_commitlog, broker)
+
+
+async def create_topic_everywhere(broker: Broker, link: Link, command: Command) -> Command:
+    """17: create a topic, and answer when the name servers know of it, so that the caller's next question finds it."""
+    answer = create_topic(broker, link, command)
+    if answer.code == ResponseCode.SUCCESS:
+        await broker.registration.register_now()
+    return answer
 
 
 def create_topic(broker: Broker, _link: Link, command: Command) -> Command:

@@ -118,6 +118,13 @@ class Registration:
         for server in self._servers.values():
             server.wanted.set()
 
+    async def register_now(self) -> None:
+        """Register, and wait until every name server that can be reached has answered, registerBrokerTimeoutMills at most."""
+        with trio.move_on_after(self.config.register_broker_timeout_mills / 1000):
+            async with trio.open_nursery() as nursery:
+                for server in self._servers.values():
+                    nursery.start_soon(server.next_round)
+
     def read_config(self) -> None:
         """The list of name servers or a permission may have changed."""
         self._reconfigured.set()
@@ -202,6 +209,8 @@ class _NameServer:
         self.wanted = trio.Event()
         self.tried = trio.Event()
         self.registered = False
+        self._begun = self._ended = 0  # rounds
+        self._round_ended = trio.Event()
 
     async def run(self) -> None:
         """Hold a link and register over it, again and again; a lost link is opened anew."""
@@ -217,9 +226,22 @@ class _NameServer:
                 finally:
                     self._link = None
                     self.registered = False
-                    self.tried.set()
+                    self._end_round()
                 await trio.sleep(self._pause_s * owner.chance.uniform(0.5, 1.0))
                 self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
+
+    async def next_round(self) -> None:
+        """Wait for the end of a round that begins after this call, or for the loss of the link."""
+        needed = self._begun + 1
+        self.wanted.set()
+        while self.registered and self._ended < needed:
+            await self._round_ended.wait()
+
+    def _end_round(self) -> None:
+        self._ended = self._begun
+        self.tried.set()
+        ended, self._round_ended = self._round_ended, trio.Event()
+        ended.set()
 
     async def say(self, command: Command) -> None:
         """One request over the live link, if there is one; failures do not matter any more."""
@@ -236,8 +258,9 @@ class _NameServer:
         forced = True
         while not link.closed:
             self.wanted = trio.Event()
+            self._begun += 1
             answer = await self._register(link, forced=forced or config.force_register)
-            self.tried.set()
+            self._end_round()
             if answer is not None and config.store.is_slave and answer.master_address is None:
                 wait_s = MASTER_WANTED_S
             else:

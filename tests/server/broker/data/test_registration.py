@@ -40,6 +40,7 @@ class NameServer:
     order: dict[str, str] | None = None
     code: int = 0
     version_known: bool = False
+    silent: bool = False
 
     def of(self, code: int) -> list[Command]:
         """The requests of one code."""
@@ -49,9 +50,11 @@ class NameServer:
         """When they came."""
         return [time for time, command in self.heard if command.code == code]
 
-    def take(self, _link: Link, command: Command) -> Command:
+    def take(self, _link: Link, command: Command) -> Command | None:
         """Any request."""
         self.heard.append((trio.current_time(), command))
+        if self.silent:
+            return None
         if command.code == RequestCode.QUERY_DATA_VERSION:
             return command.answer(header=QueryDataVersionResponse(changed=not self.version_known))
         body = KVTable(table=self.order).encode() if self.order is not None else b""
@@ -120,6 +123,38 @@ async def test_a_new_topic_is_registered_at_once(open_broker: Any) -> None:
         assert len(server.of(RequestCode.REGISTER_BROKER)) == 2
         assert server.times(RequestCode.REGISTER_BROKER)[-1] - start < 0.1
     assert b'"New":{' in latest.body
+
+
+@pytest.mark.parametrize("others", ["", ";127.0.0.1:9877"])
+async def test_a_created_topic_is_known_before_the_answer(open_broker: Any, others: str) -> None:
+    """Code 17 waits for the name servers that are there, and for none that is not."""
+    network = MemoryNetwork()
+    create = {
+        "topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    async with name_server(network) as server, open_broker(network=network, namesrvAddr=NAMESRV + others) as broker:
+        start = trio.current_time()
+        peer = await broker.peer()
+        answer = await peer.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=create))
+        assert answer.code == 0
+        assert b'"New":{' in server.of(RequestCode.REGISTER_BROKER)[-1].body
+        assert trio.current_time() - start < 0.1
+
+
+async def test_a_name_server_that_has_fallen_silent_delays_a_created_topic_only_for_so_long(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    create = {
+        "topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    async with name_server(network) as server, open_broker(network=network, namesrvAddr=NAMESRV) as broker:
+        server.silent = True
+        start = trio.current_time()
+        peer = await broker.peer()
+        answer = await peer.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=create))
+        assert answer.code == 0
+        assert trio.current_time() - start == pytest.approx(6, abs=0.1)
 
 
 async def test_compressed_registration(open_broker: Any) -> None:
