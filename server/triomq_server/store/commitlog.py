@@ -13,9 +13,10 @@ import struct
 import threading
 from collections.abc import Callable
 
-from triomq_protocol.record import BLANK_MAGIC, MESSAGE_MAGIC, crc32, iter_batch
+from triomq_protocol.record import BLANK_MAGIC, MESSAGE_MAGIC, crc32
 from triomq_server.config import StoreConfig
 
+from .batches import split_batch
 from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from .disk import Disk
 from .messages import AppendResult, AppendStatus, NewBatch, NewRecord
@@ -159,62 +160,52 @@ class CommitLog:
         if not topic or b.sys_flag & _TRANSACTION_BITS or len(b.body) > self._config.max_message_size:
             return _ILLEGAL
         head, sys_flag = _head_for(b.born_host, b.store_host, b.sys_flag)
-        elements = []
+        elements = split_batch(b.body, b.properties)
+        overhead = head.size + len(topic) + 2
         total = 0
-        for element in iter_batch(b.body):
-            properties = join_properties(element.properties, b.properties)
+        for _, body, properties in elements:
             if len(properties) > MAX_PROPERTIES_BYTES:
                 return _PROPERTIES_TOO_LONG
-            size = head.size + len(element.body) + len(topic) + 2 + len(properties)
-            elements.append((element.flag, element.body, properties, size))
-            total += size
+            total += overhead + len(body) + len(properties)
         if not elements or total + BLANK_BYTES > self.segments.size:
             return _ILLEGAL
 
         if self._position + total + BLANK_BYTES > self._limit:
             self._make_room(total)
         first = queue_offset = queue.max_offset
-        offset = self.max_offset
-        entries = []
-        parts: list[bytes] = []
+        start = offset = self.max_offset
         now = self._now()
-        for flag, body, properties, size in elements:
+        pack_head, pack_length, pack_unit = head.pack, _PROPERTIES_LENGTH.pack, UNIT.pack
+        queue_id, born_timestamp, born_host, store_host = b.queue_id, b.born_timestamp, b.born_host, b.store_host
+        reconsume_times = b.reconsume_times
+        parts: list[bytes] = []
+        units: list[bytes] = []
+        offsets: list[int] = []
+        for flag, body, properties in elements:
+            n, p = len(body), len(properties)
+            size = overhead + n + p
             parts += (
-                head.pack(
-                    size, MESSAGE_MAGIC, crc32(body), b.queue_id, flag, queue_offset, offset, sys_flag, b.born_timestamp,
-                    b.born_host, now, b.store_host, b.reconsume_times, 0, len(body),
+                pack_head(
+                    size, MESSAGE_MAGIC, crc32(body), queue_id, flag, queue_offset, offset, sys_flag, born_timestamp,
+                    born_host, now, store_host, reconsume_times, 0, n,
                 ),
-                body, topic, _PROPERTIES_LENGTH.pack(len(properties)), properties,
+                body, topic, pack_length(p), properties,
             )  # fmt: skip
-            entries.append((offset, size, tags_code_of(properties)))
+            units.append(pack_unit(offset, size, tags_code_of(properties)))
+            offsets.append(offset)
             queue_offset += 1
             offset += size
-        # Entries first: a disk that is too full for them is found out before there is anything in the log. They mean
-        # nothing until the queue's end is moved.
-        self._enter_all(queue, entries)
+        # Entries first: a disk that is too full for them is found out before there is anything in the log. Should the
+        # process be killed in between, recovery drops entries of records that are not there.
+        queue.push_all(units, offset)
         data = b"".join(parts)
         at, end = self._position, self._position + total
         self._buffer[at + _MARK.size : end] = data[_MARK.size :]
         self._buffer[at : at + _MARK.size] = data[: _MARK.size]
         self._position = end
-        start, self.max_offset = self.max_offset, offset
+        self.max_offset = offset
         self.store_timestamp = now
-        offsets = tuple(entry[0] for entry in entries)
-        return AppendResult(AppendStatus.PUT_OK, start, total, offset, first, now, offsets)
-
-    @staticmethod
-    def _enter_all(queue: ConsumeQueue, entries: list[tuple[int, int, int]]) -> None:
-        done = 0
-        before = queue.max_physical_offset
-        try:
-            for entry in entries:
-                queue.push(*entry)
-                done += 1
-        except OSError:
-            if done:
-                queue.truncate(entries[0][0])
-                queue.max_physical_offset = before
-            raise
+        return AppendResult(AppendStatus.PUT_OK, start, total, offset, first, now, tuple(offsets))
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         """Write a master's bytes at the log's end (ha.md §4.1). ValueError if they do not fit there, OSError if full.
@@ -403,10 +394,3 @@ class CommitLog:
         if now < self.store_timestamp <= now + _CLOCK_STEP_BACK_MS:
             return self.store_timestamp  # a small step back must not unsort the times that lookups search
         return now
-
-
-def join_properties(own: bytes, shared: bytes) -> bytes:
-    """Properties of a batch's record: the element's own, then the batch's, one separator between (store.md §7)."""
-    if own and shared and not own.endswith(b"\x02"):
-        return own + b"\x02" + shared
-    return own + shared

@@ -109,6 +109,28 @@ class ConsumeQueue:
         self.max_offset += 1
         self.max_physical_offset = physical_offset + size_bytes
 
+    def push_all(self, units: list[bytes], end: int) -> None:
+        """Write these entries, all or (OSError) none; `end` is where the last one's record ends in the log."""
+        position = self.position
+        data = b"".join(units)
+        if position + len(data) <= self.limit:
+            self.buffer[position : position + len(data)] = data
+            self.position = position + len(data)
+            self.max_offset += len(units)
+            self.max_physical_offset = end
+            return
+        done = 0
+        before = self.max_physical_offset
+        try:
+            for unit in units:
+                self.push(*UNIT.unpack(unit))
+                done += 1
+        except OSError:
+            if done:
+                self.truncate(UNIT.unpack(units[0])[0])
+                self.max_physical_offset = before
+            raise
+
     def put(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int, *, fill: bool) -> bool:
         """Enter a record found in the log (recovery, replication); false if it has its entry already.
 

@@ -24,6 +24,10 @@ _log = logging.getLogger(__name__)
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _ROLLED_BACK = 0xC
+UNIQUE_KEY_MARK = "UNIQ_KEY\x01"
+KEYS_MARK = "KEYS\x01"
+TAGS_MARK = "TAGS\x01"
+DELAY_MARK = "DELAY\x01"
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1000
 
@@ -36,6 +40,18 @@ def parse_delay_levels(text: str) -> list[int]:
             raise ValueError(f"messageDelayLevel: {word!r} is not a number with one of the units s, m, h, d")
         levels.append(int(word[:-1]) * _UNITS_MS[word[-1]])
     return levels
+
+
+def property_of(text: str, mark: str) -> str | None:
+    """The value that stands behind one of the `..._MARK`s in a property string: `get_property` for names known here."""
+    at = text.rfind(mark)
+    if at < 0:
+        return None
+    start = at + len(mark)
+    if (at and text[at - 1] != "\x02") or text[start : start + 1] in ("", "\x02"):
+        return get_property(text, mark[:-1])  # part of another name or value, or empty: look again, and thoroughly
+    end = text.find("\x02", start)
+    return text[start:] if end < 0 else text[start:end]
 
 
 class Dispatcher:
@@ -89,8 +105,9 @@ class Dispatcher:
 
         def tags_code_of(properties: bytes) -> int:
             text = str(properties, "utf-8", "replace")
-            code = tags_code(get_property(text, "TAGS"))
-            labels.append((get_property(text, "UNIQ_KEY"), get_property(text, "KEYS"), code))
+            tags = property_of(text, TAGS_MARK)
+            code = tags_code(tags) if tags else 0
+            labels.append((property_of(text, UNIQUE_KEY_MARK), property_of(text, KEYS_MARK), code))
             return code
 
         return tags_code_of
@@ -101,11 +118,16 @@ class Dispatcher:
         """Note a stored batch for index and news."""
         self._work_off_pending()  # index entries are kept in log order
         self._dispatched_timestamp = result.store_timestamp
-        for n, (offset, (unique_key, keys, code)) in enumerate(zip(result.physical_offsets, labels, strict=True)):
-            if self._index is not None:
-                self._note_keys(b.topic, unique_key, keys, offset, result.store_timestamp)
-            queue_offset = result.queue_offset + n + 1
-            self._news.append(Arrival(b.topic, b.queue_id, queue_offset, code, result.store_timestamp))
+        topic, timestamp = b.topic, result.store_timestamp
+        if self._index is not None:
+            for offset, (unique_key, keys, _) in zip(result.physical_offsets, labels, strict=True):
+                if unique_key:
+                    self._keys.append((topic, unique_key, offset, timestamp))
+                if keys:
+                    self._note_keys(topic, None, keys, offset, timestamp)
+        if self.arrival_listeners:
+            following = enumerate(labels, result.queue_offset + 1)
+            self._news += [Arrival(topic, b.queue_id, n, label[2], timestamp) for n, label in following]
 
     def _note_keys(self, topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> None:
         if unique_key:
@@ -185,11 +207,11 @@ class Dispatcher:
 
     def _tags_code(self, record: LogRecord, text: str) -> int:
         if record.topic == SCHEDULE_TOPIC:
-            level = get_property(text, "DELAY")
+            level = property_of(text, DELAY_MARK)
             delay = self.delay_ms(record.topic, int(level)) if level and level.isdigit() else -1
             if delay >= 0:
                 return record.store_timestamp + delay
-        return tags_code(get_property(text, "TAGS"))
+        return tags_code(property_of(text, TAGS_MARK))
 
     def index_record(self, record: LogRecord, text: str | None = None) -> None:
         """Index one record that was read back, unless it is in the index already."""
@@ -202,7 +224,7 @@ class Dispatcher:
         before = len(self._keys)
         if text is None:
             text = str(record.properties, "utf-8", "replace")
-        unique_key, keys = get_property(text, "UNIQ_KEY"), get_property(text, "KEYS")
+        unique_key, keys = property_of(text, UNIQUE_KEY_MARK), property_of(text, KEYS_MARK)
         self._note_keys(record.topic, unique_key, keys, record.offset, record.store_timestamp)
         if record.offset == index.end_offset and index.files and before == 0 and self._exact_repeats:
             # The last record before a crash may be in with some of its keys; those are in the order they come in here.

@@ -238,7 +238,11 @@ class Index:
         names = [n for n in self._disk.list(self._directory) if n.isascii() and n.isdigit()]
         for name in sorted(names, key=int):
             path = f"{self._directory}/{name}"
-            if self._disk.size(path) != size:
+            length = self._disk.size(path)
+            if length == 0:
+                self._disk.remove(path)  # a kill came between making this file and giving it its size
+                continue
+            if length != size:
                 _log.warning("%s: index file of another size than configured; ignored", path)
                 continue
             file = IndexFile(self._disk.open(path), path, self._slots, self._capacity)
