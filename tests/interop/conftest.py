@@ -10,7 +10,7 @@ import base64
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -209,6 +209,18 @@ def _java_client(java: Java, home: Path, serialization: str) -> Driver:
         properties={"rocketmq.serialize.type": serialization},
     )
     return Driver(f"Java client ({serialization})", argv, home / "client.out")
+
+
+@pytest.fixture(scope="session")
+def fresh_java_client(java: Java, scratch: Path) -> Callable[[str], AbstractContextManager[JavaClient]]:
+    """Starts one more Java client: some admin commands remember, within a process, the cluster they first saw."""
+
+    @contextmanager
+    def start(name: str) -> Iterator[JavaClient]:
+        with _java_client(java, scratch / name, "JSON") as driver:
+            yield JavaClient(driver)
+
+    return start
 
 
 @pytest.fixture(scope="session")

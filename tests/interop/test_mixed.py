@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import attrs
@@ -105,6 +106,13 @@ def test_a_stopped_broker_leaves_the_other_name_server(servers: Any, java_client
             assert broker.address not in listed
 
 
+def route_with(java_client: Any, servers: str, topic: str, *brokers: str) -> str:
+    return java_client.eventually(  # type: ignore[no-any-return]
+        lambda: java_client.admin(servers, "topicRoute", "-t", topic),
+        lambda text: all(name in text for name in brokers),
+    )
+
+
 async def test_both_brokers_in_one_cluster(servers: Any, java_client: Any, topic: str, make_samples: Any) -> None:
     """Two brokers of different kinds at two name servers of different kinds: one topic over all of them."""
     wanted = make_samples(64)
@@ -115,12 +123,14 @@ async def test_both_brokers_in_one_cluster(servers: Any, java_client: Any, topic
             stack.enter_context(servers.broker(kind, f"both-{kind}", joined, {"brokerName": name}))
         create = ["updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", "2", "-w", "2"]
         await trio.to_thread.run_sync(java_client.admin, joined, *create)
+        # Until both have told both name servers: the client would not ask again for half a minute.
+        for name in names:
+            route = await trio.to_thread.run_sync(
+                partial(route_with, java_client, name, topic, "broker-ours", "broker-java")
+            )
+            assert "broker-java" in route
+            assert "broker-ours" in route
         async with triomq.open_producer(joined, "both-writers") as producer:
-            for _ in range(30):
-                if len(await producer.queues(topic)) == 4:
-                    break
-                # Until both have told both name servers, and the client has asked again.
-                await trio.sleep(0.5)
             results = [await producer.send(triomq.Message(topic, one.body, tags=one.tags)) for one in wanted]
         assert Counter(result.queue.broker_name for result in results) == {"broker-ours": 32, "broker-java": 32}
         seen = await trio.to_thread.run_sync(java_client.pull_all, joined, topic, len(wanted))

@@ -159,6 +159,14 @@ public final class InteropClient {
                     results.add(result(producer.send(message)));
                 }
                 break;
+            case "inTurn":
+                // Without a random start: the n-th message goes to the n-th queue.
+                for (int i = 0; i < messages.size(); i++) {
+                    int number = i;
+                    results.add(result(producer.send(messages.get(i),
+                        (queues, message, arg) -> new ArrayList<>(new TreeSet<>(queues)).get(number % queues.size()), null)));
+                }
+                break;
             case "async":
                 sendAsync(producer, messages, results);
                 break;
