@@ -28,15 +28,13 @@ def register(handlers: Handlers, broker: Broker) -> None:
 def correction_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     """308: per queue, the smallest offset any group has committed, groups of `filterGroups` left aside.
 
-    4.9 leaves them aside by deleting their offsets of the topic for good, which no operator can want from a query;
-    only `compat = "4.9"` does so here. The comparison with `compareGroup` never takes effect in 4.9 and is left out.
+    4.9 leaves them aside by deleting all their offsets, of every topic, which no operator can want from a query; only `compat = "4.9"` does so here. The comparison with `compareGroup` never takes effect in 4.9 and is left out.
     """
     header = command.header(QueryCorrectionOffsetRequest)
     aside = {name for name in (header.filter_groups or "").split(",") if name}
     if broker.config.store.compat == "4.9":
         for group in aside:
-            broker.offsets.table.pop(f"{header.topic}@{group}", None)
-            broker.offsets.changed = True
+            broker.offsets.remove_group(group)
     least: dict[int, int] = {}
     for group in broker.offsets.groups_of(header.topic):
         if group in aside:

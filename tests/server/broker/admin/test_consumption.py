@@ -183,8 +183,10 @@ async def test_groups_left_aside_keep_their_offsets_unless_4_9_is_asked_for(
     config.store.compat = compat
     desk.broker.offsets.commit("A", "T", 0, 7)
     desk.broker.offsets.commit("B", "T", 0, 4)
+    desk.broker.offsets.commit("B", "Other", 0, 4)
     assert await corrections(desk, "B,C") == {0: 7}
     assert desk.broker.offsets.query("B", "T", 0) == left
+    assert desk.broker.offsets.query("B", "Other", 0) == left
 
 
 async def clone(desk: Any, topic: str | None, *, offline: bool = False) -> int:
