@@ -28,7 +28,8 @@ def register(handlers: Handlers, broker: Broker) -> None:
 def correction_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     """308: per queue, the smallest offset any group has committed, groups of `filterGroups` left aside.
 
-    4.9 leaves them aside by deleting all their offsets, of every topic, which no operator can want from a query; only `compat = "4.9"` does so here. The comparison with `compareGroup` never takes effect in 4.9 and is left out.
+    4.9 leaves them aside by deleting all their offsets, of every topic, which no operator can want from a query; only
+    `compat = "4.9"` does so here. The comparison with `compareGroup` never takes effect in 4.9 and is left out.
     """
     header = command.header(QueryCorrectionOffsetRequest)
     aside = {name for name in (header.filter_groups or "").split(",") if name}
