@@ -39,7 +39,7 @@ def test_top_level_is_what_users_expect() -> None:
     assert {name for name in top if not name.startswith(".")} == TOP
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", list(modules()), ids=lambda path: str(path.relative_to(ROOT)))
 def test_each_room_says_what_it_is_for(path: Path) -> None:
     text = path.read_text()
     docstring = ast.get_docstring(ast.parse(text))
