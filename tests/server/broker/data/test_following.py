@@ -19,6 +19,7 @@ from triomq_server.wire import MemoryNetwork
 
 NAMESRV = "127.0.0.1:9876"
 SLAVE_PORT = 10921
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "storePathRootDir": "/slave"}
 
 
 @asynccontextmanager
@@ -31,13 +32,46 @@ async def name_server(network: MemoryNetwork) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
+    """Nobody pulls: the arrival alone brings the topic over, long before the next ten seconds are round."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await trio.sleep(15)
+        await at_master.put("Fresh")
+        await trio.sleep(1)
+        assert (await at_slave.pull("Fresh")).code == 0
+
+
+async def test_a_pull_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    create = {
+        "topic": "Empty", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await trio.sleep(15)
+        await at_master.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=create))
+        assert (await at_slave.pull("Empty")).code == 17
+        await trio.sleep(1)
+        assert (await at_slave.pull("Empty")).code == 19
+
+
 async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
     network = MemoryNetwork()
-    slave_settings = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "storePathRootDir": "/slave"}
     async with (
         name_server(network),
         open_broker(network=network, namesrvAddr=NAMESRV, brokerRole="SYNC_MASTER") as master,
-        open_broker(network=network, namesrvAddr=NAMESRV, **slave_settings) as slave,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
     ):
         at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
         group = SubscriptionGroupConfig(group_name="CG", which_broker_when_consume_slowly=7)

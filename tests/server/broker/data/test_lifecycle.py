@@ -66,6 +66,34 @@ async def test_a_killed_brokers_messages_and_topics_are_there(open_broker: Any) 
         assert (await peer.put()).fields["queueOffset"] == "20"
 
 
+@pytest.mark.parametrize("after_s", [0, 0.001, 3])
+async def test_a_start_that_is_cancelled_leaves_the_directory_free(open_broker: Any, after_s: float) -> None:
+    """A name server that says nothing holds up the start; the cancel comes before or while it waits."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    await network.listen("127.0.0.1", 9876)
+    start = trio.current_time()
+    with trio.move_on_after(after_s) as scope:
+        async with open_broker(network=network, disk=disk, namesrvAddr="127.0.0.1:9876"):
+            raise AssertionError("not before six seconds")
+    assert scope.cancelled_caught
+    assert trio.current_time() - start < after_s + 2
+    async with open_broker(network=network, disk=disk) as broker:
+        assert (await (await broker.peer()).put()).code == 0
+
+
+async def test_the_stop_takes_no_longer_than_its_farewells(open_broker: Any) -> None:
+    """A name server that has fallen silent, a held pull and an idle link: two seconds are enough."""
+    network = MemoryNetwork()
+    async with open_broker(network=network) as broker:
+        peer = await broker.peer()
+        await peer.put()
+        await peer.send(peer.pull_request(offset=1, sys_flag=6))
+        await trio.sleep(1)
+        start = trio.current_time()
+    assert trio.current_time() - start < 2
+    assert not broker.disk.exists("/store/abort")
+
+
 async def test_a_second_broker_on_the_same_directory_is_refused(open_broker: Any) -> None:
     async with open_broker() as broker:
         with pytest.RaisesGroup(StoreLocked, flatten_subgroups=True):
@@ -225,6 +253,8 @@ async def test_sync_master_is_released_by_a_report(open_broker: Any) -> None:
         answer = await peer.receive()
         assert answer.code == 0
         assert trio.current_time() - start < 0.1
+        opaque = await peer.send(peer.pull_request())
+        assert (await peer.receive()).opaque == opaque, "the one-way send is not answered"
 
 
 @pytest.mark.parametrize(("fails", "code"), [(False, 0), (True, 10)])

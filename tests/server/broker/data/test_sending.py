@@ -156,6 +156,17 @@ async def test_properties_of_plain_messages(open_broker: Any, sent: str | None, 
     assert record.properties == {**kept, "CLUSTER": "C1"}
 
 
+@pytest.mark.parametrize("key", ["k1", "k2", "7F0000017ADB5FFD2B27682054930000"])
+async def test_messages_are_found_by_their_keys(open_broker: Any, key: str) -> None:
+    query = {"topic": "T1", "key": key, "maxNum": "5", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(properties="KEYS\x01k1 k2\x02UNIQ_KEY\x017F0000017ADB5FFD2B27682054930000")
+        answer = await peer.ask(Command.request(RequestCode.QUERY_MESSAGE, fields=query))
+    assert answer.code == 0
+    assert [record.body for record in iter_records(answer.body)] == [b"hello"]
+
+
 async def test_multi_tag_topics_mark_their_messages(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
@@ -330,6 +341,15 @@ async def test_send_back(open_broker: Any, fields: dict[str, Any], topic: str, q
         expected |= {"REAL_TOPIC": "%RETRY%CG", "REAL_QID": "0"}
     assert record.properties == expected
     assert (record.reconsume_times, record.body, record.born_timestamp) == (1, b"hello", 1_700_000_000_000)
+
+
+async def test_each_further_try_waits_a_level_longer(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(reconsume_times=2)
+        assert (await peer.ask(give_back())).code == 0
+        record = await stored(peer, "SCHEDULE_TOPIC_XXXX", 0, 4)
+    assert (record.properties["DELAY"], record.reconsume_times) == ("5", 3)
 
 
 @pytest.mark.parametrize(
