@@ -1,0 +1,59 @@
+"""The examples of the README and of the documentation, run against a cluster as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+import triomq
+from triomq_server.cluster import Cluster, open_cluster
+
+ROOT = Path(__file__).parents[3]
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with open_cluster(slaves=0) as cluster:
+        yield cluster
+
+
+def run(source: str, page: str, address: str) -> dict[str, object]:
+    names: dict[str, object] = {"__name__": "example"}
+    exec(compile(source.replace("127.0.0.1:9876", address), page, "exec"), names)
+    return names
+
+
+async def test_readme_sends_and_pulls(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    send, pull = blocks("README.md")[:2]
+    await trio.to_thread.run_sync(run, send, "README.md", cluster.name_servers)
+    assert "SEND_OK" in capfd.readouterr().out
+    await trio.to_thread.run_sync(run, pull, "README.md", cluster.name_servers)
+    assert "b'hello'" in capfd.readouterr().out
+
+
+async def test_tutorial(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    source = "\n".join(blocks("docs/tutorial.md")).replace("100_000", "500")
+    names = await trio.to_thread.run_sync(run, source, "docs/tutorial.md", cluster.name_servers)
+    async with triomq.open_client(cluster.name_servers) as client:
+        producer = client.producer("tutorial")
+        assert await names["send_all"](producer) == 500  # type: ignore[operator]
+        await names["impatient"](producer)  # type: ignore[operator]
+        capfd.readouterr()
+        await names["read_all"](client)  # type: ignore[operator]
+    assert capfd.readouterr().out.count("b'") == 502
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "how-to").glob("*.md")), ids=lambda page: page.name)
+async def test_how_to(page: Path) -> None:
+    names = run("\n".join(blocks(str(page))), page.name, "")
+    for name, example in names.items():
+        if name.startswith("test_"):
+            await example()  # type: ignore[operator]
