@@ -131,7 +131,12 @@ class MemoryDisk:
 
     def after_kill(self) -> MemoryDisk:
         """What the next process finds when this one is killed now: all that was written, and no lock."""
-        return self._copy(lambda file, copy: copy.update({p: file.page(p) for p in file.pages_written()}), self._boots)
+        disk = self._copy(lambda file, copy: copy.update({p: file.page(p) for p in file.pages_written()}), self._boots)
+        for path, file in self.files.items():
+            copy = disk.files[path]
+            if isinstance(file, MemoryFile) and isinstance(copy, MemoryFile):
+                copy.durable = dict(file.durable)  # a kill forces nothing to the disk
+        return disk
 
     def after_power_loss(self, chance: random.Random) -> MemoryDisk:
         """What is found when the machine goes down now: of each page not forced to disk, the old or the new bytes.

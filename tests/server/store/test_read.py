@@ -272,3 +272,20 @@ async def test_times(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
         assert {t: store.offset_by_time("T", 0, start + t) for t in asked} == asked
         assert store.in_memory(0, store.log_max_offset)
         assert not store.in_memory(0, store.log_max_offset - 1)
+
+
+async def test_entries_out_of_order_are_still_followed_one_by_one(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        for n in range(6):
+            store.append(make_record(n))
+        queue = store._queues.get("T", 0)
+        units = [queue.unit(n) for n in range(6)]
+        for entry in (units[1], units[0], units[0], units[2]):
+            queue.push(*entry)
+        result = store.read("T", 0, 6, 32, None, FOREVER)
+        joined = b"".join(result.slices)
+        size = units[0][1]
+        numbers = [record_number(memoryview(joined)[at:]) for at in range(0, len(joined), size)]
+        assert numbers == [1, 0, 0, 2]

@@ -25,6 +25,7 @@ def copy_log(
         part = source.log_slice(target.log_max_offset, min(chance.randrange(1, most), end - target.log_max_offset))
         target.append_raw(part, target.log_max_offset)
         target.notify_arrivals()
+        assert target.dispatched_offset <= target.log_max_offset
 
 
 @pytest.mark.parametrize("seed", range(8))

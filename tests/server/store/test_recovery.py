@@ -1,0 +1,159 @@
+"""Recovery beyond the recorded stores: re-created topics, the torn last record, what a kill leaves unsynced (store.md §14)."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from triomq_server.config import StoreConfig
+from triomq_server.store import NewRecord, ReadStatus, open_store
+from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.store.recovery import looks_torn, written_bytes
+
+ROOT = "/store"
+FOREVER = 1 << 60
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+async def test_records_of_a_removed_topic_do_not_come_back(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        for n in range(20):
+            store.append(make_record(n))
+        store.destroy_topic("T")
+        for n in range(100, 103):
+            store.append(make_record(n))
+        killed = memory_disk.after_kill()
+    async with open_store(make_config(ROOT), disk=killed) as store:
+        assert store.queue_bounds("T", 0) == (0, 3)
+        assert [record_number(store.read("T", 0, n, 1, None, FOREVER).slices[0]) for n in range(3)] == [100, 101, 102]
+
+
+async def test_what_a_killed_process_wrote_is_flushed_by_the_next(
+    make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The next process finds it in memory, and must not take that for the disk."""
+    disk = MemoryDisk()
+    async with open_store(make_config(ROOT), disk=disk) as store:
+        for n in range(50):
+            store.append(make_record(n))
+        killed = disk.after_kill()
+    async with open_store(make_config(ROOT), disk=killed) as store:
+        assert store.flushed_offset == 0
+        await store.flush()
+        assert store.flushed_offset == store.log_max_offset
+        for chance in map(random.Random, range(5)):
+            lost = killed.after_power_loss(chance)
+            async with open_store(make_config(ROOT), disk=lost) as again:
+                assert again.queue_bounds("T", 0) == (0, 50)
+
+
+@pytest.mark.parametrize("missing", [1, 3, 4, 40, 70])
+async def test_a_last_record_without_its_end_is_dropped(
+    missing: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The checksum does not cover the properties; a copy of replicated bytes may have stopped in them."""
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        store.append(make_record(0))
+        last = store.append(make_record(1, keys="k" * 80))
+        killed = memory_disk.after_kill()
+    file = killed.open(f"{ROOT}/commitlog/{0:020d}")
+    file.buffer[last.end_offset - missing : last.end_offset] = bytes(missing)
+    async with open_store(make_config(ROOT), disk=killed) as store:
+        # Fewer than four zeros may be the end of somebody's property.
+        kept = missing < 4
+        assert store.log_max_offset == (last.end_offset if kept else last.physical_offset)
+        assert store.recovery_report.stopped_by == ("nothing" if kept else "a record whose last part was never written")
+
+
+def test_zeros_are_believed_when_something_follows() -> None:
+    record = b"x" * 100 + bytes(10)
+    assert looks_torn(record + bytes(50), 110, 160, record[80:])
+    assert not looks_torn(record + struct.pack(">ii", 100, -626843481), 110, 118, record[80:])
+    assert not looks_torn(record + bytes(50), 100, 160, record[60:100])
+    assert not looks_torn(bytes(110), 110, 110, b"")
+
+
+def test_written_bytes() -> None:
+    for length in (0, 1, 65535, 65536, 65537, 200_000):
+        for used in {0, min(1, length), length // 2, length}:
+            data = b"x" * used + bytes(length - used)
+            assert written_bytes(memoryview(data)) == used
+
+
+async def test_missing_entries_far_back_are_made_good(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
+) -> None:
+    """A queue that lost its end although the checkpoint vouched for it: dispatched again from where it ends."""
+    config = make_config(ROOT, mapped_file_size_commit_log=3000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(60):
+            clock.now += 1000
+            store.append(make_record(n, queue_id=n % 2))
+        store.notify_arrivals()
+        await store.flush()
+        await store._flusher.flush_queues(0, checkpoint=True)
+        killed = memory_disk.after_kill()
+    for name in killed.list(f"{ROOT}/consumequeue/T/0")[1:]:
+        killed.remove(f"{ROOT}/consumequeue/T/0/{name}")
+    async with open_store(config, disk=killed, clock=clock) as store:
+        assert [store.queue_bounds("T", q) for q in range(2)] == [(0, 30), (0, 30)]
+        for n in range(60):
+            assert store.read("T", n % 2, n // 2, 1, None, FOREVER).status is ReadStatus.FOUND
+            assert len(store.query("T", f"{n:032X}", 10, 0, FOREVER).records) == 1
+    assert "entries 10 to" in caplog.text
+
+
+async def test_entries_whose_records_are_gone_become_blanks(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
+) -> None:
+    config = make_config(ROOT, mapped_file_size_commit_log=3000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(40):
+            store.append(make_record(n))
+        store._commitlog.delete_first()
+        store._commitlog.delete_first()
+        start = next(n for n in range(40) if store.record_offset_at("T", 0, n) >= 6000)
+        killed = memory_disk.after_kill()
+    for name in killed.list(f"{ROOT}/consumequeue/T/0")[1:]:
+        killed.remove(f"{ROOT}/consumequeue/T/0/{name}")
+    async with open_store(config, disk=killed, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (start, 40)
+        assert all(store.read("T", 0, n, 1, None, FOREVER).status is ReadStatus.FOUND for n in range(start, 40))
+    assert "left blank" in caplog.text
+
+
+async def test_a_log_that_is_gone_takes_queues_and_index_along(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        store.append(make_record(0))
+    memory_disk.remove_tree(f"{ROOT}/commitlog")
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        assert store.queues() == []
+        assert memory_disk.list(f"{ROOT}/consumequeue") == []
+        assert store.append(make_record(0)).queue_offset == 0
+
+
+async def test_a_file_prepared_ahead_is_no_loss(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
+) -> None:
+
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        store.append(make_record(0))
+        await wait_all_tasks_blocked()
+        assert len(memory_disk.list(f"{ROOT}/commitlog")) == 2
+        killed = memory_disk.after_kill()
+    assert len(memory_disk.list(f"{ROOT}/commitlog")) == 1
+    async with open_store(make_config(ROOT), disk=killed) as store:
+        assert store.queue_bounds("T", 0) == (0, 1)
+        assert store.recovery_report.deleted_files == ()
+        assert store.recovery_report.dropped_bytes == 0
+    assert "cut" not in caplog.text
