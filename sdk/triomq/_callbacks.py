@@ -166,7 +166,7 @@ class InFlight:
         if send not in self._sends:
             return
         self._sender.note_failure(send.out, error.address, error, send.started)
-        if not self.closing and self._sender.may_retry(send.out, error):
+        if self._sender.may_retry(send.out, error):
             self._spawn(self._deliver, send)
         else:
             self._finish(send, self._sender.final_error(send.out, error))

@@ -269,6 +269,8 @@ class Link:
             while data := await receive_some(max_bytes):
                 for command in decoder.feed(bytes(data)):
                     self._take(command)
+                if decoder.fault is not None:
+                    raise decoder.fault
                 if self._room is not None:
                     self._tell_room()
                 if len(data) == max_bytes and max_bytes < _RECEIVE_BYTES_MAX:

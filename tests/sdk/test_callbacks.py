@@ -139,6 +139,19 @@ async def test_closing_waits_for_answers(autojump_clock, cluster, heard):
     assert len(callback) == 1
 
 
+async def test_closing_leaves_time_for_retries(autojump_clock, cluster, heard):
+    async def refuse_late(command):
+        await trio.sleep(0.5)
+        return command.answer(14, "not now")
+
+    callback = heard()
+    async with cluster.client() as client:
+        async with client.producer("G") as producer:
+            cluster.broker.script(SEND, refuse_late)
+            await producer.send(triomq.Message("T", b"x"), callback)
+        assert len(callback.results) == 1
+
+
 @pytest.mark.parametrize("how", ["producer", "client", "cancel"])
 async def test_a_failing_block_fails_what_is_in_flight_once(autojump_clock, cluster, heard, how):
     callbacks = [heard() for _ in range(5)]
@@ -382,3 +395,17 @@ async def test_hundreds_at_once_hear_once_though_the_broker_dies_and_comes_back(
     assert all(len(callback) == 1 for callback in callbacks)
     assert all(callback.results for callback in callbacks)
     assert len(cluster.broker.bodies("T")) + len(other.bodies("T")) >= 301
+
+
+async def test_sending_is_a_cancellation_point_even_when_nothing_waits(autojump_clock, cluster, heard):
+    callback = heard()
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        cluster.broker.seen.clear()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await producer.send(triomq.Message("T", b"x"), callback)
+        assert scope.cancelled_caught
+        await producer.flush()
+    assert len(callback) == 0
+    assert not cluster.broker.requests(SEND)

@@ -92,6 +92,25 @@ async def test_frames_split_anywhere(autojump_clock, link_pair, nursery):
     assert results[0].remark == "in pieces"
 
 
+async def test_an_answer_in_front_of_garbage_is_heard(autojump_clock, link_pair, nursery):
+    link, peer = link_pair
+    results = []
+
+    async def request():
+        results.append(await outcome(link))
+
+    nursery.start_soon(request)
+    nursery.start_soon(request)
+    asked = await peer.next()
+    await peer.next()
+    await peer.stream.send_all(asked.answer(7, "heard").encode() + b"\x7f\xff\xff\xff????")
+    await trio.testing.wait_all_tasks_blocked()
+    results.sort(key=lambda each: isinstance(each, Exception))
+    assert results[0].remark == "heard"
+    assert isinstance(results[1], errors.ProtocolViolation)
+    assert not link.is_open
+
+
 async def test_a_late_answer_is_dropped_and_the_link_lives(autojump_clock, link_pair, nursery):
     link, peer = link_pair
     assert isinstance(await outcome(link, 1.0), errors.RequestTimeout)
