@@ -166,6 +166,7 @@ def test_a_forked_child_opens_a_loop_of_its_own(system_cluster):
         child = os.fork()
         if not child:
             code = 1
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(20)
             try:
                 assert not loop_threads()

@@ -51,6 +51,7 @@ def test_parent_and_child_go_on_with_links_of_their_own(name_servers: str) -> No
         child = os.fork()
         if not child:
             code = 1
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(20)
             try:
                 # Name server and broker: two links less than the parent has.
