@@ -8,7 +8,7 @@ was waiting. Requests of the two ends are numbered independently: bit 0 of `flag
 """
 
 from triomq_protocol.command import Command
-from triomq_protocol.errors import LocalProtocolError
+from triomq_protocol.errors import LocalProtocolError, RemoteProtocolError
 from triomq_protocol.events import Event, RequestReceived, ResponseReceived, StrayResponse
 from triomq_protocol.frame import MAX_FRAME_BYTES, FrameDecoder
 
@@ -36,6 +36,11 @@ class Connection:
     def pending(self) -> int:
         """How many of our requests wait for an answer."""
         return len(self._waiters)
+
+    @property
+    def fault(self) -> RemoteProtocolError | None:
+        """Why the peer's bytes cannot be read on, once they cannot: handle the events in front of it, then `fail`."""
+        return self._decoder.fault
 
     @property
     def closed(self) -> bool:
@@ -87,7 +92,10 @@ class Connection:
         return command.encode()
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """What the bytes mean, in order; a closed connection hears nothing. Raises RemoteProtocolError: call `fail`."""
+        """What the bytes mean, in order; a closed connection hears nothing. See `fault`.
+
+        Raises RemoteProtocolError if there is nothing good in front of the first bytes that are no frame: call `fail`.
+        """
         if self._closed:
             return []
         events: list[Event] = []

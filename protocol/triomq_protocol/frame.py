@@ -21,22 +21,29 @@ class FrameDecoder:
 
     Args:
         max_frame_bytes: a longer frame is an error before its bytes are collected.
+
+    Attributes:
+        fault: why nothing can be read any more, once bytes came that are no frame. Good frames that arrived in front of
+            such bytes have been returned, so whoever has handled them looks here, and closes the link.
     """
 
-    __slots__ = ("_buffer", "_max_total", "_need")
+    __slots__ = ("_buffer", "_max_total", "_need", "fault")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_total = max_frame_bytes - 4
         self._buffer = bytearray()
         self._need = 0  # with fewer bytes than these in the buffer no frame can be complete
+        self.fault: RemoteProtocolError | None = None
 
     @property
     def buffered_bytes(self) -> int:
         """How many bytes of an incomplete frame are held."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> list[Command]:
-        """All frames completed by `data`. Raises RemoteProtocolError, after which the decoder is of no more use."""
+    def feed(self, data: bytes) -> list[Command]:  # noqa: C901 - one loop: a call less for each frame
+        """All frames completed by `data`. Raises RemoteProtocolError when a broken one comes first; see `fault`."""
+        if self.fault is not None:
+            raise self.fault
         buffer = self._buffer
         if buffer:
             buffer += data
@@ -46,28 +53,34 @@ class FrameDecoder:
             buffer.clear()
         out: list[Command] = []
         at, size = 0, len(data)
-        while size - at >= 8:
-            total, mark = _unpack_lengths(data, at)
-            header_at = at + 8
-            body_at = header_at + (mark & 0xFFFFFF)
-            end = at + 4 + total
-            if not 4 <= total <= self._max_total or body_at > end or mark >= _BINARY_LIMIT:
-                raise self._reject(total, mark)
-            if end > size:
-                self._need = end - at
-                break
-            if mark < _JSON_LIMIT:
-                command = decode_json_command(data[header_at:body_at])
-                if body_at < end:
-                    command.body = data[body_at:end]
+        try:
+            while size - at >= 8:
+                total, mark = _unpack_lengths(data, at)
+                header_at = at + 8
+                body_at = header_at + (mark & 0xFFFFFF)
+                end = at + 4 + total
+                if not 4 <= total <= self._max_total or body_at > end or mark >= _BINARY_LIMIT:
+                    raise self._reject(total, mark)
+                if end > size:
+                    self._need = end - at
+                    break
+                if mark < _JSON_LIMIT:
+                    command = decode_json_command(data[header_at:body_at])
+                    if body_at < end:
+                        command.body = data[body_at:end]
+                else:
+                    command = decode_binary_command(data[header_at:end], end - body_at)
+                out.append(command)
+                at = end
             else:
-                command = decode_binary_command(data[header_at:end], end - body_at)
-            out.append(command)
-            at = end
-        else:
-            self._need = 8
-            if size - at >= 4:
-                self._check_length(data[at : at + 4])
+                self._need = 8
+                if size - at >= 4:
+                    self._check_length(data[at : at + 4])
+        except RemoteProtocolError as error:
+            self.fault = error
+            if not out:
+                raise
+            return out
         if at < size:
             buffer += data[at:] if at else data
         return out

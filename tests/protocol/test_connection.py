@@ -111,6 +111,13 @@ def test_the_end_hands_back_who_waits(end: str) -> None:
     assert client.receive_data(Command.request(1).encode()) == []
 
 
+def test_what_stands_in_front_of_broken_input_is_heard() -> None:
+    peer = Connection()
+    (request,) = peer.receive_data(Command.request(1).encode() + b"\xff\xff\xff\xff")
+    assert isinstance(request, RequestReceived)
+    assert peer.fault is not None
+
+
 def test_broken_input_is_told() -> None:
     with pytest.raises(RemoteProtocolError):
         Connection(max_frame_bytes=100).receive_data(b"\x00\x00\x01\x00")

@@ -113,6 +113,16 @@ def test_broken_frames_end_the_link(data: bytes) -> None:
         feed_slowly(decoder, data)
 
 
+def test_good_frames_in_front_of_garbage_are_not_lost_with_it() -> None:
+    good = Command.request(105, GetRouteInfoRequest(topic="T"), opaque=7)
+    for garbage in (frame_of(-1, 0), frame_of(6, 2, b"[]"), b"GET / HTTP/1.1\r\n\r\n"):
+        decoder = FrameDecoder()
+        assert [c.opaque for c in decoder.feed(good.encode() + good.encode() + garbage)] == [7, 7]
+        assert isinstance(decoder.fault, RemoteProtocolError)
+        with pytest.raises(RemoteProtocolError):
+            decoder.feed(good.encode())
+
+
 def test_the_length_alone_is_enough_to_refuse() -> None:
     decoder = FrameDecoder(max_frame_bytes=1000)
     with pytest.raises(RemoteProtocolError, match="limit is 1000"):

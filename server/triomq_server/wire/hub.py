@@ -96,7 +96,8 @@ class Hub:
 
     async def _read(self, link: Link) -> None:
         receive = link.transport.receive
-        feed = FrameDecoder(self.limits.frame_bytes).feed
+        decoder = FrameDecoder(self.limits.frame_bytes)
+        feed = decoder.feed
         output_most = self.limits.output_bytes
         while data := await receive():
             if self.stopping:
@@ -110,6 +111,8 @@ class Hub:
                 if link.unsent_bytes > output_most:
                     link.drained = trio.Event()
                     await link.drained.wait()
+            if decoder.fault is not None:
+                raise decoder.fault
 
     def _take(self, link: Link, commands: list[Command], taken: int) -> int:
         """One batch: dispatch the commands from index ``taken`` on, then write; returns how many are done.

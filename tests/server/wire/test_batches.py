@@ -157,3 +157,16 @@ async def test_failing_batch_end_closes_the_link_and_spares_the_others(autojump_
     await wait_all_tasks_blocked()
     assert not other.closed
     assert len(other_wire.commands()) == 1
+
+
+async def test_good_frames_in_front_of_garbage_are_answered_before_the_link_closes(
+    autojump_clock, bench, ask, caplog
+) -> None:
+    bench.handlers.plain[1] = lambda link, command: command.answer()
+    link, wire = await bench.connect()
+    wire.deliver(ask(1, 5) + ask(1, 6) + b"\x7f\xff\xff\xff????")
+    await wait_all_tasks_blocked()
+    assert [c.opaque for c in wire.commands()] == [5, 6]
+    assert link.closed
+    assert wire.closed
+    assert "closing 10.0.0.9:4000: frame of" in caplog.text
