@@ -1,0 +1,1 @@
+"""Named workloads, the load that drives them, and honest reports."""
