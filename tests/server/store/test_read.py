@@ -289,3 +289,9 @@ async def test_entries_out_of_order_are_still_followed_one_by_one(
         size = units[0][1]
         numbers = [record_number(memoryview(joined)[at:]) for at in range(0, len(joined), size)]
         assert numbers == [1, 0, 0, 2]
+        queue.push(*units[0])
+        queue.push(10**6, 100, 0)  # beyond the log, between two good ones
+        queue.push(*units[1])
+        result = store.read("T", 0, 10, 32, None, FOREVER)
+        assert (result.message_count, result.bytes_total) == (1, size)
+        assert result == store.read("T", 0, 10, 32, Match(), FOREVER)
