@@ -17,7 +17,7 @@ import trio
 from triomq._hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._link import Link, Waiter
 from triomq._message import Message, MessageQueue
-from triomq._outgoing import Outgoing, result_of
+from triomq._outgoing import Outgoing, Target, result_of
 from triomq._results import SendCallback, SendResult
 from triomq._sending import Sender
 from triomq.errors import ClientClosed, MQError
@@ -138,14 +138,14 @@ class InFlight:
             send.context = SendContext(self._sender.group, message, send.out.unique_key)
             call_before_send(self._hooks, send.context)
 
-    def submit(self, send: CallbackSend, queue: MessageQueue, link: Link, deadline: float) -> None:
+    def submit(self, send: CallbackSend, target: Target, link: Link, deadline: float) -> None:
         """Write an accepted send's first request; its answer must be there at the deadline."""
-        send.queue = queue
+        send.queue = target.queue
         send.link = link
         send.deadline = deadline
-        send.out.last_broker = queue.broker_name
+        send.out.last_broker = target.queue.broker_name
         try:
-            self._sender.submit(send.out, queue, link, send)
+            self._sender.submit(send.out, target, link, send)
         except MQError as error:
             self.fail(send, error)
 

@@ -72,12 +72,23 @@ class UniqueKeys:
             month_start_ms=start,
             next_month_ms=end,
         )
+        self._stamped_ms = -1
+        self._stamp = ""
+        self._counter = -1
 
     def next(self, now_ms: int) -> str:
         """A new id."""
+        if now_ms != self._stamped_ms:
+            # All but the counter, which is its own, stays the same for a millisecond.
+            self._stamp = self._stamp_of(now_ms)
+            self._stamped_ms = now_ms
+        self._counter = counter = (self._counter + 1) & 0xFFFF
+        return f"{self._stamp}{counter:04X}"
+
+    def _stamp_of(self, now_ms: int) -> str:
         if self._ids.needs_month(now_ms):
             self._ids.start_month(*month_bounds_ms(now_ms))
-        return self._ids.next_id(now_ms)
+        return self._ids.next_id(now_ms)[:-4]
 
 
 def month_bounds_ms(now_ms: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Final
 from triomq._message import MAX_PROPERTIES_BYTES, Message, MessageQueue
 from triomq._results import SendResult, SendStatus
 from triomq._routes import Route
+from triomq._send_template import SendTemplate
 from triomq.errors import Attempt, MessageIllegal, ProtocolViolation, error_for_code
 from triomq_protocol.command import Command
 from triomq_protocol.errors import HeaderError
@@ -74,6 +75,22 @@ class Outgoing:
         self.result: SendResult | None = None
 
 
+class Target:
+    """One queue to send to.
+
+    Args:
+        queue: the queue.
+        address: its broker's master; empty when the route has none.
+    """
+
+    __slots__ = ("address", "queue", "template")
+
+    def __init__(self, queue: MessageQueue, address: str) -> None:
+        self.queue = queue
+        self.address = address
+        self.template: SendTemplate | None = None
+
+
 class TopicTargets:
     """The queues of one route, in round robin.
 
@@ -82,19 +99,25 @@ class TopicTargets:
         start: where the round starts.
     """
 
-    __slots__ = ("_count", "addresses", "queues", "route", "several_brokers")
+    __slots__ = ("_by_queue", "_count", "queues", "route", "several_brokers", "targets")
 
     def __init__(self, route: Route, start: int) -> None:
         self.route = route
         self.queues = route.publish_queues
-        self.addresses = [route.master(queue.broker_name) or "" for queue in self.queues]
+        self.targets = [Target(queue, route.master(queue.broker_name) or "") for queue in self.queues]
         self.several_brokers = len({queue.broker_name for queue in self.queues}) > 1
+        self._by_queue = {target.queue: target for target in self.targets}
         self._count = start
 
     def count(self) -> int:
         """The next number of the round robin, masked to 31 bits as upstream's."""
         self._count = count = (self._count + 1) & 0x7FFFFFFF
         return count
+
+    def of(self, queue: MessageQueue) -> Target:
+        """The target for a queue, also for one that the route does not list."""
+        target = self._by_queue.get(queue)
+        return target if target is not None else Target(queue, self.route.master(queue.broker_name) or "")
 
 
 def properties_text(message: Message, unique_key: str) -> str:

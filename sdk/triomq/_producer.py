@@ -247,11 +247,12 @@ class Producer:
         quick = sender.quick(out)
         if quick is None:
             return await sender.deliver(out)
-        queue, link, timeout_s = quick
+        target, link, timeout_s = quick
+        queue = target.queue
         waiter = TaskWaiter(now + timeout_s)
         out.last_broker = queue.broker_name
         try:
-            opaque = sender.submit(out, queue, link, waiter)
+            opaque = sender.submit(out, target, link, waiter)
             result = result_of(await waiter.wait(link.pending, opaque), queue, out.unique_key, link.address)
         except MQError as error:
             return await self._after_first_failure(out, link.address, error, now)
@@ -289,11 +290,11 @@ class Producer:
         send = CallbackSend(in_flight, out, callback, now)
         quick = sender.quick(out)
         if quick is not None:
-            queue, link, timeout_s = quick
+            target, link, timeout_s = quick
         else:
             # In the caller, not in a task, so that the messages of one caller keep their order.
             try:
-                queue, link, timeout_s = await sender.ready_in_time(out)
+                target, link, timeout_s = await sender.ready_in_time(out)
             except MQError as error:
                 in_flight.check_open()
                 in_flight.accept(message, send)
@@ -301,7 +302,7 @@ class Producer:
                 return
             in_flight.check_open()
         in_flight.accept(message, send)
-        in_flight.submit(send, queue, link, now + timeout_s)
+        in_flight.submit(send, target, link, now + timeout_s)
         await self._breathe()
 
     async def _breathe(self) -> None:

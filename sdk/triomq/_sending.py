@@ -22,10 +22,11 @@ from triomq._identity import Clock, UniqueKeys
 from triomq._link import Link, TaskWaiter, Waiter
 from triomq._links import Links
 from triomq._message import MAX_BODY_BYTES, Message, MessageQueue
-from triomq._outgoing import Outgoing, TopicTargets, properties_text, result_of
+from triomq._outgoing import Outgoing, Target, TopicTargets, properties_text, result_of
 from triomq._results import SendResult
 from triomq._retry import FaultStrategy, RetryPolicy, choose_plain
 from triomq._routes import Route, Routes
+from triomq._send_template import SendTemplate
 from triomq.errors import (
     Attempt,
     MQError,
@@ -163,35 +164,48 @@ class Sender:
             out.body = body
             out.sys_flag |= compressor.sys_flag
 
-    def submit(self, out: Outgoing, queue: MessageQueue, link: Link, waiter: Waiter) -> int:
+    def submit(self, out: Outgoing, target: Target, link: Link, waiter: Waiter) -> int:
         """Write one attempt's request; returns its opaque.
 
         Raises:
             LinkLost: the link is no longer open; the waiter hears nothing.
         """
         opaque = link.next_opaque()
-        link.submit(self.frame(out, queue, opaque), opaque, waiter)
+        link.submit(self.frame(out, target, opaque), opaque, waiter)
         return opaque
 
-    def frame(self, out: Outgoing, queue: MessageQueue, opaque: int, *, oneway: bool = False) -> bytes:
+    def frame(self, out: Outgoing, target: Target, opaque: int, *, oneway: bool = False) -> bytes:
         """The request of one attempt: queue and broker are this attempt's own (client.md §6.9)."""
-        return encode_send_request_v2(
-            opaque,
-            producer_group=self.group,
-            topic=out.topic,
-            queue_id=queue.queue_id,
-            sys_flag=out.sys_flag,
-            born_timestamp=out.born_ms,
-            flag=out.flag,
-            properties=out.properties,
-            body=out.body,
-            broker_name=queue.broker_name,
-            batch=out.batch,
-            default_topic=self._routes.default_topic,
-            default_topic_queue_nums=self._routes.default_topic_queues,
-            code=RequestCode.SEND_BATCH_MESSAGE if out.batch else RequestCode.SEND_MESSAGE_V2,
-            oneway=oneway,
-        )
+        queue = target.queue
+        if out.sys_flag or out.flag or out.batch or oneway:
+            return encode_send_request_v2(
+                opaque,
+                producer_group=self.group,
+                topic=out.topic,
+                queue_id=queue.queue_id,
+                sys_flag=out.sys_flag,
+                born_timestamp=out.born_ms,
+                flag=out.flag,
+                properties=out.properties,
+                body=out.body,
+                broker_name=queue.broker_name,
+                batch=out.batch,
+                default_topic=self._routes.default_topic,
+                default_topic_queue_nums=self._routes.default_topic_queues,
+                code=RequestCode.SEND_BATCH_MESSAGE if out.batch else RequestCode.SEND_MESSAGE_V2,
+                oneway=oneway,
+            )
+        template = target.template
+        if template is None:
+            template = target.template = SendTemplate(
+                producer_group=self.group,
+                topic=out.topic,
+                queue_id=queue.queue_id,
+                broker_name=queue.broker_name,
+                default_topic=self._routes.default_topic,
+                default_topic_queue_nums=self._routes.default_topic_queues,
+            )
+        return template.encode(opaque, out.born_ms, out.properties, out.body)
 
     async def targets(self, topic: str) -> TopicTargets:
         """The queues of a topic, looked up if need be.
@@ -205,7 +219,7 @@ class Sender:
             targets = self.topics[topic]
         return targets
 
-    def quick(self, out: Outgoing) -> tuple[MessageQueue, Link, float] | None:
+    def quick(self, out: Outgoing) -> tuple[Target, Link, float] | None:
         """A queue, its open link and the first attempt's timeout; None when something must be waited for first."""
         targets = self.topics.get(out.topic)
         if targets is None or not targets.queues:
@@ -213,20 +227,17 @@ class Sender:
         faults = self.settings.faults
         elsewhere = targets.several_brokers
         if out.pinned is not None:
-            queue, elsewhere = out.pinned, False
-            address = targets.route.master(queue.broker_name) or ""
+            target, elsewhere = targets.of(out.pinned), False
         elif faults is None:
-            number = targets.count() % len(targets.queues)
-            queue, address = targets.queues[number], targets.addresses[number]
+            target = targets.targets[targets.count() % len(targets.targets)]
         else:
-            queue = faults.choose(targets.queues, None, targets.count, trio.current_time())
-            address = targets.route.master(queue.broker_name) or ""
-        link = self._links.ready(address)
+            target = targets.of(faults.choose(targets.queues, None, targets.count, trio.current_time()))
+        link = self._links.ready(target.address)
         if link is None or not link.has_room:
             return None
-        return queue, link, self.first_timeouts_s[elsewhere]
+        return target, link, self.first_timeouts_s[elsewhere]
 
-    async def ready(self, out: Outgoing) -> tuple[MessageQueue, Link]:
+    async def ready(self, out: Outgoing) -> tuple[Target, Link]:
         """Choose a queue and open the link to its broker's master.
 
         Raises:
@@ -236,27 +247,26 @@ class Sender:
             out.refresh_route = False
             await self._refresh(out.topic)
         targets = await self.targets(out.topic)
-        queue = out.pinned if out.pinned is not None else self._choose(targets, out.last_broker)
-        out.last_broker = queue.broker_name
-        address = targets.route.master(queue.broker_name)
-        if address is None:
+        target = targets.of(out.pinned if out.pinned is not None else self._choose(targets, out.last_broker))
+        out.last_broker = target.queue.broker_name
+        if not target.address:
             out.refresh_route = True
-            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route of topic {out.topic}")
-        link = await self._links.get(address)
+            raise RouteNotFound(f"broker {out.last_broker} has no master in the route of topic {out.topic}")
+        link = await self._links.get(target.address)
         if not link.has_room:
             await link.wait_room()
-        return queue, link
+        return target, link
 
-    async def ready_in_time(self, out: Outgoing) -> tuple[MessageQueue, Link, float]:
+    async def ready_in_time(self, out: Outgoing) -> tuple[Target, Link, float]:
         """What :meth:`quick` returns, waited for within the message's deadline.
 
         Raises:
             RequestTimeout: no connection with room in time; nothing was sent.
         """
         with trio.move_on_at(out.deadline):
-            queue, link = await self.ready(out)
+            target, link = await self.ready(out)
             elsewhere = out.pinned is None and self.topics[out.topic].several_brokers
-            return queue, link, self.first_timeouts_s[elsewhere]
+            return target, link, self.first_timeouts_s[elsewhere]
         raise RequestTimeout(f"no connection with room for another send to topic {out.topic} in time")
 
     async def deliver(self, out: Outgoing) -> SendResult:
@@ -332,13 +342,13 @@ class Sender:
         address = ""
         try:
             with trio.move_on_after(self._attempt_timeout_s(out, started)) as scope:
-                queue, link = await self.ready(out)
+                target, link = await self.ready(out)
                 address = link.address
                 waiter = TaskWaiter(scope.deadline)
-                opaque = self.submit(out, queue, link, waiter)
+                opaque = self.submit(out, target, link, waiter)
                 answer = await waiter.wait(link.pending, opaque)
-                result = result_of(answer, queue, out.unique_key, address)
-                self.note_success(queue, started)
+                result = result_of(answer, target.queue, out.unique_key, address)
+                self.note_success(target.queue, started)
                 out.result = result
                 return result
             raise RequestTimeout("no answer in time", address=address)
@@ -372,8 +382,8 @@ class Sender:
         if targets is not None and targets.several_brokers:
             return 0.0
         pause_s = self.settings.policy.pause_s(len(out.attempts), self._chance.random())
-        if targets is not None and targets.addresses:
-            pause_s = max(pause_s, self._links.retry_in_s(targets.addresses[0]))
+        if targets is not None and targets.targets:
+            pause_s = max(pause_s, self._links.retry_in_s(targets.targets[0].address))
         return min(pause_s, max(0.0, out.deadline - trio.current_time()))
 
     async def _refresh(self, topic: str) -> None:
