@@ -31,7 +31,7 @@ from triomq._pull import PullConsumer
 from triomq._retry import FaultStrategy, Retries, RetryPolicy
 from triomq._routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
 from triomq._sending import Sender, SendSettings
-from triomq.errors import ClientClosed
+from triomq.errors import ClientClosed, InvalidCall
 from triomq_protocol.requests import ConsumerData
 from triomq_protocol.requests.heartbeat import CLUSTERING, CONSUME_ACTIVELY, CONSUME_FROM_LAST_OFFSET
 
@@ -40,6 +40,14 @@ CLOSE_TIMEOUT_S = 3.0
 
 
 _ZLIB: Final = ZlibCompressor()
+
+
+def _read_preference(value: ReadPreference | str) -> ReadPreference:
+    try:
+        return ReadPreference(value)
+    except ValueError:
+        known = ", ".join(each.value for each in ReadPreference)
+        raise InvalidCall(f"no read_preference {value!r}; there are {known}") from None
 
 
 class ClientOptions(TypedDict, total=False):
@@ -186,7 +194,7 @@ class Client:
         group: str,
         *,
         offsets: OffsetStore | None = None,
-        preference: ReadPreference = ReadPreference.SUGGESTED,
+        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
         hooks: Sequence[PullHook] = (),
     ) -> PullConsumer:
         """A pull consumer of a group; the client closes it, unless somebody did before.
@@ -194,7 +202,7 @@ class Client:
         Args:
             group: consumer group; one consumer per group and client.
             offsets: where the group's offsets are kept; default: at the brokers.
-            preference: whether the brokers' suggestion of master or slave is followed.
+            read_preference: from whom to pull: ``suggested``, ``master``, ``slave`` or ``prefer_slave``.
             hooks: see :class:`PullHook`.
 
         Raises:
@@ -202,6 +210,7 @@ class Client:
         """
         self._check_open()
         check_group(group)
+        preference = _read_preference(read_preference)
         self._heartbeats.add_consumer(
             group,
             ConsumerData(

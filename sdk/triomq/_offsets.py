@@ -17,7 +17,7 @@ from triomq._links import Links
 from triomq._message import MessageQueue
 from triomq._node_cache import MASTER, find
 from triomq._routes import Routes
-from triomq.errors import MQError, ProtocolViolation, RouteNotFound, error_for_code
+from triomq.errors import ConnectFailed, MQError, ProtocolViolation, RouteNotFound, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.errors import BodyError, HeaderError
@@ -63,17 +63,45 @@ class BrokerLinks:
         self._links = links
 
     async def of(self, queue: MessageQueue, *, only_master: bool = False) -> Link:
-        """The link to the queue's broker.
+        """The link to the queue's broker: the master, or the next one at once when it cannot be reached.
+
+        Args:
+            queue: whose broker.
+            only_master: as long as the route has a master, nobody else will do.
 
         Raises:
             RouteNotFound: no broker of this name is in the topic's route, also after a refresh.
             ConnectFailed: it cannot be reached.
         """
         addresses = await self.addresses(queue)
-        node = find(addresses, MASTER, only_this=only_master, is_down=self._links.is_down)
-        if node is None:
-            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route of topic {queue.topic}")
-        return await self._links.get(node.address)
+        if only_master and MASTER in addresses:
+            try:
+                return await self._links.get(addresses[MASTER])
+            except ConnectFailed:
+                addresses = await self.fresh_addresses(queue) or addresses
+                if MASTER in addresses:
+                    raise
+        return await self._nearest(addresses)
+
+    async def _nearest(self, addresses: Mapping[int, str]) -> Link:
+        failed: set[str] = set()
+        while True:
+            node = find(addresses, MASTER, is_down=lambda address: address in failed or self._links.is_down(address))
+            assert node is not None
+            try:
+                return await self._links.get(node.address)
+            except ConnectFailed:
+                failed.add(node.address)
+                if all(each in failed or self._links.is_down(each) for each in addresses.values()):
+                    raise
+
+    async def fresh_addresses(self, queue: MessageQueue) -> Mapping[int, str] | None:
+        """What the name server says now; None when it cannot be asked, or does not know the broker."""
+        try:
+            route = await self._routes.refresh(queue.topic)
+        except MQError:
+            return None
+        return route.addresses.get(queue.broker_name) if route is not None else None
 
     async def addresses(self, queue: MessageQueue) -> Mapping[int, str]:
         """Broker id -> address, of the queue's broker; the route is refreshed once if it is not there.
@@ -121,9 +149,12 @@ class BrokerOffsets:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
 
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
-        """Tell the brokers (code 15) and wait for their answers."""
+        """Tell the brokers (code 15) and wait for their answers.
+
+        Never a slave as long as the route has a master: its word would be overwritten by the master's.
+        """
         for queue, offset in offsets.items():
-            link = await self._brokers.of(queue)
+            link = await self._brokers.of(queue, only_master=True)
             header = UpdateConsumerOffsetRequest(
                 consumer_group=self._group,
                 topic=queue.topic,

@@ -16,7 +16,7 @@ from triomq._hooks import PullContext, PullHook, call_after_pull, call_before_pu
 from triomq._link import Link, TaskWaiter
 from triomq._links import Links
 from triomq._message import MessageQueue
-from triomq._node_cache import Node, NodeCache, ReadPreference, find
+from triomq._node_cache import Node, NodeCache, ReadPreference
 from triomq._offsets import BrokerLinks, OffsetStore
 from triomq._pull_result import PullResult, PullStatus
 from triomq._routes import Route, Routes
@@ -29,6 +29,7 @@ from triomq.errors import (
     MQError,
     Overloaded,
     ProtocolViolation,
+    RequestTimeout,
     RouteNotFound,
     UnsupportedRequest,
     error_for_code,
@@ -83,7 +84,7 @@ class PullConsumer:
         links: how brokers are reached.
         offsets: where the group's offsets are kept.
         leave: called at the end, to unregister the group.
-        preference: whether the brokers' suggestion of master or slave is followed.
+        preference: from whom to pull.
         hooks: see :class:`PullHook`.
     """
 
@@ -278,25 +279,36 @@ class PullConsumer:
         attempts: list[Attempt] = []
         failed: set[str] = set()
         lost: set[str] = set()
+        refreshed = False
         while True:
-            node = find(addresses, self.nodes.wanted(call.queue), is_down=lambda address: self._skip(address, failed))
-            assert node is not None
             started = trio.current_time()
+            node = self.nodes.choose(
+                call.queue, addresses, started, skip=lambda address: address in failed or self._links.is_down(address)
+            )
+            if node is None:
+                raise RouteNotFound(
+                    f"the route has no broker of {call.queue} to read from as {self.nodes.preference.value}"
+                )
             try:
                 return await self._pull_from(node, call)
-            except (ConnectFailed, LinkLost) as error:
+            except (ConnectFailed, LinkLost, RequestTimeout) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
                 if isinstance(error, LinkLost) and node.address not in lost:
                     # A broker that restarted: its old link is gone, a new one may do. A pull changes nothing there.
                     lost.add(node.address)
                     continue
+                if isinstance(error, RequestTimeout):
+                    self.nodes.note_silence(node.address, trio.current_time())
                 failed.add(node.address)
-                if len(failed) >= len(set(addresses.values())) or len(attempts) > 2 * len(addresses):
+                allowed = set(self.nodes.allowed(addresses).values())
+                if failed >= allowed or len(attempts) > 2 * len(addresses):
+                    # Somebody may have come since the route was fetched: a slave, or the master at another address.
+                    fresh = None if refreshed else await self._brokers.fresh_addresses(call.queue)
+                    if fresh and not failed >= set(self.nodes.allowed(fresh).values()):
+                        addresses, refreshed = fresh, True
+                        continue
                     what = f"pull of {call.queue} at offset {call.offset}"
                     raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
-
-    def _skip(self, address: str, failed: set[str]) -> bool:
-        return address in failed or self._links.is_down(address)
 
     async def _pull_from(self, node: Node, call: _Pull) -> PullResult:
         link = await self._links.get(node.address)
@@ -315,6 +327,7 @@ class PullConsumer:
         opaque = link.next_opaque()
         link.submit(call.frame(self.group, opaque), opaque, waiter)
         answer = await waiter.wait(link.pending, opaque)
+        self.nodes.note_answer(node.address)
         return self._result_of(answer, call, node)
 
     def _result_of(self, answer: Command, call: _Pull, node: Node) -> PullResult:
@@ -328,7 +341,7 @@ class PullConsumer:
         except HeaderError as error:
             raise ProtocolViolation(what, address=node.address, remark=str(error)) from error
         suggested = header.suggest_which_broker_id or 0
-        self.nodes.suggest(call.queue, suggested)
+        self.nodes.suggest(call.queue, suggested, trio.current_time())
         return PullResult(
             status,
             call.queue,
@@ -363,7 +376,12 @@ class PullConsumer:
     async def _query(self, queue: MessageQueue, code: RequestCode, header: Header, answer_type: type[H]) -> H:
         self._check_open()
         link: Link = await self._brokers.of(queue)
-        answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
+        try:
+            answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
+        except LinkLost:
+            # The broker restarted, or is gone and another one of its name answers.
+            link = await self._brokers.of(queue)
+            answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
         what = f"{code.name} of {queue}"
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark, what=what, address=link.address)

@@ -48,6 +48,8 @@ def queue(number=0, name="a"):
         (ReadPreference.SLAVE, None, 1),
         (ReadPreference.SLAVE, 0, 1),
         (ReadPreference.SLAVE, 2, 2),
+        (ReadPreference.PREFER_SLAVE, None, 1),
+        (ReadPreference.PREFER_SLAVE, 2, 2),
     ],
 )
 def test_wanted(preference, suggested, wanted):
@@ -76,3 +78,40 @@ def test_a_route_without_the_suggested_broker_ends_the_suggestion():
     cache.suggest(MessageQueue("U", "a", 0), 1)
     cache.forget_gone("T", {"a": {0: M}, "b": {0: M, 1: S1}})
     assert [cache.wanted(queue(0)), cache.wanted(queue(0, "b")), cache.wanted(MessageQueue("U", "a", 0))] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("preference", "down", "expected"),
+    [
+        (ReadPreference.SUGGESTED, (), M),
+        (ReadPreference.MASTER, (M,), M),
+        (ReadPreference.SLAVE, (S1,), S2),
+        (ReadPreference.SLAVE, (S1, S2), S1),
+        (ReadPreference.PREFER_SLAVE, (), S1),
+        (ReadPreference.PREFER_SLAVE, (S1,), S2),
+        (ReadPreference.PREFER_SLAVE, (S1, S2), M),
+    ],
+)
+def test_choose(preference, down, expected):
+    chosen = NodeCache(preference).choose(queue(), {0: M, 1: S1, 3: S2}, 0.0, skip=lambda address: address in down)
+    assert chosen is not None
+    assert chosen.address == expected
+
+
+def test_a_suggestion_that_nobody_confirms_ends():
+    cache = NodeCache()
+    cache.suggest(queue(), 1, now=100.0)
+    assert cache.wanted(queue(), now=159.0) == 1
+    cache.suggest(queue(), 1, now=159.0)
+    assert cache.wanted(queue(), now=200.0) == 1
+    assert cache.wanted(queue(), now=220.0) == 0
+    assert len(cache) == 0
+
+
+def test_silence_is_remembered_for_a_while_or_until_an_answer():
+    cache = NodeCache()
+    cache.note_silence(M, 10.0)
+    assert [cache.is_unwell(M, now) for now in (10.0, 14.9, 15.0)] == [True, True, False]
+    cache.note_silence(M, 20.0)
+    cache.note_answer(M)
+    assert not cache.is_unwell(M, 20.0)

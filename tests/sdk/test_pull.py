@@ -278,25 +278,93 @@ async def test_nobody_left(autojump_clock, cluster):
 
 
 @pytest.mark.parametrize(
-    ("preference", "expected"), [(triomq.ReadPreference.MASTER, 0), (triomq.ReadPreference.SLAVE, 1)]
+    ("preference", "expected"), [("master", 0), (triomq.ReadPreference.SLAVE, 1), ("prefer_slave", 1)]
 )
 async def test_read_preference(autojump_clock, cluster, preference, expected):
     slave = cluster.add_slave()
     cluster.broker.suggests, slave.suggests = 1, 0
     async with cluster.client() as client:
-        consumer = client.pull_consumer("G", preference=preference)
+        consumer = client.pull_consumer("G", read_preference=preference)
         for _ in range(3):
             assert (await consumer.pull(QUEUE, 0)).broker_address == [cluster.broker, slave][expected].address
 
 
-async def test_offsets_are_told_to_a_slave_when_the_master_is_gone(autojump_clock, cluster):
+async def test_master_and_slave_are_meant_strictly_and_prefer_slave_is_not(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match="prefer_slave"):
+            client.pull_consumer("G", read_preference="nearest")
+        consumers = {each: client.pull_consumer(f"G-{each}", read_preference=each) for each in ("master", "slave")}
+        eager = client.pull_consumer("G", read_preference="prefer_slave")
+        await slave.stop()
+        assert (await eager.pull(QUEUE, 0)).broker_address == cluster.broker.address
+        with pytest.raises(errors.ConnectFailed):
+            await consumers["slave"].pull(QUEUE, 0)
+        slave.up = True
+        await cluster.broker.stop()
+        with pytest.raises(errors.ConnectFailed):
+            await consumers["master"].pull(QUEUE, 0)
+        await trio.sleep(6)
+        assert (await eager.pull(QUEUE, 0)).broker_address == slave.address
+
+
+async def test_a_set_without_slaves_serves_no_reader_of_slaves(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.RouteNotFound, match="slave"):
+            await client.pull_consumer("G", read_preference="slave").pull(QUEUE, 0)
+
+
+async def test_a_silent_broker_is_passed_over_for_a_while(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        cluster.broker.script(PULL, None)
+        started = trio.current_time()
+        assert (await consumer.pull(QUEUE, 0)).broker_address == slave.address
+        assert trio.current_time() - started >= 10
+        waited_until = trio.current_time()
+        for _ in range(5):
+            assert (await consumer.pull(QUEUE, 0)).broker_address == slave.address
+        assert trio.current_time() == waited_until
+        await trio.sleep(6)
+        assert (await consumer.pull(QUEUE, 0)).broker_address == cluster.broker.address
+
+
+async def test_a_slave_that_came_after_the_route_was_fetched_is_found(autojump_clock, cluster):
+    async with cluster.client() as client:
+        await fill(client, 1)
+        consumer = client.pull_consumer("G")
+        await consumer.pull(QUEUE, 0)
+        slave = cluster.add_slave()
+        await cluster.broker.stop()
+        started = trio.current_time()
+        assert (await consumer.pull(QUEUE, 0)).broker_address == slave.address
+        assert trio.current_time() == started
+
+
+async def test_queries_go_to_the_slave_at_once_when_the_master_is_gone(autojump_clock, cluster):
+    cluster.add_slave()
+    async with cluster.client() as client:
+        await fill(client, 3)
+        consumer = client.pull_consumer("G")
+        assert await consumer.max_offset(QUEUE) == 3
+        await cluster.broker.stop()
+        started = trio.current_time()
+        assert await consumer.max_offset(QUEUE) == 3
+        assert trio.current_time() == started
+
+
+async def test_offsets_are_not_told_to_a_slave_while_the_route_has_a_master(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")
         await consumer.fetch_queues("T")
         await cluster.broker.stop()
-        with pytest.raises(errors.ConnectFailed):
-            await consumer.commit(QUEUE, 3)
+        for _ in range(2):
+            with pytest.raises(errors.ConnectFailed):
+                await consumer.commit(QUEUE, 3)
+        assert slave.offsets == {}
+        cluster.name_server.add_route("T", slave)
         await consumer.commit(QUEUE, 3)
     assert slave.offsets == {("G", "T", 0): 3}
 

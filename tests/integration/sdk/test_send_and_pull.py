@@ -149,7 +149,7 @@ async def test_a_killed_master_is_read_from_its_slave(cluster, client):
 
     async def slave_has_all():
         async with triomq.open_client(client.name_servers) as other:
-            reader = other.pull_consumer("R", preference=triomq.ReadPreference.SLAVE)
+            reader = other.pull_consumer("R", read_preference=triomq.ReadPreference.SLAVE)
             try:
                 results = [await reader.pull(queue, 0) for queue in queues]
             except errors.MQError:
