@@ -45,7 +45,10 @@ class StoreParts:
         if config.message_index_enable:
             index = Index(disk, f"{root}/index", config.max_hash_slot_num, config.max_index_num, clock)
         delays = parse_delay_levels(config.message_delay_level)
-        dispatcher = Dispatcher(log, queues, index, checkpoint, delays, exact_repeats=config.compat != "4.9")
+        as_in_49 = config.compat == "4.9"
+        dispatcher = Dispatcher(
+            log, queues, index, checkpoint, delays, exact_repeats=not as_in_49, vouches_early=as_in_49
+        )
         flusher = Flusher(config, disk, log, queues, index, checkpoint)
         cleaner = Cleaner(config, disk, log, queues, index, clock)
         return cls(config, disk, checkpoint, log, queues, index, dispatcher, flusher, cleaner)

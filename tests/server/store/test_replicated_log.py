@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, MessageStore, NewRecord, ReadStatus, open_store
@@ -57,6 +58,8 @@ async def test_the_copy_is_identical(seed: int, clock: Any, make_config: MakeCon
         copy_log(master, slave, chance)
         assert slave.log_max_offset == slave.dispatched_offset == master.log_max_offset
         assert news == announced
+        assert slave.checkpoint.physic_timestamp < clock.now, "nothing vouches for what no flush has forced to the disk"
+        await slave.flush()
         assert slave.checkpoint.physic_timestamp == clock.now
         for key in ("k1", "x"):
             assert [*map(bytes, slave.query("T", key, 64, 0, FOREVER).records)] == [
@@ -154,3 +157,78 @@ async def test_foreign_bytes_stop_dispatch_with_one_complaint(
             slave.append_raw(b"garbage!" * 20, n * 160)
         assert slave.dispatched_offset == 0
     assert caplog.text.count("neither a record nor an end-of-file mark at offset 0") == 1
+
+
+@pytest.mark.parametrize("compat", ["safe", "4.9"])
+async def test_the_checkpoint_of_a_slave_vouches_for_what_is_on_disk(
+    compat: str, clock: Any, make_config: MakeConfig, make_record: MakeRecord, autojump_clock: Any
+) -> None:
+    """A slave that was killed checks only what lies past its checkpoint; 4.9 vouches for bytes that no flush has forced."""
+    master_disk, slave_disk = MemoryDisk(now_ms=clock), MemoryDisk(now_ms=clock)
+    config = make_config(
+        "/store", mapped_file_size_commit_log=3000, flush_interval_commit_log=1 << 40, compat=compat,
+        flush_consume_queue_thorough_interval=10_000,
+    )  # fmt: skip
+    async with open_store(config, disk=master_disk, clock=clock) as master:
+        for n in range(100):
+            clock.now += 1000
+            master.append(make_record(n))
+        async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
+            # Opened once before, so that recovery has left a store time of its own behind.
+            copy_log(master, slave, random.Random(0), until=9000)
+        async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
+            copy_log(master, slave, random.Random(0))
+            assert (slave.checkpoint.physic_timestamp == clock.now) == (compat == "4.9")
+            await slave.flush()
+            await trio.sleep(11)
+            killed = slave_disk.after_kill()
+        async with open_store(config, disk=killed, clock=clock, is_slave=True) as slave:
+            assert not slave.recovery_report.clean
+            assert slave.log_max_offset == master.log_max_offset
+            if compat == "safe":
+                assert slave.recovery_report.checked_from >= master.log_max_offset - 3 * 3000
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"sys_flag": 8, "queue_id": 1},
+        {"born_host": bytes(16) + bytes(4)},
+        {"properties": b"", "uniq_key": None, "tags": None},
+        {"properties": b"TAGS\x01", "uniq_key": None, "tags": None},
+        {
+            "properties": b"XTAGS\x01a\x02KEYS\x01a b  c\x02UNIQ_KEY\x01u\x02",
+            "uniq_key": "u",
+            "keys": "a b  c",
+            "tags": None,
+        },
+        {"topic": "SCHEDULE_TOPIC_XXXX", "properties": b"DELAY\x013\x02TAGS\x01t", "delay_level": 3, "tags": "t"},
+    ],
+)
+async def test_odd_records_between_ordinary_ones(
+    odd: dict[str, Any], memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The fast way of dispatch stops at each of these, or agrees with the master about it."""
+    slave_disk = MemoryDisk()
+    config = make_config("/store")
+    async with (
+        open_store(config, disk=memory_disk) as master,
+        open_store(config, disk=slave_disk, is_slave=True) as slave,
+    ):
+        for n in range(9):
+            record = make_record(n, tags="t")
+            if n % 3 == 1:
+                for name, value in odd.items():
+                    setattr(record, name, value)
+            assert master.append(record).status is AppendStatus.PUT_OK
+        master.notify_arrivals()
+        copy_log(master, slave, random.Random(1), most=4000)
+        assert slave.dispatched_offset == master.log_max_offset
+        for topic, queue_id in master.queues():
+            assert slave.queue_bounds(topic, queue_id) == master.queue_bounds(topic, queue_id)
+            for n in range(master.queue_bounds(topic, queue_id)[1]):
+                assert slave.queue_unit(topic, queue_id, n) == master.queue_unit(topic, queue_id, n)
+        for key in ("a", "b", "c", "u"):
+            assert [*map(bytes, slave.query("T", key, 64, 0, FOREVER).records)] == [
+                *map(bytes, master.query("T", key, 64, 0, FOREVER).records)
+            ]
