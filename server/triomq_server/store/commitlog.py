@@ -368,6 +368,11 @@ class CommitLog:
             return None
         return self.select(offset, min(max_bytes, segment.end - offset, self.max_offset - offset))
 
+    def open_file(self, offset: int) -> int | None:
+        """A new descriptor for reading the file that holds this offset; None if there is none. OSError."""
+        segment = self.segments.find(offset)
+        return None if segment is None else segment.file.open_descriptor()
+
     def dirty(self) -> list[tuple[Segment, int]]:
         """Segments not wholly on disk, oldest first, with the position up to which they are written."""
         self.settle()

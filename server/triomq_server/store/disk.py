@@ -27,6 +27,7 @@ T = TypeVar("T")
 PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
 _PUNCH_HOLE_KEEP_SIZE = 0x03
+_ZEROS = bytes(1 << 22)  # never written to, so it takes next to no memory
 
 # ctypes lets the interpreter run meanwhile; mmap.madvise would hold it.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -55,8 +56,11 @@ class MappedFile(Protocol):
         """The bytes; write only what has been reserved."""
         ...
 
-    def reserve(self, start: int, end: int) -> None:
-        """Make sure that bytes start..end can be written; OSError(ENOSPC) if not. Safe to repeat, keeps content."""
+    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
+        """Make sure that bytes start..end can be written; OSError(ENOSPC) if not. Safe to repeat, keeps content.
+
+        `blank` is the caller's word that nothing was ever written there: then zeros may be, which is cheaper.
+        """
         ...
 
     def zero(self, start: int, end: int) -> None:
@@ -65,6 +69,10 @@ class MappedFile(Protocol):
 
     def sync(self, start: int, end: int) -> None:
         """Force bytes start..end (perhaps more) to the disk. Blocks: call it through `Disk.run`."""
+        ...
+
+    def open_descriptor(self) -> int | None:
+        """A new descriptor for reading, which the caller closes; None if this is no file of the system. OSError."""
         ...
 
     def close(self) -> None:
@@ -154,13 +162,15 @@ class RealMappedFile:
         self._unlisted = new  # the directory that lists the file has not been forced to the disk yet
         self.buffer = buffer
 
-    def reserve(self, start: int, end: int) -> None:
+    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
         """Allocate blocks for a range and map their pages."""
         # The descriptor is opened per chore: chores are rare, descriptors are scarce (mmap keeps one per file itself),
         # and closing cannot race with a sync in a worker thread.
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.posix_fallocate(fd, start, end - start)
+            if blank:
+                _write_zeros(fd, start, end)
         finally:
             os.close(fd)
         self.populate(start, end)
@@ -206,11 +216,25 @@ class RealMappedFile:
             _sync_directory(os.path.dirname(self._path))
             self._unlisted = False
 
+    def open_descriptor(self) -> int | None:
+        """A new descriptor for reading."""
+        return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+
     def close(self) -> None:
         """Unmap now, or when the last slice is dropped."""
         # BufferError: slices are out; the map goes when the last of them is dropped.
         with contextlib.suppress(BufferError):
             self.buffer.close()
+
+
+def _write_zeros(fd: int, start: int, end: int) -> None:
+    """Bring a range into memory by writing it.
+
+    A write takes the file system's large folios and one journal step for many pages; faulting the same pages in through
+    the map handles each by itself and costs three to ten times as much. The interpreter runs meanwhile.
+    """
+    while start < end:
+        start += os.pwrite(fd, _ZEROS[: end - start] if end - start < len(_ZEROS) else _ZEROS, start)
 
 
 _locked_paths: set[str] = set()  # POSIX locks do not see a second open in the same process
@@ -237,9 +261,12 @@ class RealDisk:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
+            blank = os.fstat(fd).st_size == 0
             os.ftruncate(fd, size)
             if reserve:
                 os.posix_fallocate(fd, 0, reserve)
+                if blank:
+                    _write_zeros(fd, 0, reserve)
             buffer = mmap.mmap(fd, size)
         except OSError:
             os.unlink(path)

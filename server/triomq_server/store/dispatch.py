@@ -220,6 +220,25 @@ class Dispatcher:
             "the log holds %s at offset %d: nothing behind it can be served", finding.value, self.dispatched_offset
         )
 
+    def foreign_bytes(self) -> Finding | None:
+        """What stands behind the last dispatched record, unless it is the beginning of something that may become whole."""
+        log, at = self._commitlog, self.dispatched_offset
+        segment = log.segments.find(at)
+        if segment is None or at >= log.max_offset:
+            return None
+        end = min(log.max_offset - segment.base, segment.size)
+        found = read_record(segment.buffer, at - segment.base, end, at, check_crc=False)
+        if isinstance(found, LogRecord) or found in (Finding.BLANK, Finding.INCOMPLETE):
+            return None
+        return found
+
+    def restart_at(self, end: int) -> None:
+        """The log has been cut at `end`: nothing behind it is known, awaited or news."""
+        self.dispatched_offset = end
+        self._keys = [key for key in self._keys if key[2] < end]
+        self._news.clear()
+        self._announced_offset = end
+
     def dispatch(self, record: LogRecord, *, fill: bool, announce: bool = False) -> None:
         """Give one record its queue entry and its index entries, unless it has them. QueueGap, OSError."""
         text = str(record.properties, "utf-8", "replace")

@@ -36,7 +36,7 @@ class MemoryFile:
         self.durable: dict[int, bytes] = {}
         self.modified_ms = disk.now_ms()
 
-    def reserve(self, start: int, end: int) -> None:
+    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:  # noqa: ARG002 - memory is memory
         """Back the pages of a range; OSError(ENOSPC) when the disk's capacity is used up."""
         wanted = set(range(start // PAGE_BYTES, -(-min(end, self.size) // PAGE_BYTES))) - self.backed
         self._disk.take(len(wanted) * PAGE_BYTES)
@@ -77,6 +77,10 @@ class MemoryFile:
             pages = range(first, first + -(-len(part) // PAGE_BYTES))
             found += [page for page in pages if self.page(page) != _NO_PAGE[: len(self.page(page))]]
         return found
+
+    def open_descriptor(self) -> int | None:
+        """None: the system knows nothing of this file."""
+        return None
 
     def close(self) -> None:
         """Nothing: the disk keeps the file."""

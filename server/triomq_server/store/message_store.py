@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 from triomq_protocol.tags import tags_code
 
-from . import lookup, reading
+from . import lookup, reading, tail
 from .consume_queue import ConsumeQueue
 from .dispatch import SCHEDULE_TOPIC
 from .messages import AppendResult, AppendStatus, NewBatch, NewRecord, QueryResult, ReadResult, TagMatcher
 from .parts import StoreParts
+from .scan import store_time
+from .segments import StoreDamaged
 
 _log = logging.getLogger(__name__)
 
@@ -119,11 +121,22 @@ class MessageStore:
         return self._is_slave
 
     def promote(self) -> None:
-        """Become a master: drop a record of which only a part had come, and accept appends from now on."""
+        """Become a master: drop a record of which only a part had come, and accept appends from now on.
+
+        Queue offsets go on where the queues end, and the queues end where the log does.
+
+        Raises:
+            StoreDamaged: something else than an unfinished record stands at the end; nothing has been dropped.
+        """
         end = self._dispatcher.dispatched_offset
         if end < self._commitlog.max_offset:
+            foreign = self._dispatcher.foreign_bytes()
+            if foreign is not None:
+                raise StoreDamaged(
+                    f"the log holds {foreign.value} at offset {end}: {self._commitlog.max_offset - end} bytes would be lost"
+                )
             _log.warning("dropping %d bytes of an incomplete record at the log's end", self._commitlog.max_offset - end)
-            self._commitlog.truncate(end)
+            self.cut(end)
         self._is_slave = False
         self._settle_flags()
 
@@ -133,6 +146,28 @@ class MessageStore:
         self._dispatcher.dispatched_offset = self._commitlog.max_offset
         self._is_slave = True
         self._settle_flags()
+
+    def cut(self, offset: int) -> int:
+        """Drop everything from this log offset on, in log, queues and index; returns the number of bytes dropped.
+
+        Only ever by an operator's order, or for a record that is not whole. `offset` is where a record begins, or the end.
+        """
+        self.notify_arrivals()
+        before = self._commitlog.max_offset
+        self._commitlog.truncate(offset)
+        for queue in self._queues:
+            if queue.max_physical_offset > offset:
+                queue.truncate(offset)
+        if self._index is not None:
+            self._index.truncate(offset, self._stored_at)
+        end = self._commitlog.max_offset
+        self._dispatcher.restart_at(end)
+        self._flusher.flushed_offset = min(self._flusher.flushed_offset, end)
+        return before - end
+
+    def _stored_at(self, offset: int) -> int:
+        record = lookup.record_at(self._commitlog, offset)
+        return 0 if record is None else store_time(record)
 
     @property
     def disk_ratios(self) -> tuple[float, float]:
@@ -259,6 +294,17 @@ class MessageStore:
     def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
         """Log bytes from `offset` for replication; never crosses a file; None at (or outside of) the log's ends."""
         return self._commitlog.rest_of_file(offset, max_bytes)
+
+    def open_log_file(self, offset: int) -> int | None:
+        """A new descriptor for reading the file that holds this log offset; None where it is not a system's file.
+
+        The caller closes it. Position 0 of the file is the log offset rounded down to `log_file_bytes`.
+        """
+        return self._commitlog.open_file(offset)
+
+    def last_record_by(self, end: int) -> tuple[int, int] | None:
+        """Log offset and size of the last whole record that ends at or before log offset `end`; None without one."""
+        return tail.last_record_by(self._commitlog, self._queues, end)
 
     @property
     def log_file_bytes(self) -> int:

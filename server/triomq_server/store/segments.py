@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import threading
 from bisect import bisect_right
 
 from .disk import PAGE_BYTES, Disk, MappedFile
@@ -31,7 +32,18 @@ class Segment:
     written without asking the disk again; all counted from the start of the file.
     """
 
-    __slots__ = ("_disk", "_file", "base", "flushed", "path", "position", "reserved", "size", "store_timestamp")
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_reserving",
+        "base",
+        "flushed",
+        "path",
+        "position",
+        "reserved",
+        "size",
+        "store_timestamp",
+    )
 
     def __init__(self, disk: Disk, path: str, base: int, size: int, file: MappedFile | None = None) -> None:
         self._disk = disk
@@ -43,6 +55,7 @@ class Segment:
         self.flushed = 0
         self.reserved = 0
         self.store_timestamp = 0
+        self._reserving = threading.Lock()
 
     @property
     def file(self) -> MappedFile:
@@ -63,19 +76,26 @@ class Segment:
 
     def reserve(self, end: int) -> None:
         """Make bytes up to `end` writable. OSError (ENOSPC) when the disk is full; then nothing has changed."""
-        end = min(end, self.size)
-        if end > self.reserved:
-            # What lies below the written position exists already, but a file made by Java may have holes anywhere else.
-            start = max(self.reserved, self.position - self.position % PAGE_BYTES)
-            self.file.reserve(start, end)
-            self.reserved = end
+        end = min(end + -end % PAGE_BYTES, self.size)
+        # One at a time: blank space is filled with zeros, which must not hit what the other thread has written since.
+        with self._reserving:
+            if self.reserved:
+                if end > self.reserved:
+                    self.file.reserve(self.reserved, end, blank=True)
+                    self.reserved = end
+            elif end:
+                # What lies below the written position exists already, but a file made by Java may have holes anywhere else.
+                start = self.position - self.position % PAGE_BYTES
+                self.file.reserve(start, end)
+                self.reserved = end
 
     def cut(self, position: int) -> None:
         """Forget and zero everything from `position` on, so that no stale record can be taken for a new one."""
-        self.file.zero(position, self.size)
-        self.position = position
-        self.flushed = min(self.flushed, position)
-        self.reserved = 0
+        with self._reserving:
+            self.file.zero(position, self.size)
+            self.position = position
+            self.flushed = min(self.flushed, position)
+            self.reserved = 0
 
     def close(self) -> None:
         """Unmap as soon as no slice is held."""
