@@ -1,0 +1,99 @@
+"""The command line, as far as it needs no server: help, mistakes, commands of other packages."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+
+import pytest
+
+from triomq import _commands
+
+
+def run(capsys, *arguments):
+    code = _commands.run(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["topics", "-n", "127.0.0.1:1"], 1, "no name server can be reached"),
+        (["topics", "-n", "nonsense"], 2, "not host:port"),
+        (["send", "T", "x", "-p", "nonsense"], 2, "NAME=VALUE"),
+        (["send", "T", "x", "--queue", "nonsense"], 2, "BROKER:ID"),
+        (["send", "a b", "x", "-n", "127.0.0.1:1"], 2, "characters"),
+        (["topics", "--create"], 2, "need a TOPIC"),
+        (["topics", "T", "--create", "--delete"], 2, "either"),
+        (["nonsense"], 2, "No such command"),
+        (["send"], 2, "Missing argument"),
+    ],
+)
+def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
+    got, out, err = run(capsys, *arguments)
+    assert (got, out) == (code, "")
+    assert what in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["", "send", "pull", "topics", "cluster-status", "namesrv", "broker", "cluster"])
+def test_help(capsys, command):
+    code, out, err = run(capsys, *command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: triomq" in out
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Make the entry-point group hold these commands and no others."""
+
+    def put(**entries):
+        found = [importlib.metadata.EntryPoint(name, value, "triomq.commands") for name, value in entries.items()]
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
+
+    return put
+
+
+def test_commands_of_other_packages_are_listed_and_run(capsys, foreign):
+    foreign(other="triomq._commands:cluster_status", send="nowhere:at_all")
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert " other " in out
+    assert out.count(" send ") == 1  # ours comes first
+    code, out, _ = run(capsys, "other", "--help")
+    assert (code, "Show clusters" in out) == (0, True)
+
+
+@pytest.mark.parametrize("value", ["no_such_package:command", "triomq:no_such_command"])
+def test_a_command_that_cannot_be_loaded_says_why(capsys, foreign, value):
+    foreign(broken=value)
+    code, out, _ = run(capsys, "--help")
+    assert (code, "broken" in out) == (0, True)
+    code, _, err = run(capsys, "broken", "--with", "options")
+    assert code == 1
+    assert f"cannot be loaded from {value}" in err
+    assert "pip install" in err
+
+
+def test_an_interrupt_is_an_exit_code(capsys, monkeypatch):
+    def interrupted(*_):
+        raise BaseExceptionGroup("from a nursery", [KeyboardInterrupt()])
+
+    monkeypatch.setattr(_commands.trio, "run", interrupted)
+    assert run(capsys, "topics") == (130, "", "")
+
+
+def test_the_cli_says_what_it_lacks(tmp_path):
+    # A package that cannot be imported, as if it were not installed.
+    (tmp_path / "click.py").write_text("raise ImportError('gone', name='click')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "triomq", "topics"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "the command line needs the package click: pip install 'triomq[cli]'\n"
