@@ -22,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, overload
 
 import trio
 
@@ -37,6 +37,7 @@ from triomq.errors import ClientClosed, InvalidCall
 P = ParamSpec("P")
 R = TypeVar("R")
 Core = TypeVar("Core")
+F = TypeVar("F", bound="_Face[Any]")
 
 _JOIN_TIMEOUT_S = 10.0
 
@@ -80,11 +81,11 @@ def _return(result: R) -> R:
     return result
 
 
-def _raise(error: Exception) -> Any:
+def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _raise_closed() -> Any:
+def _raise_closed() -> NoReturn:
     raise ClientClosed("the client was closed during the call")
 
 
@@ -142,82 +143,6 @@ class _Loop:
         self._thread.join(_JOIN_TIMEOUT_S)
 
 
-class Client:
-    """A synchronous client; made by :func:`open_client`, closed by :meth:`close` or the end of its ``with``."""
-
-    def __init__(self, name_servers: NameServers | None, options: ClientOptions) -> None:
-        self._name_servers = name_servers
-        self._options = options
-        self._lock = threading.Lock()
-        self._closed = False
-        self._loop: _Loop | None = None
-        self._finalizer: weakref.finalize[[], Client] | None = None
-        self._running()
-        self.admin = Admin(self, lambda client: client.admin)
-        """Administrative calls."""
-        _clients.add(self)
-
-    @property
-    def client_id(self) -> str:
-        """By which brokers know this client; another one after a fork."""
-        return self._running().client.client_id
-
-    def statistics(self) -> ClientStatistics:
-        """What the client holds now; see :meth:`triomq.Client.statistics`."""
-
-        async def run() -> ClientStatistics:
-            await trio.lowlevel.checkpoint()
-            return loop.client.statistics()
-
-        loop = self._running()
-        return loop.call(run)
-
-    def producer(self, group: str, **options: Any) -> Producer:
-        """A producer of a group; arguments as for :meth:`triomq.Client.producer`."""
-        producer = Producer(self, lambda client: client.producer(group, **options))
-        producer.in_flight  # noqa: B018 - joins the group now, and complains now
-        return producer
-
-    def pull_consumer(self, group: str, **options: Any) -> PullConsumer:
-        """A pull consumer of a group; arguments as for :meth:`triomq.Client.pull_consumer`."""
-        consumer = PullConsumer(self, lambda client: client.pull_consumer(group, **options))
-        consumer.positions("")
-        return consumer
-
-    def close(self) -> None:
-        """Flush producers, unregister groups, close links, end the thread."""
-        with self._lock:
-            self._closed = True
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.close()
-        if self._finalizer is not None:
-            self._finalizer.detach()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _running(self) -> _Loop:
-        with self._lock:
-            if self._closed:
-                raise ClientClosed("the client is closed")
-            if self._loop is None:
-                self._loop = _Loop(self._name_servers, self._options)
-                self._finalizer = weakref.finalize(self, self._loop.close)
-            return self._loop
-
-    def _forget_parents_loop(self) -> None:
-        self._lock = threading.Lock()
-        self._loop = None
-        if self._finalizer is not None:
-            self._finalizer.detach()
-
-
 class _Face(Generic[Core]):
     """What hands calls over to an object in the loop; the object is made anew after a fork."""
 
@@ -237,6 +162,14 @@ class _Face(Generic[Core]):
             return await run(self._core)
 
         return loop.call(serve)
+
+    def join(self) -> None:
+        """Make the object behind this face now, so that what is wrong with its arguments is raised now."""
+        self._hand_over(_join)
+
+
+async def _join(_core: object) -> None:
+    await trio.lowlevel.checkpoint()
 
 
 def _derived(method: Callable[Concatenate[Core, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
@@ -259,6 +192,21 @@ def _derived_plain(method: Callable[Concatenate[Core, P], R]) -> Callable[Concat
             return method(core, *args, **kwargs)
 
         return self._hand_over(run)
+
+    return call
+
+
+def _handed_out(
+    method: Callable[Concatenate[_client.Client, P], Core],
+    face: Callable[[Client, Callable[[_client.Client], Core]], F],
+) -> Callable[Concatenate[Client, P], F]:
+    """The method that hands out the synchronous face of what an async method hands out."""
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> F:
+        made = face(self, lambda client: method(client, *args, **kwargs))
+        made.join()
+        return made
 
     return call
 
@@ -297,9 +245,24 @@ class Producer(_Face[_producer.Producer]):
         arg: object = None,
     ) -> None: ...
 
-    def send(self, message: Message, callback: SendCallback | None = None, **options: Any) -> SendResult | None:
+    def send(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendResult | None:
         """Send one message; see :meth:`triomq.Producer.send`."""
-        return self._hand_over(lambda core: core.send(message, callback, **options))
+
+        async def run(core: _producer.Producer) -> SendResult | None:
+            if callback is None:
+                return await core.send(message, queue=queue, selector=selector, arg=arg)
+            await core.send(message, callback, queue=queue, selector=selector, arg=arg)
+            return None
+
+        return self._hand_over(run)
 
     @property
     def in_flight(self) -> int:
@@ -354,6 +317,73 @@ class Admin(_Face[_admin.Admin]):
     route = _derived(_admin.Admin.route)
     cluster_info = _derived(_admin.Admin.cluster_info)
     topic_stats = _derived(_admin.Admin.topic_stats)
+
+
+class Client:
+    """A synchronous client; made by :func:`open_client`, closed by :meth:`close` or the end of its ``with``."""
+
+    def __init__(self, name_servers: NameServers | None, options: ClientOptions) -> None:
+        self._name_servers = name_servers
+        self._options = options
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop: _Loop | None = None
+        self._finalizer: weakref.finalize[[], Client] | None = None
+        self._running()
+        self.admin = Admin(self, lambda client: client.admin)
+        """Administrative calls."""
+        _clients.add(self)
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this client; another one after a fork."""
+        return self._running().client.client_id
+
+    def statistics(self) -> ClientStatistics:
+        """What the client holds now; see :meth:`triomq.Client.statistics`."""
+
+        async def run() -> ClientStatistics:
+            await trio.lowlevel.checkpoint()
+            return loop.client.statistics()
+
+        loop = self._running()
+        return loop.call(run)
+
+    producer = _handed_out(_client.Client.producer, Producer)
+    pull_consumer = _handed_out(_client.Client.pull_consumer, PullConsumer)
+
+    def close(self) -> None:
+        """Flush producers, unregister groups, close links, end the thread."""
+        with self._lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close()
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _running(self) -> _Loop:
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed")
+            if self._loop is None:
+                self._loop = _Loop(self._name_servers, self._options)
+                self._finalizer = weakref.finalize(self, self._loop.close)
+            return self._loop
+
+    def _forget_parents_loop(self) -> None:
+        self._lock = threading.Lock()
+        self._loop = None
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
 
 def open_client(name_servers: NameServers | None = None, **options: Unpack[ClientOptions]) -> Client:
