@@ -6,18 +6,17 @@ changed. It answers to `TopicConfigManager` and `TopicValidator`; rules: broker-
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from triomq_protocol.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
-from triomq_protocol.requests.registration import DataVersion, TopicConfig, TopicConfigTable
+from triomq_protocol.requests.registration import TopicConfig, TopicConfigTable
 from triomq_server.config import BrokerConfig
 from triomq_server.store.config_files import ConfigFile
 
-_log = logging.getLogger(__name__)
+from .versioned_table import VersionedTable
 
 TOPIC_MAX_CHARS = 127
 RETRY_PREFIX = "%RETRY%"
@@ -69,10 +68,11 @@ def topic_name_remark(topic: str | None) -> str | None:
     return None
 
 
-class TopicTable:
+class TopicTable(VersionedTable[TopicConfig]):
     """All topics of one broker, in memory and in `topics.json`.
 
-    Every change bumps `version`, writes the file and then tells `on_change`, in that order, before the method returns.
+    Every change bumps `version`, writes the file and then tells `on_change`, in that order, before the method returns;
+    within `saved_once` the file is written at the end.
 
     Args:
         config: names and defaults of the broker.
@@ -81,15 +81,8 @@ class TopicTable:
     """
 
     def __init__(self, config: BrokerConfig, file: ConfigFile | None, clock: Callable[[], int]) -> None:
+        super().__init__(file, clock, follows=config.store.is_slave)
         self._config = config
-        self._file = file
-        self._clock = clock
-        self.table: dict[str, TopicConfig] = {}
-        """Topic name to its configuration. The hot path reads it; only this class changes it."""
-        # A slave's version is its master's, whatever it makes itself in the meantime; before the first copy it is nobody's.
-        self._follows = config.store.is_slave
-        self.version = DataVersion(counter=0, timestamp=0 if self._follows else clock())
-        self.unsaved = False
         self.on_change: Callable[[TopicConfig | None], None] = _ignore
         """Told after each change of this broker's own making: the one topic concerned, or None for several or a removal."""
         self.system_topics = SYSTEM_TOPICS | {
@@ -105,10 +98,6 @@ class TopicTable:
     def reply_topic(self) -> str:
         """Where the cluster's request-reply answers are sent."""
         return f"{self._config.broker_cluster_name}_REPLY_TOPIC"
-
-    def get(self, topic: str) -> TopicConfig | None:
-        """The topic's configuration, or None."""
-        return self.table.get(topic)
 
     def is_system(self, topic: str) -> bool:
         """Whether the topic belongs to the system, so that users may neither make nor delete it."""
@@ -202,13 +191,7 @@ class TopicTable:
 
     def replace_all(self, received: TopicConfigTable) -> bool:
         """Become a copy of the master's table (slaves, ha.md §7.2); false if the versions were equal already."""
-        if received.data_version == self.version:
-            return False
-        self.version = received.data_version
-        self.table.clear()
-        self.table.update(received.topic_config_table)
-        self.persist()
-        return True
+        return self._adopt(received.data_version, received.topic_config_table)
 
     # -- file
 
@@ -219,42 +202,20 @@ class TopicTable:
             OSError: the file cannot be read.
             ConfigFileDamaged: neither the file nor its backup can be understood.
         """
-        data = self._file.load() if self._file is not None else None
+        data = self._read_file()
         if data is None:
             return
         loaded = msgspec.convert(data, TopicConfigTable, strict=False)
         self.table.update(loaded.topic_config_table)
         self.version = loaded.data_version
 
-    def persist(self) -> None:
-        """Write `topics.json`; a disk that says no is a log line, and `persist_if_unsaved` tries again."""
-        if self._file is None:
-            return
-        try:
-            self._file.save(self.pretty())
-        except OSError as error:
-            self.unsaved = True
-            _log.error("%s cannot be written: %s", self._file.path, error)
-        else:
-            self.unsaved = False
-
-    def persist_if_unsaved(self) -> None:
-        """Write the file if the last attempt failed."""
-        if self.unsaved:
-            self.persist()
-
     def pretty(self) -> bytes:
         """The file's text."""
         return self.snapshot().encode_pretty()
 
     def _changed(self, topic: TopicConfig | None) -> None:
-        if not self._follows:
-            self.version = self._next_version()
-        self.persist()
+        self._count_change()
         self.on_change(topic)
-
-    def _next_version(self) -> DataVersion:
-        return DataVersion(counter=self.version.counter + 1, timestamp=self._clock())
 
     def _built_in(self) -> list[TopicConfig]:
         """The topics that every start creates in memory, before the file is read (store.md §22)."""
