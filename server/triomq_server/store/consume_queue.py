@@ -23,6 +23,7 @@ BLANK_SIZE = 0x7FFFFFFF
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
 _FILES_CHECKED = 3
+_NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 
 
@@ -309,6 +310,10 @@ class ConsumeQueue:
         return found
 
 
+class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
+    """A topic whose name cannot be that of one directory; followed as a path it might lead out of the store."""
+
+
 class ConsumeQueues:
     """All queues of a store, by topic and queue id."""
 
@@ -335,9 +340,11 @@ class ConsumeQueues:
         return self.table.get((topic, queue_id))
 
     def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made now if need be; its files come with its first entry."""
+        """The queue, made now if need be; its files come with its first entry. Raises UnusableTopic."""
         queue = self.table.get((topic, queue_id))
         if queue is None:
+            if topic in _NO_NAMES or "/" in topic or "\0" in topic:
+                raise UnusableTopic(f"topic {topic[:100]!r} cannot have a directory")
             segments = Segments(self._disk, f"{self._directory}/{topic}/{queue_id}", self._file_bytes)
             queue = self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
         return queue

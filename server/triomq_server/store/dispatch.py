@@ -14,7 +14,7 @@ from triomq_protocol.tags import tags_code
 
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog, enters_queue
-from .consume_queue import ConsumeQueues
+from .consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
 from .index import Index
 from .key_hashes import index_hashes
 from .messages import AppendResult, Arrival, NewBatch, NewRecord
@@ -242,8 +242,8 @@ class Dispatcher:
     def dispatch(self, record: LogRecord, *, fill: bool, announce: bool = False) -> None:
         """Give one record its queue entry and its index entries, unless it has them. QueueGap, OSError."""
         text = str(record.properties, "utf-8", "replace")
-        if enters_queue(record.sys_flag):
-            queue = self._queues.obtain(record.topic, record.queue_id)
+        queue = self._queue_of(record) if enters_queue(record.sys_flag) else None
+        if queue is not None:
             code = self._tags_code(record, text)
             if queue.put(record.offset, record.size, code, record.queue_offset, fill=fill) and announce:
                 self._news.append(
@@ -251,6 +251,14 @@ class Dispatcher:
                 )
             self._dispatched_timestamp = record.store_timestamp
         self.index_record(record, text)
+
+    def _queue_of(self, record: LogRecord) -> ConsumeQueue | None:
+        """The record's queue; None if a master has let in a topic that cannot have one here."""
+        try:
+            return self._queues.obtain(record.topic, record.queue_id)
+        except UnusableTopic as error:
+            _log.error("the record at log offset %d gets no queue: %s", record.offset, error)
+            return None
 
     def _tags_code(self, record: LogRecord, text: str) -> int:
         if record.topic == SCHEDULE_TOPIC:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from triomq_protocol.tags import tags_code
 
 from . import lookup, reading, tail
-from .consume_queue import ConsumeQueue
+from .consume_queue import ConsumeQueue, UnusableTopic
 from .dispatch import SCHEDULE_TOPIC
 from .messages import AppendResult, AppendStatus, NewBatch, NewRecord, QueryResult, ReadResult, TagMatcher
 from .parts import StoreParts
@@ -24,6 +24,7 @@ OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _LMQ_PREFIX = "%LMQ%"
 _PENDING_MAX = 4096
 _UNAVAILABLE = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
+_ILLEGAL = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 
 NOT_READABLE = 1
 NOT_WRITEABLE = 2
@@ -201,13 +202,15 @@ class MessageStore:
         if not self._writable:
             return _UNAVAILABLE
         topic = r.topic
-        queue = self._table.get((topic, r.queue_id)) or self._queues.obtain(topic, r.queue_id)
         code = tags_code(r.tags) if r.tags else 0
         delay = self._dispatcher.delay_ms(topic, r.delay_level) if r.delay_level > 0 else -1
         try:
+            queue = self._table.get((topic, r.queue_id)) or self._queues.obtain(topic, r.queue_id)
             result = self._commitlog.append(r, queue, code, delay)
         except OSError as e:
             return self._refuse(e)
+        except UnusableTopic:
+            return _ILLEGAL
         if result.status is AppendStatus.PUT_OK:
             if delay >= 0:
                 code = result.store_timestamp + delay
@@ -221,12 +224,14 @@ class MessageStore:
         """Store a batch: all elements or none, next to each other in one file. Malformed element bytes: BodyError."""
         if not self._writable:
             return _UNAVAILABLE
-        queue = self._queues.obtain(b.topic, b.queue_id)
         labels: list[tuple[str | None, str | None, int]] = []
         try:
+            queue = self._queues.obtain(b.topic, b.queue_id)
             result = self._commitlog.append_batch(b, queue, self._dispatcher.batch_labels(labels))
         except OSError as e:
             return self._refuse(e)
+        except UnusableTopic:
+            return _ILLEGAL
         if result.status is AppendStatus.PUT_OK:
             self._dispatcher.batch_appended(b, result, labels)
         return result

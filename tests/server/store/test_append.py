@@ -259,3 +259,14 @@ async def test_a_slave_or_a_closed_store_takes_nothing(
         assert store.append(make_record(0)).status is AppendStatus.PUT_OK
     assert store.append(make_record(0)).status is AppendStatus.SERVICE_NOT_AVAILABLE
     assert store.read("T", 0, 0, 1, None, FOREVER) is None
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "%RETRY%../../../etc", "/etc", "a\0b"])
+async def test_no_topic_leads_out_of_the_store(topic: str, memory_disk: MemoryDisk, make_config: MakeConfig) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        assert store.append(NewRecord(topic, 0, b"x", b"")).status is AppendStatus.MESSAGE_ILLEGAL
+        batch = NewBatch(topic, 0, encode_batch_element(b"x", b""), b"")
+        assert store.append_batch(batch).status is AppendStatus.MESSAGE_ILLEGAL
+        assert store.destroy_topic(topic) == 0
+        assert store.log_max_offset == 0
+    assert not [path for path in memory_disk.files if "consumequeue" in path]

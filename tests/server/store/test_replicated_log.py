@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from triomq_protocol.record import encode_record
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.memory_disk import MemoryDisk
@@ -232,3 +233,26 @@ async def test_odd_records_between_ordinary_ones(
             assert [*map(bytes, slave.query("T", key, 64, 0, FOREVER).records)] == [
                 *map(bytes, master.query("T", key, 64, 0, FOREVER).records)
             ]
+
+
+async def test_a_masters_topic_that_cannot_have_a_directory_gets_no_queue(
+    memory_disk: MemoryDisk, caplog: Any, make_config: MakeConfig
+) -> None:
+    def record(topic: bytes, at: int) -> bytes:
+        return bytes(
+            encode_record(
+                topic, 0, b"body", b"", flag=0, sys_flag=0, born_timestamp=1, born_host=bytes(8), store_host=bytes(8),
+                store_timestamp=1, physical_offset=at,
+            )
+        )  # fmt: skip
+
+    first = record(b"%RETRY%../../x", 0)
+    async with open_store(make_config("/store"), disk=memory_disk, is_slave=True) as slave:
+        slave.append_raw(first + record(b"T", len(first)), 0)
+        assert slave.queue_bounds("T", 0) == (0, 1)
+        assert slave.dispatched_offset == slave.log_max_offset
+        killed = memory_disk.after_kill()
+    assert "the record at log offset 0 gets no queue" in caplog.text
+    async with open_store(make_config("/store"), disk=killed, is_slave=True) as slave:
+        assert slave.queue_bounds("T", 0) == (0, 1)
+    assert not [path for path in killed.files if "x" in path.rpartition("/")[2]]
