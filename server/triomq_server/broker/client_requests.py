@@ -34,7 +34,7 @@ from triomq_server.wire import Handlers, Link
 from .clients import EXPIRY_MS, ClientChannel, ConsumerGroup
 from .locks import LockTable
 from .service import Broker
-from .topics import RETRY_PREFIX
+from .topics import RETRY_PREFIX, topic_name_remark
 
 SCAN_INTERVAL_S = 10.0
 """How often silent clients are looked for."""
@@ -62,8 +62,9 @@ def heartbeat(broker: Broker, link: Link, command: Command) -> Command:
     """34: take in a client's groups; a consumer group new to the broker gets its retry topic."""
     data = HeartbeatData.decode(command.body)
     channel = _channel(broker, link, command, data)
-    for consumer in data.consumer_data_set:
-        _take_consumer(broker, consumer, channel)
+    with broker.groups.saved_once(), broker.topics.saved_once():
+        for consumer in data.consumer_data_set:
+            _take_consumer(broker, consumer, channel)
     for producer in data.producer_data_set:
         broker.clients.register_producer(_named(producer.group_name, "producerDataSet.groupName"), channel)
     return command.answer()
@@ -91,10 +92,10 @@ def _take_consumer(broker: Broker, consumer: ConsumerData, channel: ClientChanne
     name = _named(consumer.group_name, "consumerDataSet.groupName")
     for subscription in consumer.subscription_data_set:
         _named(subscription.topic, "subscriptionDataSet.topic")
-    config = broker.groups.find(name)
-    if config is not None:
+    config, retry_topic = broker.groups.find(name), RETRY_PREFIX + name
+    if config is not None and topic_name_remark(retry_topic) is None:
         sys_flag = TOPIC_SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0
-        broker.topics.ensure(RETRY_PREFIX + name, config.retry_queue_nums, sys_flag=sys_flag)
+        broker.topics.ensure(retry_topic, config.retry_queue_nums, sys_flag=sys_flag)
     if broker.clients.register_consumer(consumer, channel):
         _notify_if_enabled(broker, name)
 

@@ -22,7 +22,7 @@ from .refusals import FAQ, RefusedError
 from .rewriting import store_properties
 from .send_checks import VERSION_WITH_MAX_RECONSUME_TIMES
 from .service import Broker
-from .topics import DLQ_PREFIX, PERM_READ_WRITE, RETRY_PREFIX
+from .topics import DLQ_PREFIX, PERM_READ_WRITE, RETRY_PREFIX, topic_name_remark
 
 FIRST_AUTOMATIC_LEVEL = 3
 """A message given back without a delay level waits at this level the first time, one level more each further time."""
@@ -55,6 +55,8 @@ def _take_back(broker: Broker, command: Command, header: ConsumerSendMsgBackRequ
     if group.retry_queue_nums <= 0:
         return
     topic = RETRY_PREFIX + name
+    if topic_name_remark(topic) is not None:
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
     sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
     topic_config = broker.topics.ensure(topic, group.retry_queue_nums, PERM_READ_WRITE, sys_flag)
     if not topic_config.perm & PERM_WRITE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from triomq_protocol.requests import (
     CheckClientConfigBody,
     ConsumerData,
     ConsumerIdList,
+    ConsumerSendMsgBackRequest,
     GetConsumerListByGroupRequest,
     HeartbeatData,
     LockBatchRequestBody,
@@ -265,3 +267,30 @@ async def test_a_released_queue_can_be_locked_by_another_client(desk: Any) -> No
     assert await lock("c2") == [queue]
     desk.clock.now_ms += 60_001
     assert await lock("c1") == [queue]
+
+
+async def test_a_heartbeat_with_many_new_groups_writes_each_table_once(
+    desk: Any, client_link: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[str] = []
+    for table in (desk.broker.topics, desk.broker.groups):
+        monkeypatch.setattr(table, "persist", partial(writes.append, type(table).__name__))
+        table.unsaved = False
+    data = [ConsumerData(group_name=f"CG{number}", subscription_data_set=[]) for number in range(50)]
+    await desk.ask(
+        RequestCode.HEART_BEAT, body=HeartbeatData(client_id="c1", consumer_data_set=data).encode(), link=client_link()
+    )
+    assert sorted(writes) == ["GroupTable", "TopicTable"]
+    assert desk.broker.topics.get("%RETRY%CG49") is not None
+
+
+@pytest.mark.parametrize("group", ["../../x", "a/b", "x\0y", "g" * 200])
+async def test_a_group_whose_name_cannot_be_a_topics_gets_no_retry_topic(
+    desk: Any, client_link: Any, group: str
+) -> None:
+    before = set(desk.broker.topics.table)
+    await desk.ask(RequestCode.HEART_BEAT, body=beat("c1", "T", group=group), link=client_link())
+    header = ConsumerSendMsgBackRequest(offset=0, group=group, delay_level=-1)
+    answer = await desk.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    assert (answer.code, answer.remark) == (1, f"topic[%RETRY%{group}] not exist")
+    assert set(desk.broker.topics.table) == before

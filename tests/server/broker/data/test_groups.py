@@ -22,12 +22,14 @@ class TextFile:
 
     def __init__(self, text: bytes = b"") -> None:
         self.text = text
+        self.writes = 0
 
     def load(self) -> object | None:
         return fastjson.loads(self.text) if self.text else None
 
     def save(self, data: bytes) -> None:
         self.text = data
+        self.writes += 1
 
 
 def table(file: TextFile | None = None, **settings: Any) -> GroupTable:
@@ -53,6 +55,27 @@ def test_unknown_groups_are_made_on_first_use() -> None:
 )
 def test_without_auto_creation_only_system_groups_are_made(group: str, known: bool) -> None:
     assert (table(autoCreateSubscriptionGroup="false").find(group) is not None) == known
+
+
+def test_no_group_is_made_without_a_name() -> None:
+    assert table().find("") is None
+
+
+def test_many_new_groups_together_are_one_write() -> None:
+    file = TextFile()
+    groups = table(file)
+    with groups.saved_once():
+        for number in range(100):
+            groups.find(f"g{number}")
+        assert file.writes == 0
+    assert file.writes == 1
+    assert "g99" in json.loads(file.text)["subscriptionGroupTable"]
+    assert groups.version.counter == 100
+    groups.find("later")
+    assert file.writes == 2
+    with groups.saved_once():
+        groups.find("later")
+    assert file.writes == 2
 
 
 def test_removal_counts_once() -> None:
