@@ -6,7 +6,7 @@ rules: ha.md §7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import trio
@@ -22,24 +22,32 @@ from triomq_server.replication.streams import Dial
 from triomq_server.store import Arrival
 
 from .registration import Registered
+from .resets import FIELD
 from .service import Broker
 
 
 class FollowedTables:
     """The broker's tables, as a master's metadata replaces them."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, log: HaSlave) -> None:
         self._broker = broker
+        self._log = log
+        self._before: tuple[int, Mapping[str, Mapping[int, int]]] | None = None
 
     def replace_topics(self, body: bytes) -> None:
         """The master's topics (code 21)."""
         with _undecodable_as_value_error():
             self._broker.topics.replace_all(TopicConfigTable.decode(body))
 
-    def merge_consumer_offsets(self, body: bytes) -> None:
+    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """The master's consumer offsets (code 43); they are written down by the broker's timer."""
         with _undecodable_as_value_error():
-            self._broker.offsets.merge(ConsumerOffsetTable.decode(body).offset_table)
+            received = ConsumerOffsetTable.decode(body).offset_table
+            status, before = self._log.status, None
+            if status.connected and self._before is not None and self._before[0] == status.links:
+                before = self._before[1]  # the log's link has held since then, so the master was never away
+            self._broker.offsets.merge(received, fields.get(FIELD), before)
+            self._before = (status.links, received) if status.connected else None
 
     def save_delay_offsets(self, body: bytes) -> None:
         """The master's progress with delayed messages (code 45)."""
@@ -62,7 +70,7 @@ def follow_master(
     """
     fixed = broker.config.store.ha_master_address or None
     log = HaSlave(broker.store, settings, dial=dial, master=fixed)
-    metadata = MetadataSync(FollowedTables(broker), open_link, own_address=broker.address)
+    metadata = MetadataSync(FollowedTables(broker, log), open_link, own_address=broker.address)
 
     def arrived(arrival: Arrival) -> None:
         if arrival.topic not in broker.topics.table:

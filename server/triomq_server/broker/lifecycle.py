@@ -32,6 +32,8 @@ from .handlers import fast_handlers, main_handlers
 from .long_polling import SCAN_S, HeldPulls
 from .offsets import DelayOffsets, OffsetTable
 from .registration import Identity, Registered, Registration
+from .resets import Resets
+from .returning import learn_offsets
 from .service import Broker
 from .stats import BrokerStats
 from .topics import TopicTable
@@ -132,7 +134,11 @@ class _Life:
         config, clock = self._config, self._clock
         topics = TopicTable(config, self._file("topics.json"), clock)
         groups = GroupTable(config, self._file("subscriptionGroup.json"), clock)
-        offsets = OffsetTable(self._file("consumerOffset.json"))
+        resets = None
+        if config.store.compat != "4.9":
+            path = posixpath.join(config.store.store_path_root_dir, "triomq", "offsetResets.json")
+            resets = Resets(ConfigFile(path, self._disk), clock)
+        offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets)
         delay_offsets = DelayOffsets(self._file("delayOffset.json"))
         for table in (topics, groups, offsets, delay_offsets):
             table.load()
@@ -177,6 +183,9 @@ class _Life:
     async def _start(self, broker: Broker, background: trio.Nursery) -> None:
         """Listeners first, so that everything told to name servers is true; then what runs beside them."""
         config, store = broker.config, broker.store
+        opener = partial(open_link, dial=self._dial)
+        if not config.store.is_slave and config.store.compat != "4.9":
+            await learn_offsets(config, broker.offsets, broker.address, opener)
         host = bind_host(config.broker_ip1)
         settings = HaSettings.from_config(config.store, compat_49=config.store.compat == "4.9")
         master = HaMaster(store, settings)
@@ -213,7 +222,6 @@ class _Life:
         background.start_soon(sample_stats, broker)
         broker.registration.on_answer = partial(_take_order_topics, broker)
         if config.store.is_slave:
-            opener = partial(open_link, dial=self._dial)
             broker.registration.on_answer = follow_master(
                 broker, settings, background, dial=self._dial, open_link=opener
             )

@@ -26,6 +26,7 @@ from triomq_protocol.requests.offset import (
 )
 from triomq_server.wire import Handlers, Link
 
+from .resets import FIELD
 from .service import Broker
 
 NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -102,8 +103,10 @@ def get_earliest_time(broker: Broker, _link: Link, command: Command) -> Command:
 
 
 def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> Command:
-    """Code 43: every committed offset, for slaves."""
-    return command.answer(body=broker.offsets.encode())
+    """Code 43: every committed offset, for slaves; ours learn besides which of them were set back, and when."""
+    offsets = broker.offsets
+    fields = None if offsets.resets is None else {FIELD: offsets.resets.encode()}
+    return command.answer(fields=fields, body=offsets.encode())
 
 
 def get_all_delay_offsets(broker: Broker, _link: Link, command: Command) -> Command:

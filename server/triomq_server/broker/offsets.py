@@ -15,6 +15,8 @@ from triomq_protocol import fastjson
 from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_server.store.config_files import ConfigFile
 
+from .resets import Resets
+
 _log = logging.getLogger(__name__)
 
 UNKNOWN_OFFSET = -1
@@ -28,10 +30,12 @@ class OffsetTable:
 
     Args:
         file: `config/consumerOffset.json`; None keeps the table in memory only.
+        resets: remembers who was set back, so that `merge` can tell old from new; None merges as RocketMQ 4.9 does.
     """
 
-    def __init__(self, file: ConfigFile | None) -> None:
+    def __init__(self, file: ConfigFile | None, *, resets: Resets | None = None) -> None:
         self._file = file
+        self.resets = resets
         self.table: dict[str, dict[int, int]] = {}
         """`topic@group` to queue id to offset, the file's own form."""
         self.changed = False
@@ -42,6 +46,8 @@ class OffsetTable:
         queues = self.table.get(key)
         if queues is None:
             queues = self.table[key] = {}
+        elif self.resets is not None and offset < queues.get(queue_id, offset):
+            self.resets.note(key, queue_id)
         queues[queue_id] = offset
         self.changed = True
 
@@ -66,7 +72,11 @@ class OffsetTable:
         """Give the target group the source group's offsets of one topic (code 314); nothing if there are none."""
         queues = self.table.get(f"{topic}@{source_group}")
         if queues is not None:
-            self.table[f"{topic}@{target_group}"] = dict(queues)
+            key = f"{topic}@{target_group}"
+            if self.resets is not None:
+                for queue_id in {*queues, *self.table.get(key, ())}:
+                    self.resets.note(key, queue_id)
+            self.table[key] = dict(queues)
             self.changed = True
 
     def remove_topic(self, topic: str) -> None:
@@ -77,11 +87,44 @@ class OffsetTable:
         """Forget all offsets of a deleted group."""
         self._remove([key for key in self.table if _split(key)[1] == group])
 
-    def merge(self, received: Mapping[str, Mapping[int, int]]) -> None:
-        """Take over the master's offsets: each received key's queues are replaced, other keys stay (ha.md §7.2)."""
-        for key, queues in received.items():
-            self.table[key] = dict(queues)
+    def merge(
+        self,
+        received: Mapping[str, Mapping[int, int]],
+        times: str | None = None,
+        before: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
+        """Take over another broker's offsets (ha.md §7.2).
+
+        What is newer wins: the larger offset, unless one side knows of a later order to set it back. As in 4.9 instead,
+        without `resets`: each received key's queues are replaced, other keys stay.
+
+        Args:
+            received: its offsets.
+            times: its field `resets.FIELD`; None from RocketMQ's brokers.
+            before: what the same master answered the last time, while it was never away in between. A master without
+                `times` whose offset has fallen since then was told to set it back.
+
+        Raises:
+            BodyError: `times` cannot be read; nothing has been changed.
+        """
+        if self.resets is None:
+            for key, queues in received.items():
+                self.table[key] = dict(queues)
+        else:
+            self.resets.merge_into(self.table, received, times)
+            if times is None and before is not None:
+                self._follow_set_backs(received, before)
         self.changed = True
+
+    def _follow_set_backs(
+        self, received: Mapping[str, Mapping[int, int]], before: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        for key, queues in received.items():
+            known = before.get(key, {})
+            for queue_id, offset in queues.items():
+                if offset < known.get(queue_id, offset):
+                    topic, group = _split(key)
+                    self.commit(group, topic, queue_id, offset)
 
     # -- file and wire
 
@@ -103,9 +146,13 @@ class OffsetTable:
         data = self._file.load() if self._file is not None else None
         if isinstance(data, Mapping):
             self.table = offset_table_of(data)
+        if self.resets is not None:
+            self.resets.load()
 
     def persist(self) -> None:
         """Write `consumerOffset.json` now; a disk that says no is a log line, and the next call tries again."""
+        if self.resets is not None:
+            self.resets.persist()
         if self._file is None:
             return
         try:
@@ -121,6 +168,8 @@ class OffsetTable:
             await trio.lowlevel.checkpoint()
             return
         self.changed = False
+        if self.resets is not None:
+            self.resets.persist()
         try:
             await self._file.save_in_background(self.pretty())
         except OSError as error:
@@ -132,6 +181,9 @@ class OffsetTable:
 
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
+            if self.resets is not None:
+                for queue_id in self.table[key]:
+                    self.resets.note(key, queue_id)
             del self.table[key]
             self.changed = True
 

@@ -5,7 +5,7 @@ them in. It answers to `SlaveSynchronize`; rules in the replication specificatio
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -38,8 +38,8 @@ class MetadataTables(Protocol):
     def replace_topics(self, body: bytes) -> None:
         """GET_ALL_TOPIC_CONFIG: version and table, taken over if the version differs; persisted."""
 
-    def merge_consumer_offsets(self, body: bytes) -> None:
-        """GET_ALL_CONSUMER_OFFSET: each received ``topic@group`` replaces its whole queue map, others stay; persisted."""
+    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+        """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: offsets, of which the newer ones are taken over; persisted."""
 
     def save_delay_offsets(self, body: bytes) -> None:
         """GET_ALL_DELAY_OFFSET: written to delayOffset.json as it came."""
@@ -56,6 +56,7 @@ class RequestLink(Protocol):
 
 
 OpenLink = Callable[[str], AbstractAsyncContextManager[RequestLink]]
+Take = Callable[[bytes, Mapping[str, str]], None]
 
 
 class MetadataSync:
@@ -112,16 +113,16 @@ class MetadataSync:
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
             self._note_failure(f"{master}: {reason(error)}")
 
-    def _steps(self) -> tuple[tuple[RequestCode, Callable[[bytes], None]], ...]:
+    def _steps(self) -> tuple[tuple[RequestCode, Take], ...]:
         tables = self._tables
         return (
-            (RequestCode.GET_ALL_TOPIC_CONFIG, tables.replace_topics),
+            (RequestCode.GET_ALL_TOPIC_CONFIG, lambda body, _: tables.replace_topics(body)),
             (RequestCode.GET_ALL_CONSUMER_OFFSET, tables.merge_consumer_offsets),
-            (RequestCode.GET_ALL_DELAY_OFFSET, tables.save_delay_offsets),
-            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, tables.replace_groups),
+            (RequestCode.GET_ALL_DELAY_OFFSET, lambda body, _: tables.save_delay_offsets(body)),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda body, _: tables.replace_groups(body)),
         )
 
-    async def _fetch(self, link: RequestLink, code: RequestCode, take: Callable[[bytes], None]) -> bool:
+    async def _fetch(self, link: RequestLink, code: RequestCode, take: Take) -> bool:
         try:
             answer = await link.request(Command.request(code), TIMEOUT_S)
         except AnswerTimeoutError as error:
@@ -131,7 +132,7 @@ class MetadataSync:
             self._note_failure(f"{code.name} answered with code {answer.code}: {answer.remark}")
             return False
         try:
-            take(bytes(answer.body))
+            take(bytes(answer.body), answer.fields or {})
         except ValueError as error:
             self._note_failure(f"{code.name} answered with something else than its table: {error}")
             return False

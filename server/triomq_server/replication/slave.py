@@ -30,6 +30,7 @@ class SlaveStatus:
     Attributes:
       master: ``host:port`` of the master's HA service, None while unknown.
       connected: whether a link to it is open.
+      links: how many links have been opened since the start.
       received_bytes: log bytes received since the start.
       last_received: trio's time of the last byte from the master, None before the first.
       reports: reports sent since the start.
@@ -38,6 +39,7 @@ class SlaveStatus:
 
     master: str | None = None
     connected: bool = False
+    links: int = 0
     received_bytes: int = 0
     last_received: float | None = None
     reports: int = 0
@@ -112,6 +114,7 @@ class HaSlave:
                 stream = await self._dial(master)
             async with stream:
                 self.status.connected = True
+                self.status.links += 1
                 _log.info("following master %s from offset %d", master, self._log.log_max_offset)
                 await self._follow(stream)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ReplicationError) as error:

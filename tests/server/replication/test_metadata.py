@@ -1,6 +1,6 @@
 """When a slave asks its master for tables, what it hands over, and what failures leave alone."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -58,7 +58,7 @@ class Tables:
     def replace_topics(self, body: bytes) -> None:
         self._take("topics", body)
 
-    def merge_consumer_offsets(self, body: bytes) -> None:
+    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self._take("offsets", body)
 
     def save_delay_offsets(self, body: bytes) -> None:

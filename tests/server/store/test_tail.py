@@ -6,7 +6,6 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,9 +50,7 @@ async def test_a_cut_log_is_as_if_nothing_had_ever_stood_behind(
 ) -> None:
     config = make_config("/store", mapped_file_size_commit_log=3000)
     async with open_store(config, disk=memory_disk) as store:
-        ends = [0]
-        for n in range(30):
-            ends.append(store.append(make_record(n, queue_id=n % 2, keys=f"k{n}")).end_offset)
+        ends = [0, *(store.append(make_record(n, queue_id=n % 2, keys=f"k{n}")).end_offset for n in range(30))]
         store.notify_arrivals()
         await store.flush()
         end = store.log_max_offset

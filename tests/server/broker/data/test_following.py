@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 import trio
 
 from triomq_protocol.codes import RequestCode
@@ -15,6 +16,7 @@ from triomq_protocol.record import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
+from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.wire import MemoryNetwork
 
 NAMESRV = "127.0.0.1:9876"
@@ -103,3 +105,52 @@ async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
         woken = await at_slave.receive()
         assert [record.body for record in iter_records(woken.body)] == [b"news"]
         assert trio.current_time() - start < 0.1
+
+
+async def committed(peer: Any, offset: int | None = None) -> str:
+    """The group's offset of the queue; set before, if one is given."""
+    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
+    if offset is not None:
+        update = {**fields, "commitOffset": str(offset)}
+        await peer.ask(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields=update))
+    answer = await peer.ask(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+    return answer.fields["offset"]
+
+
+@pytest.mark.parametrize(("compat", "expected"), [("safe", "200"), ("4.9", "100")])
+async def test_a_returning_master_does_not_roll_consumers_back(open_broker: Any, compat: str, expected: str) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    ours = {"namesrvAddr": NAMESRV, "compat": compat}
+    async with name_server(network), open_broker(network=network, **ours, **SLAVE) as slave:
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=disk, **ours) as master:
+            await committed(await master.peer(), 100)
+            await trio.sleep(30)
+            assert await committed(at_slave) == "100"
+        assert await committed(at_slave, 200) == "200"
+        async with open_broker(network=network, disk=disk, **ours) as master:
+            at_master = await master.peer()
+            assert await committed(at_master) == expected, "asked before the first client was served"
+            await trio.sleep(30)
+            assert await committed(at_slave) == expected
+            await committed(at_master, 7)
+            await trio.sleep(30)
+            assert await committed(at_slave) == "7", "an order to go back is followed all the same"
+
+
+async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave:
+        real_dial = network.dial
+
+        async def dial(address: str) -> trio.abc.Stream:
+            if address == f"127.0.0.1:{SLAVE_PORT}":
+                await trio.sleep_forever()
+            return await real_dial(address)
+
+        await trio.sleep(1)
+        network.dial = dial  # type: ignore[method-assign]
+        begin = trio.current_time()
+        async with open_broker(network=network, disk=disk, namesrvAddr=NAMESRV):
+            assert 2.9 < trio.current_time() - begin < 4
+        assert slave.config.broker_id == 1

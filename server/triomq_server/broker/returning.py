@@ -1,0 +1,89 @@
+"""A master that comes back asks its slaves how far consumers have got meanwhile, before it serves anybody.
+
+RocketMQ 4.9 does not: its returning master hands out offsets as old as its last stop, and its slaves copy them. Here the
+newer offset wins on both sides (`resets`), and the wait for slaves that cannot be reached is short.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.requests.offset import ConsumerOffsetTable
+from triomq_protocol.requests.route import ClusterInfo
+from triomq_server.config import BrokerConfig
+from triomq_server.wire import Link, LinkError
+
+from .offsets import OffsetTable
+from .resets import FIELD
+
+_log = logging.getLogger(__name__)
+
+LIMIT_S = 3.0
+"""A master starts no later than this for want of an answer; the name servers may take a third of it."""
+
+OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
+_FAILURES = (OSError, LinkError, ProtocolError)
+
+
+async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int, str]:
+    """The broker set's live members at the name servers, by broker id; empty if no name server answers in time."""
+    members: dict[int, str] = {}
+
+    async def ask(name_server: str) -> None:
+        try:
+            async with open_link(name_server) as link:
+                answer = await link.request(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), LIMIT_S / 3)
+            brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
+        except _FAILURES as error:
+            _log.info("name server %s: %s", name_server, error)
+            return
+        found = brokers.get(config.broker_name)
+        if found is not None and found.broker_addrs:
+            members.update(found.broker_addrs)
+
+    with trio.move_on_after(LIMIT_S / 3):
+        async with trio.open_nursery() as nursery:
+            for name_server in config.name_servers:
+                nursery.start_soon(ask, name_server)
+    return members
+
+
+async def learn_offsets(config: BrokerConfig, offsets: OffsetTable, own_address: str, open_link: OpenLink) -> int:
+    """Ask the slaves of this broker's set for their offsets, and keep what is newer.
+
+    Returns:
+        How many slaves have answered.
+    """
+    heard = 0
+
+    async def ask(slave: str) -> None:
+        nonlocal heard
+        try:
+            async with open_link(slave) as link:
+                answer = await link.request(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET), LIMIT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                _log.warning("slave %s keeps its offsets to itself: code %d, %s", slave, answer.code, answer.remark)
+                return
+            received = ConsumerOffsetTable.decode(answer.body).offset_table
+            offsets.merge(received, (answer.fields or {}).get(FIELD))
+        except _FAILURES as error:
+            _log.warning("slave %s could not be asked for consumer offsets: %s", slave, error)
+        else:
+            heard += 1
+
+    with trio.move_on_after(LIMIT_S):
+        members = await members_of_set(config, open_link)
+        async with trio.open_nursery() as nursery:
+            for broker_id, address in members.items():
+                if broker_id != 0 and address != own_address:
+                    nursery.start_soon(ask, address)
+    if heard:
+        _log.info("consumer offsets compared with %d slaves", heard)
+    return heard
