@@ -6,8 +6,8 @@ rules: ha.md §7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
@@ -18,6 +18,7 @@ from triomq_protocol.requests.registration import TopicConfigTable
 from triomq_server.replication.metadata import MetadataSync, OpenLink
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
+from triomq_server.replication.standing import RemoteLog
 from triomq_server.replication.streams import Dial
 from triomq_server.store import Arrival
 
@@ -69,7 +70,7 @@ def follow_master(
         What to call with every answer of a name server: it says where the master is.
     """
     fixed = broker.config.store.ha_master_address or None
-    log = HaSlave(broker.store, settings, dial=dial, master=fixed)
+    log = HaSlave(broker.store, settings, dial=dial, master=fixed, seed=broker.chance.getrandbits(32))
     metadata = MetadataSync(FollowedTables(broker, log), open_link, own_address=broker.address)
 
     def arrived(arrival: Arrival) -> None:
@@ -77,15 +78,21 @@ def follow_master(
             metadata.fetch_soon()
 
     def told(registered: Registered) -> None:
+        metadata.follow(registered.master_address)
         if fixed is None and registered.ha_address is not None:
             log.follow(registered.ha_address)
-        metadata.follow(registered.master_address)
 
     broker.store.arrival_listeners.append(arrived)
     broker.unknown_topic = lambda _topic: metadata.fetch_soon()
     nursery.start_soon(log.run)
     nursery.start_soon(metadata.run)
     return told
+
+
+def _main_address(ha_address: str) -> str:
+    """A broker's ordinary address, from that of its HA service, which is always the next port."""
+    host, _, port = ha_address.rpartition(":")
+    return f"{host}:{int(port) - 1}"
 
 
 @contextmanager

@@ -1,0 +1,180 @@
+"""The ledger outside of the cluster, and the audit of what the nodes' files hold against it.
+
+Files are read as bytes, by the protocol's own reader of records: nothing of the store that is on trial is used. The same
+audit serves simulated disks and real directories.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import attrs
+
+from triomq_protocol.record import RecordView, check_record
+
+Place = tuple[int, int]
+"""Queue id and queue offset."""
+
+_ENTRY = struct.Struct(">qiq")
+
+
+class Files(Protocol):
+    """The part of a disk that the audit reads."""
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory."""
+
+    def read(self, path: str) -> bytes:
+        """All bytes of a file."""
+
+    def exists(self, path: str) -> bool:
+        """Whether it is there."""
+
+
+@attrs.frozen
+class Ack:
+    """One acknowledged message.
+
+    Attributes:
+        place: where the broker says that it is.
+        body: what was sent.
+        replicated: the broker promised that a slave has it too.
+        sender: who sent it; one sender sends one message after the other.
+    """
+
+    place: Place
+    body: bytes
+    replicated: bool
+    sender: str
+
+
+@attrs.define
+class Ledger:
+    """Everything that was acknowledged, in the order in which senders heard of it."""
+
+    acks: list[Ack] = attrs.Factory(list)
+    refused: int = 0
+    statuses: Counter[str] = attrs.Factory(Counter)
+
+    def acknowledge(
+        self, place: Place, bodies: Iterable[bytes], *, status: str, synchronous: bool, sender: str
+    ) -> None:
+        """A send was answered: `bodies` lie from `place` on."""
+        self.statuses[status] += 1
+        queue_id, offset = place
+        for index, body in enumerate(bodies):
+            self.acks.append(Ack((queue_id, offset + index), body, synchronous and status == "SEND_OK", sender))
+
+    def own_faults(self) -> list[str]:
+        """What is wrong whatever the nodes hold: places given away twice, a sender's messages out of order."""
+        faults: list[str] = []
+        seen: dict[Place, bytes] = {}
+        last: dict[tuple[str, int], int] = {}
+        for ack in self.acks:
+            if seen.setdefault(ack.place, ack.body) is not ack.body:
+                faults.append(f"duplicated: {ack.place} was acknowledged twice")
+            line = (ack.sender, ack.place[0])
+            if ack.place[1] <= last.get(line, -1):
+                faults.append(f"order: {ack.sender} was told {ack.place} after offset {last[line]}")
+            last[line] = ack.place[1]
+        return faults
+
+
+@attrs.frozen
+class Contents:
+    """What one node's log holds of a topic.
+
+    Attributes:
+        bodies: by place.
+        faults: gaps, repetitions, and records that are not sound.
+        log: the log's bytes up to its end, by the offset of the file's start.
+        end: the log's end.
+    """
+
+    bodies: Mapping[Place, bytes]
+    faults: list[str]
+    log: Mapping[int, bytes]
+    end: int
+
+
+def read_log(files: Files, root: str, topic: str) -> Contents:
+    """Walk the commit log of a store directory from its start to its end."""
+    bodies: dict[Place, bytes] = {}
+    faults: list[str] = []
+    log: dict[int, bytes] = {}
+    expected: dict[int, int] = defaultdict(int)
+    folder = f"{root}/commitlog"
+    names = files.list(folder)
+    end = int(names[0]) if names else 0
+    for name in names:
+        start = int(name)
+        if start > end:
+            if any(files.read(f"{folder}/{name}")):
+                faults.append(f"log: a hole from {end} to {start}")
+            break
+        data = files.read(f"{folder}/{name}")
+        at = 0
+        while at < len(data):
+            check = check_record(data, at, offset=start + at)
+            if not check.ok:
+                break
+            if not check.blank:
+                record = RecordView(data, at)
+                if record.topic == topic:
+                    place = (record.queue_id, record.queue_offset)
+                    if place in bodies:
+                        faults.append(f"duplicated: {place} is twice in the log")
+                    elif place[1] != expected[place[0]]:
+                        faults.append(f"order: {place} follows offset {expected[place[0]] - 1}")
+                    expected[place[0]] = place[1] + 1
+                    bodies[place] = record.body
+            at += check.size_bytes
+        log[start] = data[:at]
+        end = start + at
+        if any(data[at:]):
+            faults.append(f"log: bytes that are no record at {end}")
+    return Contents(bodies, faults, log, end)
+
+
+def queue_faults(files: Files, root: str, topic: str, contents: Contents) -> list[str]:
+    """Compare the consume queues of a store that was closed in order with its log: the same messages at the same offsets."""
+    faults: list[str] = []
+    queues = {place[0] for place in contents.bodies}
+    for queue_id in sorted(queues):
+        folder = f"{root}/consumequeue/{topic}/{queue_id}"
+        data = b"".join(files.read(f"{folder}/{name}") for name in files.list(folder))
+        entries = [entry for entry in _ENTRY.iter_unpack(data) if entry[1] > 0]
+        count = sum(1 for place in contents.bodies if place[0] == queue_id)
+        if len(entries) != count:
+            faults.append(f"queue {queue_id} has {len(entries)} entries, the log {count} messages")
+        for offset, (physical, _size, _tag) in enumerate(entries):
+            start = max(start for start in contents.log if start <= physical)
+            check = check_record(contents.log[start], physical - start, offset=physical)
+            if not check.ok or check.blank:
+                faults.append(f"queue {queue_id} points at {offset} to no record")
+            elif RecordView(contents.log[start], physical - start).queue_offset != offset:
+                faults.append(f"queue {queue_id} points at {offset} to another message")
+    return faults
+
+
+def missing(acks: Iterable[Ack], holders: Mapping[str, Contents]) -> list[str]:
+    """Acknowledged messages that none of these nodes holds at their place."""
+    faults = []
+    for ack in acks:
+        if not any(contents.bodies.get(ack.place) == ack.body for contents in holders.values()):
+            there = {name: contents.bodies.get(ack.place, b"nothing")[:12] for name, contents in holders.items()}
+            faults.append(f"lost: {ack.body[:12]!r} at {ack.place} is on none of {there}")
+    return faults
+
+
+def differing(one: Contents, other: Contents) -> list[str]:
+    """Logs that should be the same bytes wherever both have any."""
+    faults = []
+    for start in one.log.keys() & other.log.keys():
+        both = min(len(one.log[start]), len(other.log[start]))
+        if one.log[start][:both] != other.log[start][:both]:
+            faults.append(f"histories differ in the log file that starts at {start}")
+    return faults

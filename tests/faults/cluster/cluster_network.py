@@ -1,0 +1,299 @@
+"""A network inside one process that can be slow, cut, silent and half dead, as a seed wants it.
+
+Every life of a node gets a `SimHost`, whose `dial` and `listen` go wherever nodes and clients take such arguments. Bytes
+arrive after a latency, in pieces of any size, in order. A pair of nodes can be cut (connections break, new ones are refused)
+or muted (bytes and dials hang until it ends); a muted node stands for a stopped process. Everything random comes from one
+generator, so that a seed repeats it all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import trio
+
+LATENCY_S = (0.0002, 0.002)
+_PIECE_SHARE = 0.1
+"""How often a read gets only the first part of what is there."""
+
+
+class _Pipe:
+    """One direction of a connection."""
+
+    def __init__(self, network: SimNetwork, source: str, target: str) -> None:
+        self.network = network
+        self.source, self.target = source, target
+        self.waiting: deque[tuple[float, bytes]] = deque()
+        self.last_at = 0.0
+        self.ended = self.reset = self.done = False
+        self.wake = trio.Event()
+
+    def put(self, data: bytes) -> None:
+        """Bytes on their way; none are the end of the stream."""
+        self.last_at = max(self.last_at, trio.current_time() + self.network.latency_s(self.source, self.target))
+        self.waiting.append((self.last_at, data))
+        self.stir()
+
+    def stir(self) -> None:
+        wake, self.wake = self.wake, trio.Event()
+        wake.set()
+
+    def break_off(self, *, deliver: bool) -> None:
+        """The sender is gone: with a reset, or with everything delivered before the end."""
+        if deliver:
+            if not self.ended:
+                self.ended = True
+                self.put(b"")
+        else:
+            self.reset = True
+            self.waiting.clear()
+            self.stir()
+
+    async def get(self, max_bytes: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        while True:
+            due = float("inf")
+            if not self.network.is_mute(self.source, self.target):
+                if self.reset:
+                    raise trio.BrokenResourceError("connection reset")
+                if self.waiting:
+                    due, data = self.waiting[0]
+                    if due <= trio.current_time():
+                        return self._take(data, max_bytes)
+            with trio.move_on_at(due):
+                await self.wake.wait()
+
+    def _take(self, data: bytes, max_bytes: int) -> bytes:
+        if not data:
+            self.done = True
+            return b""  # stays: the end is the end for every further read
+        chance = self.network.chance
+        size = min(len(data), max_bytes)
+        if size > 1 and chance.random() < _PIECE_SHARE:
+            size = chance.randrange(1, size)
+        due, _ = self.waiting.popleft()
+        if size < len(data):
+            self.waiting.appendleft((due, data[size:]))
+        return data[:size]
+
+
+class SimStream(trio.abc.HalfCloseableStream):
+    """One end of a connection."""
+
+    def __init__(self, outgoing: _Pipe, incoming: _Pipe, peer: tuple[str, int]) -> None:
+        self.peer = peer
+        self.outgoing, self.incoming = outgoing, incoming
+        self.closed = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.closed:
+            raise trio.ClosedResourceError
+        pipe = self.outgoing
+        if pipe.ended or pipe.reset or self.incoming.reset:
+            raise trio.BrokenResourceError("the connection is gone")
+        if data:
+            pipe.put(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.outgoing.break_off(deliver=True)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if self.closed:
+            raise trio.ClosedResourceError
+        data = await self.incoming.get(max_bytes or 65536)
+        if self.closed:
+            raise trio.ClosedResourceError
+        return data
+
+    async def aclose(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.outgoing.break_off(deliver=True)
+            self.incoming.done = True
+            self.incoming.stir()
+        await trio.lowlevel.checkpoint()
+
+    def crash(self, *, deliver: bool) -> None:
+        """The process of this end is gone; what it had sent arrives, or not."""
+        self.outgoing.break_off(deliver=deliver)
+        self.incoming.reset = True
+        self.incoming.stir()
+
+
+class SimListener(trio.abc.Listener[trio.abc.Stream]):
+    """Hands out what was dialled."""
+
+    def __init__(self, host: SimHost, address: str) -> None:
+        self.host = host
+        self.address = address
+        self._send, self._receive = trio.open_memory_channel[SimStream](1000)
+
+    async def accept(self) -> trio.abc.Stream:
+        return await self._receive.receive()
+
+    def deliver(self, stream: SimStream) -> None:
+        self._send.send_nowait(stream)
+
+    async def aclose(self) -> None:
+        self.host.network.forget(self)
+        self._send.close()
+        self._receive.close()
+        await trio.lowlevel.checkpoint()
+
+
+class SimHost:
+    """The network as one life of one node sees it."""
+
+    def __init__(self, network: SimNetwork, name: str) -> None:
+        self.network = network
+        self.name = name
+        self.alive = True
+        self.streams: list[SimStream] = []
+
+    async def listen(self, host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
+        await trio.lowlevel.checkpoint()
+        return [self.network.add_listener(self, f"127.0.0.1:{port}")]
+
+    async def dial(self, address: str, /) -> trio.abc.Stream:
+        return await self.network.connect(self, address)
+
+    def crash(self, *, deliver: bool) -> None:
+        """The process is gone: nothing is heard of it any more, whatever its tasks still do."""
+        self.alive = False
+        self.network.drop_listeners(self)
+        for stream in self.streams:
+            stream.crash(deliver=deliver)
+        self.streams.clear()
+
+
+class SimNetwork:
+    """All of it.
+
+    Args:
+        chance: decides latencies and pieces.
+        owners: address -> name of the node that listens there, dead or alive.
+    """
+
+    def __init__(self, chance: random.Random, owners: dict[str, str]) -> None:
+        self.chance = chance
+        self._owners = owners
+        self._listeners: dict[str, SimListener] = {}
+        self._pipes: list[_Pipe] = []
+        self._mute_nodes: set[str] = set()
+        self._mute_pairs: set[frozenset[str]] = set()
+        self._cut_pairs: set[frozenset[str]] = set()
+        self._slow: dict[frozenset[str], float] = {}
+        self._ports = 40_000
+        self._changed = trio.Event()
+
+    def host(self, name: str) -> SimHost:
+        """A new life of a node."""
+        return SimHost(self, name)
+
+    # -- faults
+
+    def mute_node(self, name: str) -> Callable[[], None]:
+        """Nothing reaches or leaves a node; returns what ends it."""
+        self._mute_nodes.add(name)
+        return partial(self._unmute, self._mute_nodes, name)
+
+    def mute_pair(self, one: str, other: str) -> Callable[[], None]:
+        """Nothing passes between two nodes; returns what ends it."""
+        pair = frozenset((one, other))
+        self._mute_pairs.add(pair)
+        return partial(self._unmute, self._mute_pairs, pair)
+
+    def cut_pair(self, one: str, other: str) -> Callable[[], None]:
+        """Connections between two nodes break and are refused; returns what ends it."""
+        pair = frozenset((one, other))
+        self._cut_pairs.add(pair)
+        for pipe in self._pipes:
+            if {pipe.source, pipe.target} == pair:
+                pipe.break_off(deliver=False)
+        return partial(self._unmute, self._cut_pairs, pair)
+
+    def slow_pair(self, one: str, other: str, most_s: float) -> Callable[[], None]:
+        """Bytes between two nodes take up to so long; returns what ends it."""
+        pair = frozenset((one, other))
+        self._slow[pair] = most_s
+        return partial(self._hurry, pair)
+
+    def heal(self) -> None:
+        """No faults any more."""
+        for faults in (self._mute_nodes, self._mute_pairs, self._cut_pairs, self._slow):
+            faults.clear()
+        self._stir()
+
+    def _hurry(self, pair: frozenset[str]) -> None:
+        self._slow.pop(pair, None)
+
+    def _unmute(self, faults: set[object], what: object) -> None:
+        faults.discard(what)
+        self._stir()
+
+    def _stir(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+        for pipe in self._pipes:
+            pipe.stir()
+
+    def is_mute(self, one: str, other: str) -> bool:
+        """Whether nothing passes now."""
+        return (
+            one in self._mute_nodes
+            or other in self._mute_nodes
+            or bool(self._mute_pairs and frozenset((one, other)) in self._mute_pairs)
+        )
+
+    def latency_s(self, one: str, other: str) -> float:
+        """How long the next bytes are under way."""
+        slow = self._slow.get(frozenset((one, other))) if self._slow else None
+        return self.chance.uniform(0, slow) if slow is not None else self.chance.uniform(*LATENCY_S)
+
+    # -- connections
+
+    def add_listener(self, host: SimHost, address: str) -> SimListener:
+        """Raises OSError when the address is taken."""
+        if not host.alive:
+            raise OSError("this host is dead")
+        if address in self._listeners:
+            raise OSError(f"{address} is taken")
+        listener = self._listeners[address] = SimListener(host, address)
+        return listener
+
+    def forget(self, listener: SimListener) -> None:
+        """It was closed."""
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
+
+    def drop_listeners(self, host: SimHost) -> None:
+        """Nobody listens there any more."""
+        self._listeners = {address: each for address, each in self._listeners.items() if each.host is not host}
+
+    async def connect(self, host: SimHost, address: str) -> trio.abc.Stream:
+        """Raises OSError when nobody listens there, or the way is cut; hangs while it is mute."""
+        owner = self._owners[address]
+        await trio.sleep(self.latency_s(host.name, owner))
+        while host.alive and self.is_mute(host.name, owner):
+            await self._changed.wait()
+        listener = self._listeners.get(address)
+        if not host.alive or listener is None or frozenset((host.name, owner)) in self._cut_pairs:
+            raise ConnectionRefusedError(f"nobody can be reached at {address}")
+        self._ports += 1
+        there, here = _Pipe(self, host.name, owner), _Pipe(self, owner, host.name)
+        server_host, _, port = address.rpartition(":")
+        client_end = SimStream(there, here, (server_host, int(port)))
+        server_end = SimStream(here, there, ("127.0.0.1", self._ports))
+        self._pipes = [pipe for pipe in self._pipes if not (pipe.done or pipe.reset)] + [there, here]
+        for life, stream in ((host, client_end), (listener.host, server_end)):
+            life.streams = [each for each in life.streams if not each.closed] + [stream]
+        listener.deliver(server_end)
+        return client_end
