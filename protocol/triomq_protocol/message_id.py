@@ -1,5 +1,6 @@
 """Message ids: the broker's offset id and the client's unique id (messages.md section 8)."""
 
+from collections.abc import Iterable
 from struct import Struct
 
 import attrs
@@ -15,6 +16,12 @@ _MAX_CLAMPED_MS = 1000000  # Java takes a clock that went back by less than this
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     """Upper-case hex of packed host (8 or 20 bytes) and commit-log offset."""
     return f"{store_host.hex()}{physical_offset & 0xFFFFFFFFFFFFFFFF:016x}".upper()
+
+
+def offset_message_ids(store_host: bytes, physical_offsets: Iterable[int]) -> str:
+    """The ids of a batch as its answer carries them, separated by commas."""
+    host = store_host.hex().upper()
+    return ",".join([f"{host}{offset:016X}" for offset in physical_offsets])
 
 
 @attrs.frozen(slots=True)

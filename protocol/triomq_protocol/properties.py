@@ -79,10 +79,16 @@ def decode_properties(text: str | None) -> dict[str, str]:
 def get_property(text: str, name: str) -> str | None:
     """The value `decode_properties` would give for one name, without a dict."""
     wanted = name + "\x01"
-    start = _find_segment(text, wanted)
+    start = text.rfind(wanted)
     if start < 0:
         return None
     value_at = start + len(wanted)
+    if (start and text[start - 1] != "\x02") or text[value_at : value_at + 1] in ("", "\x02"):
+        # Part of another name or value, or empty: an earlier segment may be meant.
+        start = _find_segment(text, wanted)
+        if start < 0:
+            return None
+        value_at = start + len(wanted)
     end = text.find("\x02", value_at)
     return text[value_at:] if end < 0 else text[value_at:end]
 

@@ -193,6 +193,8 @@ class _Life:
         broker.replication = master
         if not config.store.is_slave or config.store.compat != "4.9":
             store.arrival_listeners.append(broker.held_pulls.arrived)
+            if not config.store.is_slave:  # on a slave the arrivals of unknown topics matter too
+                store.watch_only(broker.held_pulls.queues)
         limits = Limits(
             output_bytes=config.link_output_limit_bytes,
             connections=config.max_connections,

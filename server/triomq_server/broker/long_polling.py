@@ -79,7 +79,8 @@ class HeldPulls:
         self._limit = limit
         self._scan_s = scan_s
         self._queue_end = queue_end
-        self._queues: dict[tuple[str, int], dict[int, HeldPull]] = {}
+        self.queues: dict[tuple[str, int], dict[int, HeldPull]] = {}
+        """The parked pulls of each queue that has any."""
         self._links: dict[Link, dict[int, HeldPull]] = {}
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._next_number = 0
@@ -93,7 +94,7 @@ class HeldPulls:
             return False
         number = held.number = self._next_number
         self._next_number = number + 1
-        self._queues.setdefault((held.topic, held.queue_id), {})[number] = held
+        self.queues.setdefault((held.topic, held.queue_id), {})[number] = held
         self._links.setdefault(held.link, {})[number] = held
         if not self._deadlines or held.deadline < self._deadlines[0][0]:
             self._earlier.set()
@@ -103,7 +104,7 @@ class HeldPulls:
 
     def arrived(self, arrival: Arrival) -> None:
         """A message has become readable: run again every pull of its queue that may want it."""
-        queue = self._queues.get((arrival.topic, arrival.queue_id))
+        queue = self.queues.get((arrival.topic, arrival.queue_id))
         if queue is None:
             return
         self._wake(
@@ -146,7 +147,7 @@ class HeldPulls:
         """The scan's second question, for a broker that nobody tells of arrivals."""
         if self._queue_end is None:
             return
-        for (topic, queue_id), queue in list(self._queues.items()):
+        for (topic, queue_id), queue in list(self.queues.items()):
             end = self._queue_end(topic, queue_id)
             self._wake([held for held in queue.values() if held.offset < end])
 
@@ -161,7 +162,7 @@ class HeldPulls:
     def _forget(self, held: HeldPull) -> None:
         held.waits = False
         self.waiting -= 1
-        _remove(self._queues, (held.topic, held.queue_id), held.number)
+        _remove(self.queues, (held.topic, held.queue_id), held.number)
         _remove(self._links, held.link, held.number)
         # The heap keeps forgotten pulls until their deadline; when most of it is forgotten, build it anew.
         if len(self._deadlines) > 2 * self.waiting + 64:

@@ -10,7 +10,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.flags import MULTI_TAGS, PERM_WRITE
 from triomq_protocol.java_text import utf8
-from triomq_protocol.message_id import offset_message_id
+from triomq_protocol.message_id import offset_message_id, offset_message_ids
 from triomq_protocol.properties import (
     DELAY,
     KEYS,
@@ -149,7 +149,7 @@ class Sending:
             raise self._checks.not_stored(result.status)
         offsets = result.message_ids
         broker.stats.count_put(batch.topic, len(offsets), result.size_bytes)
-        message_ids = ",".join([offset_message_id(broker.store_host, offset) for offset in offsets])
+        message_ids = offset_message_ids(broker.store_host, offsets)
         settling = self._settling
         if settling.needed and waits_for_store(get_property(header.properties or "", WAIT)):
             return settling.park(link, command, message_ids, queue_id, result)

@@ -12,11 +12,13 @@ import mmap
 import struct
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 
-from triomq_protocol.record import BLANK_MAGIC, MESSAGE_MAGIC, crc32
+from triomq_protocol.checksum import raw_crc32
+from triomq_protocol.record import BLANK_MAGIC, MESSAGE_MAGIC
 from triomq_server.config import StoreConfig
 
-from .batches import split_batch
+from .batches import Element, split_batch
 from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from .disk import Disk
 from .messages import AppendResult, AppendStatus, NewBatch, NewRecord
@@ -41,6 +43,7 @@ _TRANSACTION_BITS = 0xC
 _NO_ENTRY = 0x4  # set in prepared (4) and rolled back (12), clear in plain (0) and committed (8)
 _HEADS = {(born, store): struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for born in (8, 20) for store in (8, 20)}
 _HEAD_V4 = _HEADS[8, 8]
+_COMMON = ">iq{}sq{}siq"
 _TOPICS_REMEMBERED = 10_000
 
 _NO_FILE = mmap.mmap(-1, 1)
@@ -51,6 +54,12 @@ _PROPERTIES_TOO_LONG = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCEEDED)
 def enters_queue(sys_flag: int) -> bool:
     """Whether a record gets a queue entry: plain and committed ones do, prepared and rolled back ones do not."""
     return not sys_flag & _NO_ENTRY
+
+
+@lru_cache(4)
+def _batch_head(common_bytes: int) -> struct.Struct:
+    """A record's first part with what a batch has in common as one field of so many bytes."""
+    return struct.Struct(f">iiiiiqq{common_bytes}si")
 
 
 def _nobody() -> None:
@@ -129,7 +138,7 @@ class CommitLog:
         visible = not sys_flag & _NO_ENTRY
         queue_offset = queue.max_offset if visible else 0
         head.pack_into(
-            buffer, at, 0, 0, crc32(body), r.queue_id, r.flag, queue_offset, offset, sys_flag, r.born_timestamp, born_host,
+            buffer, at, 0, 0, raw_crc32(body) & 0x7FFFFFFF, r.queue_id, r.flag, queue_offset, offset, sys_flag, r.born_timestamp, born_host,
             now, store_host, r.reconsume_times, r.prepared_transaction_offset, n,
         )  # fmt: skip
         tail = at + head_bytes
@@ -150,48 +159,54 @@ class CommitLog:
             queue.max_physical_offset = offset + size
         return AppendResult(AppendStatus.PUT_OK, offset, size, offset + size, queue_offset, now)
 
-    def append_batch(self, b: NewBatch, queue: ConsumeQueue, tags_code_of: Callable[[bytes], int]) -> AppendResult:
+    def append_batch(self, b: NewBatch, queue: ConsumeQueue) -> tuple[AppendResult, list[Element]]:
         """Write all elements of a batch next to each other, and their queue entries (store.md §7).
 
-        `tags_code_of` is asked once per element, in order, with its final properties.
-        Raises BodyError for a malformed batch, OSError for a full disk.
+        Returns the elements too, for whoever has to know their keys. Raises BodyError for a malformed batch, OSError for a
+        full disk.
         """
         topic = self._topics.get(b.topic) or self._encode_topic(b.topic)
         if not topic or b.sys_flag & _TRANSACTION_BITS or len(b.body) > self._config.max_message_size:
-            return _ILLEGAL
+            return _ILLEGAL, []
         head, sys_flag = _head_for(b.born_host, b.store_host, b.sys_flag)
-        elements = split_batch(b.body, b.properties)
+        elements, total, longest = split_batch(b.body, b.properties)
+        if longest > MAX_PROPERTIES_BYTES:
+            return _PROPERTIES_TOO_LONG, []
         overhead = head.size + len(topic) + 2
-        total = 0
-        for _, body, properties in elements:
-            if len(properties) > MAX_PROPERTIES_BYTES:
-                return _PROPERTIES_TOO_LONG
-            total += overhead + len(body) + len(properties)
+        total += overhead * len(elements)
         if not elements or total + BLANK_BYTES > self.segments.size:
-            return _ILLEGAL
+            return _ILLEGAL, []
 
         if self._position + total + BLANK_BYTES > self._limit:
             self._make_room(total)
         first = queue_offset = queue.max_offset
         start = offset = self.max_offset
         now = self._now()
-        pack_head, pack_length, pack_unit = head.pack, _PROPERTIES_LENGTH.pack, UNIT.pack
-        queue_id, born_timestamp, born_host, store_host = b.queue_id, b.born_timestamp, b.born_host, b.store_host
-        reconsume_times = b.reconsume_times
+        # What all elements have in common stands between the log offset and the length of the body.
+        common = struct.pack(
+            _COMMON.format(len(b.born_host), len(b.store_host)),
+            sys_flag, b.born_timestamp, b.born_host, now, b.store_host, b.reconsume_times, 0,
+        )  # fmt: skip
+        pack_head, pack_length, checksum = _batch_head(len(common)).pack, _PROPERTIES_LENGTH.pack, raw_crc32
+        queue_id = b.queue_id
         parts: list[bytes] = []
-        units: list[bytes] = []
+        units: list[int] = []
         offsets: list[int] = []
-        for flag, body, properties in elements:
+        length_before, before_properties = -1, b""
+        for flag, body, properties, _, _, code in elements:
             n, p = len(body), len(properties)
             size = overhead + n + p
+            if p != length_before:
+                length_before, before_properties = p, topic + pack_length(p)
             parts += (
                 pack_head(
-                    size, MESSAGE_MAGIC, crc32(body), queue_id, flag, queue_offset, offset, sys_flag, born_timestamp,
-                    born_host, now, store_host, reconsume_times, 0, n,
+                    size, MESSAGE_MAGIC, checksum(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, common, n
                 ),
-                body, topic, pack_length(p), properties,
-            )  # fmt: skip
-            units.append(pack_unit(offset, size, tags_code_of(properties)))
+                body,
+                before_properties,
+                properties,
+            )
+            units += (offset, size, code)
             offsets.append(offset)
             queue_offset += 1
             offset += size
@@ -205,7 +220,7 @@ class CommitLog:
         self._position = end
         self.max_offset = offset
         self.store_timestamp = now
-        return AppendResult(AppendStatus.PUT_OK, start, total, offset, first, now, tuple(offsets))
+        return AppendResult(AppendStatus.PUT_OK, start, total, offset, first, now, tuple(offsets)), elements
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         """Write a master's bytes at the log's end (ha.md §4.1). ValueError if they do not fit there, OSError if full.

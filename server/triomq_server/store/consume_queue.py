@@ -10,6 +10,7 @@ import logging
 import mmap
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 
 from .disk import Disk
 from .segments import Segment, Segments
@@ -25,6 +26,12 @@ _RESERVE_BYTES = 1 << 16
 _FILES_CHECKED = 3
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
+
+
+@lru_cache(1024)
+def units_struct(count: int) -> struct.Struct:
+    """So many entries in a row."""
+    return struct.Struct(">" + "qiq" * count)
 
 
 class QueueGap(Exception):  # noqa: N818 - named after the state one is in
@@ -110,25 +117,28 @@ class ConsumeQueue:
         self.max_offset += 1
         self.max_physical_offset = physical_offset + size_bytes
 
-    def push_all(self, units: list[bytes], end: int) -> None:
-        """Write these entries, all or (OSError) none; `end` is where the last one's record ends in the log."""
+    def push_all(self, units: list[int], end: int) -> None:
+        """Write these entries, all or (OSError) none; `end` is where the last one's record ends in the log.
+
+        `units` are log offset, size and tags code of one entry after the other.
+        """
         position = self.position
-        data = b"".join(units)
-        if position + len(data) <= self.limit:
-            self.buffer[position : position + len(data)] = data
-            self.position = position + len(data)
-            self.max_offset += len(units)
+        size = len(units) // 3 * UNIT_BYTES
+        if position + size <= self.limit:
+            units_struct(len(units) // 3).pack_into(self.buffer, position, *units)
+            self.position = position + size
+            self.max_offset += len(units) // 3
             self.max_physical_offset = end
             return
         done = 0
         before = self.max_physical_offset
         try:
-            for unit in units:
-                self.push(*UNIT.unpack(unit))
+            for at in range(0, len(units), 3):
+                self.push(*units[at : at + 3])
                 done += 1
         except OSError:
             if done:
-                self.truncate(UNIT.unpack(units[0])[0])
+                self.truncate(units[0])
                 self.max_physical_offset = before
             raise
 

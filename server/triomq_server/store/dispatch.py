@@ -7,11 +7,12 @@ are read back by `scan`. Index entries and news are collected and worked off in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from triomq_protocol.properties import get_property
 from triomq_protocol.tags import tags_code
 
+from .batches import Element
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog, enters_queue
 from .consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
@@ -59,6 +60,7 @@ class Dispatcher:
     Attributes:
         dispatched_offset: everything below has its queue entry.
         arrival_listeners, append_listeners: told by `notify`.
+        watched: the queues whose arrivals the listeners want to hear of; None: of all.
         pending: own appends that have not been indexed and announced yet.
         index_full: called when the disk has no room for the index.
     """
@@ -83,6 +85,7 @@ class Dispatcher:
         self._vouches_early = vouches_early
         self.dispatched_offset = 0
         self.arrival_listeners: list[Callable[[Arrival], None]] = []
+        self.watched: Collection[tuple[str, int]] | None = None
         self.append_listeners: list[Callable[[int], None]] = []
         self.index_full: Callable[[], None] = lambda: None
         self.pending: list[tuple[NewRecord, AppendResult, int]] = []
@@ -102,34 +105,24 @@ class Dispatcher:
         level = min(level, len(self._delays))
         return self._delays[level - 1] if level else _UNKNOWN_LEVEL_MS
 
-    def batch_labels(self, labels: list[tuple[str | None, str | None, int]]) -> Callable[[bytes], int]:
-        """What `CommitLog.append_batch` asks for tags codes; collects each element's (UNIQ_KEY, KEYS, code) besides."""
-
-        def tags_code_of(properties: bytes) -> int:
-            text = str(properties, "utf-8", "replace")
-            tags = property_of(text, TAGS_MARK)
-            code = tags_code(tags) if tags else 0
-            labels.append((property_of(text, UNIQUE_KEY_MARK), property_of(text, KEYS_MARK), code))
-            return code
-
-        return tags_code_of
-
-    def batch_appended(
-        self, b: NewBatch, result: AppendResult, labels: list[tuple[str | None, str | None, int]]
-    ) -> None:
+    def batch_appended(self, b: NewBatch, result: AppendResult, elements: list[Element]) -> None:
         """Note a stored batch for index and news."""
         self._work_off_pending()  # index entries are kept in log order
         self._dispatched_timestamp = result.store_timestamp
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
-            for offset, (unique_key, keys, _) in zip(result.physical_offsets, labels, strict=True):
+            note = self._keys.append
+            for offset, (_, _, _, unique_key, keys, _) in zip(result.physical_offsets, elements, strict=True):
                 if unique_key:
-                    self._keys.append((topic, unique_key, offset, timestamp))
+                    note((topic, unique_key, offset, timestamp))
                 if keys:
                     self._note_keys(topic, None, keys, offset, timestamp)
-        if self.arrival_listeners:
-            following = enumerate(labels, result.queue_offset + 1)
-            self._news += [Arrival(topic, b.queue_id, n, label[2], timestamp) for n, label in following]
+        if self.arrival_listeners and self._is_watched(topic, b.queue_id):
+            following = enumerate(elements, result.queue_offset + 1)
+            self._news += [Arrival(topic, b.queue_id, n, element[5], timestamp) for n, element in following]
+
+    def _is_watched(self, topic: str, queue_id: int) -> bool:
+        return self.watched is None or (topic, queue_id) in self.watched
 
     def _note_keys(self, topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> None:
         if unique_key:
@@ -152,11 +145,12 @@ class Dispatcher:
                     for key in keys.split(" ") if " " in keys else (keys,):
                         if key:
                             note((r.topic, key, result.physical_offset, result.store_timestamp))
-        if self.arrival_listeners:
+        watched = self.watched
+        if self.arrival_listeners and (watched is None or watched):
             self._news += [
                 Arrival(r.topic, r.queue_id, result.queue_offset + 1, code, result.store_timestamp)
                 for r, result, code in pending
-                if enters_queue(r.sys_flag)
+                if enters_queue(r.sys_flag) and (watched is None or (r.topic, r.queue_id) in watched)
             ]
         self._dispatched_timestamp = pending[-1][1].store_timestamp
 

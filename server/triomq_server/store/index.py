@@ -77,36 +77,45 @@ class IndexFile:
 
         They do not count before `publish`.
         """
-        buffer, slots, entries_at = self.buffer, self.slots, self.entries_at
+        buffer, slots, at = self.buffer, self.slots, self.entries_at + self.count * _ENTRY_BYTES
         read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
         first = number = self.count
         stop = min(self.capacity, number + len(entries) - start)
         if number == 1 and stop > 1:
             _, self.begin_offset, self.begin_timestamp = entries[start]
-        begin = self.begin_timestamp
-        offset = timestamp = 0
+        stamped, seconds = -1, 0
+        used = 0
         try:
             while number < stop:
                 if number >= self._reserved:
                     self._reserve(number)
-                key_hash, offset, timestamp = entries[start + number - first]
-                slot_at = _HEADER_BYTES + key_hash % slots * 4
-                (previous,) = read_slot(buffer, slot_at)
-                if not 0 < previous < number:
-                    previous = 0
-                    self.used_slots += 1
-                seconds = (timestamp - begin) // 1000
-                if not 0 <= seconds <= _MAX_SECONDS or begin <= 0:
-                    seconds = _MAX_SECONDS if begin > 0 and seconds > 0 else 0
-                write_entry(buffer, entries_at + number * _ENTRY_BYTES, key_hash, offset, seconds, previous)
-                write_slot(buffer, slot_at, number)
-                number += 1
+                done = start + number - first
+                for key_hash, offset, timestamp in entries[done : done + min(stop, self._reserved) - number]:
+                    if timestamp != stamped:
+                        stamped, seconds = timestamp, self._seconds(timestamp)
+                    slot_at = _HEADER_BYTES + key_hash % slots * 4
+                    (previous,) = read_slot(buffer, slot_at)
+                    if not 0 < previous < number:
+                        previous = 0
+                        used += 1
+                    write_entry(buffer, at, key_hash, offset, seconds, previous)
+                    write_slot(buffer, slot_at, number)
+                    number += 1
+                    at += _ENTRY_BYTES
         except OSError as e:
             _log.error("index file %s cannot grow: %s", self.path, e)
         if number > first:
             self.count = number
+            self.used_slots += used
             _, self.end_offset, self.end_timestamp = entries[start + number - first - 1]
         return number - first
+
+    def _seconds(self, timestamp: int) -> int:
+        """An entry's time: seconds since the file's first one, kept within what Java can have written."""
+        seconds = (timestamp - self.begin_timestamp) // 1000
+        if 0 <= seconds <= _MAX_SECONDS and self.begin_timestamp > 0:
+            return seconds
+        return _MAX_SECONDS if self.begin_timestamp > 0 and seconds > 0 else 0
 
     def publish(self) -> None:
         """Write the header, which makes the entries inserted so far part of the file."""

@@ -53,17 +53,20 @@ def index_hashes(keys: Sequence[tuple[str, str, int, int]]) -> list[tuple[int, i
     data = padded.encode()
     step = _LANES * _LANE_BYTES
     own = [pair for start in range(0, len(data), step) for pair in _lanes(data[start : start + step])]
-    hashes = []
-    topic, share = "", _topic_hash("")
-    for (key_topic, key, offset, time), (low,) in zip(keys, own, strict=True):
-        if key_topic != topic:
-            topic, share = key_topic, _topic_hash(key_topic)
-        code = (share * _POWERS[len(key)] + low) & _32_BITS
+    hashes: list[tuple[int, int, int]] = []
+    note = hashes.append
+    topic_before, length_before = "", -1
+    share = 0
+    for (topic, key, offset, time), (low,) in zip(keys, own, strict=True):
+        if len(key) != length_before or topic != topic_before:
+            topic_before, length_before = topic, len(key)
+            share = _topic_hash(topic) * _POWERS[length_before]
+        code = (share + low) & _32_BITS
         if code > 0x7FFFFFFF:
             code = (1 << 32) - code  # Math.abs, which cannot make -2**31 positive: RocketMQ takes 0 then
             if code > 0x7FFFFFFF:
                 code = 0
-        hashes.append((code, offset, time))
+        note((code, offset, time))
     return hashes
 
 

@@ -6,7 +6,7 @@ Everything except `flush` and `clean` is plain and never waits. See store.md; th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from triomq_protocol.tags import tags_code
 
@@ -195,6 +195,10 @@ class MessageStore:
         """Up to here the log is on disk."""
         return self._flusher.flushed_offset
 
+    def watch_only(self, queues: Collection[tuple[str, int]]) -> None:
+        """Tell `arrival_listeners` only of these queues from now on; the collection may change, it is looked into anew."""
+        self._dispatcher.watched = queues
+
     # ---- writing
 
     def append(self, r: NewRecord) -> AppendResult:
@@ -224,16 +228,15 @@ class MessageStore:
         """Store a batch: all elements or none, next to each other in one file. Malformed element bytes: BodyError."""
         if not self._writable:
             return _UNAVAILABLE
-        labels: list[tuple[str | None, str | None, int]] = []
         try:
             queue = self._queues.obtain(b.topic, b.queue_id)
-            result = self._commitlog.append_batch(b, queue, self._dispatcher.batch_labels(labels))
+            result, elements = self._commitlog.append_batch(b, queue)
         except OSError as e:
             return self._refuse(e)
         except UnusableTopic:
             return _ILLEGAL
         if result.status is AppendStatus.PUT_OK:
-            self._dispatcher.batch_appended(b, result, labels)
+            self._dispatcher.batch_appended(b, result, elements)
         return result
 
     def _refuse(self, error: OSError) -> AppendResult:

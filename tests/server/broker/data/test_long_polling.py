@@ -134,7 +134,7 @@ async def test_forgotten_pulls_do_not_fill_the_heap() -> None:
         log.pulls.arrived(arrival(round_ + 1))
     assert len(log.woken) == 5000
     assert len(log.pulls._deadlines) < 200
-    assert not log.pulls._queues
+    assert not log.pulls.queues
     assert not log.pulls._links
 
 
