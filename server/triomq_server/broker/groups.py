@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq_server.config import BrokerConfig
 from triomq_server.store.config_files import ConfigFile
@@ -88,12 +86,11 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
 
         Raises:
             OSError: the file cannot be read.
-            ConfigFileDamaged: neither the file nor its backup can be understood.
+            ConfigFileDamaged: neither the file nor its backup can be understood, or it holds something else.
         """
-        data = self._read_file()
-        if data is None:
+        loaded = self._read_file(SubscriptionGroupTable)
+        if loaded is None:
             return
-        loaded = msgspec.convert(data, SubscriptionGroupTable, strict=False)
         self.table.update(loaded.subscription_group_table)
         self.version = loaded.data_version
 

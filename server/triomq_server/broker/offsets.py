@@ -13,7 +13,7 @@ import trio
 
 from triomq_protocol import fastjson
 from triomq_protocol.requests.offset import DelayOffsetTable
-from triomq_server.store.config_files import ConfigFile
+from triomq_server.store.config_files import ConfigFile, damaged
 
 from .resets import Resets
 
@@ -144,8 +144,11 @@ class OffsetTable:
             ConfigFileDamaged: neither the file nor its backup can be understood.
         """
         data = self._file.load() if self._file is not None else None
-        if isinstance(data, Mapping):
-            self.table = offset_table_of(data)
+        if self._file is not None and isinstance(data, Mapping):
+            try:
+                self.table = offset_table_of(data)
+            except (TypeError, ValueError) as error:
+                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
         if self.resets is not None:
             self.resets.load()
 
@@ -208,8 +211,11 @@ class DelayOffsets:
         """Read `delayOffset.json`; a missing file is no error. Raises OSError or ConfigFileDamaged."""
         data = self._file.load() if self._file is not None else None
         table = data.get("offsetTable") if isinstance(data, Mapping) else None
-        if isinstance(table, Mapping):
-            self.table = {int(level): int(offset) for level, offset in table.items()}
+        if self._file is not None and isinstance(table, Mapping):
+            try:
+                self.table = {int(level): int(offset) for level, offset in table.items()}
+            except (TypeError, ValueError) as error:
+                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
     def save_received(self, body: bytes) -> None:
         """Keep the master's table exactly as it came. Raises BodyError for something else than a table."""

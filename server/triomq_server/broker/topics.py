@@ -200,12 +200,11 @@ class TopicTable(VersionedTable[TopicConfig]):
 
         Raises:
             OSError: the file cannot be read.
-            ConfigFileDamaged: neither the file nor its backup can be understood.
+            ConfigFileDamaged: neither the file nor its backup can be understood, or it holds something else.
         """
-        data = self._read_file()
-        if data is None:
+        loaded = self._read_file(TopicConfigTable)
+        if loaded is None:
             return
-        loaded = msgspec.convert(data, TopicConfigTable, strict=False)
         self.table.update(loaded.topic_config_table)
         self.version = loaded.data_version
 

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+import msgspec
+
 from triomq_protocol.requests.registration import DataVersion
-from triomq_server.store.config_files import ConfigFile
+from triomq_server.store.config_files import ConfigFile, damaged
 
 _log = logging.getLogger(__name__)
 
 V = TypeVar("V")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class VersionedTable(Generic[V]):
@@ -84,9 +87,15 @@ class VersionedTable(Generic[V]):
         self.persist()
         return True
 
-    def _read_file(self) -> object | None:
-        """The file's content; None if there is none, and nothing to do."""
-        return self._file.load() if self._file is not None else None
+    def _read_file(self, shape: type[S]) -> S | None:
+        """The file's content; None if there is none, and nothing to do. Raises OSError or ConfigFileDamaged."""
+        content = self._file.load() if self._file is not None else None
+        if self._file is None or content is None:
+            return None
+        try:
+            return msgspec.convert(content, shape, strict=False)
+        except msgspec.ValidationError as error:
+            raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
     def _count_change(self) -> None:
         """Count the version up and write the file, now or at the end of `saved_once`."""

@@ -20,6 +20,11 @@ class ConfigFileDamaged(Exception):  # noqa: N818 - named after the state one is
     """Neither the file nor its `.bak` can be parsed: repair or remove them, then start again."""
 
 
+def damaged(path: str, what: str) -> ConfigFileDamaged:
+    """The error for a file that is of no use: what is wrong with it, and what to do."""
+    return ConfigFileDamaged(f"{path} {what}; repair the file or move it away, then start again")
+
+
 class ConfigFile:
     """One JSON file, for example `config/topics.json`."""
 
@@ -31,22 +36,29 @@ class ConfigFile:
     def load(self) -> object | None:
         """The parsed file, or its `.bak` if the file is missing, empty or broken; None if there is neither.
 
-        Integer keys without quotes are accepted. Raises ConfigFileDamaged when only an unparsable `.bak` is left.
+        Integer keys without quotes are accepted. Raises ConfigFileDamaged when nothing but broken files is there: to go
+        on without them would forget what they hold, and soon overwrite it.
         """
         backup = self.path + ".bak"
+        broken: BodyError | None = None
         try:
             text = self._read(self.path)
             if text:
                 return fastjson.loads(text)
         except BodyError as e:
-            _log.warning("%s cannot be parsed (%s); taking %s", self.path, e, backup)
+            broken = e
         text = self._read(backup)
-        if not text:
+        if not text and broken is None:
             return None
         try:
-            return fastjson.loads(text)
+            content = fastjson.loads(text) if text else None
         except BodyError as e:
-            raise ConfigFileDamaged(f"{self.path} is missing or broken, and {backup} cannot be parsed: {e}") from e
+            raise damaged(self.path, f"is missing or broken, and {backup} cannot be parsed: {e}") from e
+        if content is None:
+            raise damaged(self.path, f"cannot be parsed, and there is no {backup}: {broken}")
+        if broken is not None:
+            _log.warning("%s cannot be parsed (%s); taking %s", self.path, broken, backup)
+        return content
 
     def _read(self, path: str) -> bytes:
         try:

@@ -116,6 +116,9 @@ class Recovery:
 
     def _forget_everything(self) -> Steps:
         """Without a log no entry means anything."""
+        entries = sum(1 for queue in self._queues if queue.segments.items)
+        if entries:
+            _log.error("there are no log files: %d queues of an earlier log and its index are removed", entries)
         for queue in self._queues:
             self._queues.destroy(queue)
             yield

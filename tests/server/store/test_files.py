@@ -50,6 +50,10 @@ async def test_config_file(disk: Disk, tmp_path: Path, caplog: Any) -> None:
     disk.write(path + ".bak", b"{broken")
     with pytest.raises(ConfigFileDamaged, match=r"topics\.json"):
         file.load()
+    disk.write(path, b"{broken")
+    disk.remove(path + ".bak")
+    with pytest.raises(ConfigFileDamaged, match=r"there is no .*\.bak: .*; repair the file or move it away"):
+        file.load()
 
 
 def test_a_failed_save_leaves_the_old_table(tmp_path: Path) -> None:
@@ -193,3 +197,18 @@ def test_segments_with_a_gap(memory_disk: MemoryDisk) -> None:
     assert [s.base for s in segments.truncate(450)] == [700]
     assert segments.max_offset == 450
     assert Segments(memory_disk, "/y", 100).min_offset == -1
+
+
+async def test_a_log_that_has_gone_is_told_before_its_queues_go_too(
+    memory_disk: MemoryDisk, make_config: Any, make_record: Any, caplog: Any
+) -> None:
+    config = make_config("/store")
+    async with open_store(config, disk=memory_disk) as store:
+        assert not caplog.text, "an empty store is none that has lost anything"
+        store.append(make_record(0))
+        store.append(make_record(1, queue_id=3))
+    for path in [path for path in memory_disk.files if "/commitlog/" in path]:
+        memory_disk.remove(path)
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 0)
+    assert "there are no log files: 2 queues of an earlier log and its index are removed" in caplog.text

@@ -13,6 +13,7 @@ from triomq_protocol.requests.admin import SubscriptionGroupConfig, Subscription
 from triomq_protocol.requests.registration import DataVersion
 from triomq_server.broker.groups import BUILT_IN_GROUPS, GroupTable
 from triomq_server.config import BrokerConfig
+from triomq_server.store.config_files import ConfigFileDamaged
 
 
 class TextFile:
@@ -55,6 +56,12 @@ def test_unknown_groups_are_made_on_first_use() -> None:
 )
 def test_without_auto_creation_only_system_groups_are_made(group: str, known: bool) -> None:
     assert (table(autoCreateSubscriptionGroup="false").find(group) is not None) == known
+
+
+@pytest.mark.parametrize("text", [b"[1]", b'{"subscriptionGroupTable":{"g":5}}', b'{"subscriptionGroupTable":7}'])
+def test_a_file_of_another_shape_stops_the_start_with_its_name(text: bytes) -> None:
+    with pytest.raises(ConfigFileDamaged, match=r"subscriptionGroup\.json does not hold what it should: .* move it away"):
+        table(TextFile(text)).load()
 
 
 def test_no_group_is_made_without_a_name() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from triomq_protocol import fastjson
 from triomq_server.broker.offsets import DelayOffsets, OffsetTable
+from triomq_server.store.config_files import ConfigFileDamaged
 
 
 class TextFile:
@@ -131,3 +133,11 @@ def test_delay_offsets_are_kept_as_received() -> None:
     again = DelayOffsets(file)  # type: ignore[arg-type]
     again.load()
     assert again.encode() == b'{"offsetTable":{1:2,3:4}}'
+
+
+@pytest.mark.parametrize("table", [OffsetTable, DelayOffsets])
+@pytest.mark.parametrize("text", [b'{"offsetTable":{"T@G":{"a":1},"x":2}}', b'{"offsetTable":{"T@G":{0:[]},1:null}}'])
+def test_a_file_of_another_shape_stops_the_start_with_its_name(table: Any, text: bytes) -> None:
+    file = TextFile(text)
+    with pytest.raises(ConfigFileDamaged, match=f"{file.path} does not hold what it should"):
+        table(file).load()
