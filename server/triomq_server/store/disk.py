@@ -370,7 +370,9 @@ class RealDisk:
             except OSError as e:
                 os.close(fd)
                 if e.errno in (errno.EACCES, errno.EAGAIN):
-                    raise StoreLocked(f"{path} is locked: another broker process uses this store directory") from None
+                    raise StoreLocked(
+                        f"{path} is locked: another broker process uses this store directory; stop it, or set another storePathRootDir (--store)"
+                    ) from None
                 raise
             os.pwrite(fd, b"lock", 0)
             _locked_paths.add(path)

@@ -127,7 +127,8 @@ class Segments:
                 continue
             if length != self.size:
                 raise StoreDamaged(
-                    f"{path} is {length} bytes long, {self.size} are configured: the file is damaged or the configured size has changed"
+                    f"{path} is {length} bytes long, {self.size} are configured: the file is damaged or the configured size has "
+                    "changed; set the size it was made with, or move it away"
                 )
             segment = Segment(self._disk, path, int(name), self.size)
             segment.position = segment.flushed = segment.size

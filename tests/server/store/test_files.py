@@ -114,7 +114,7 @@ async def test_wrong_sizes_are_refused(
     async with open_store(make_config(tmp_path), disk=disk) as store:
         store.append(make_record(0))
     for other in ({"mapped_file_size_commit_log": 4096}, {"mapped_file_size_consume_queue": 220}):
-        with pytest.raises(StoreDamaged, match="configured size has changed"):
+        with pytest.raises(StoreDamaged, match="size has changed; set the size"):
             async with open_store(make_config(tmp_path, **other), disk=disk):
                 pass
 

@@ -60,7 +60,9 @@ def test_without_auto_creation_only_system_groups_are_made(group: str, known: bo
 
 @pytest.mark.parametrize("text", [b"[1]", b'{"subscriptionGroupTable":{"g":5}}', b'{"subscriptionGroupTable":7}'])
 def test_a_file_of_another_shape_stops_the_start_with_its_name(text: bytes) -> None:
-    with pytest.raises(ConfigFileDamaged, match=r"subscriptionGroup\.json does not hold what it should: .* move it away"):
+    with pytest.raises(
+        ConfigFileDamaged, match=r"subscriptionGroup\.json does not hold what it should: .* move it away"
+    ):
         table(TextFile(text)).load()
 
 
