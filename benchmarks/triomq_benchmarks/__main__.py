@@ -1,4 +1,4 @@
-"""The command line: `python -m triomq_benchmarks hotpath|versus-java`, also reachable as `triomq bench`."""
+"""The command line: `python -m triomq_benchmarks hotpath|versus-java|failover`, also reachable as `triomq bench`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rich.console import Console
 
 from . import hotpath as hotpath_room
 from . import report
+from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
-from .java import JavaUnavailableError, find_java
+from .failover import failover
+from .java import find_java
 from .scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 
 SIDES = ("start", "broker", "sdk")
@@ -81,7 +83,7 @@ def versus_java(
         raise click.BadParameter(f"{', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
     try:
         java = find_java()
-    except JavaUnavailableError as error:
+    except ToolUnavailableError as error:
         click.echo(f"no RocketMQ 4.9.7 to compare with: {error}", err=True)
         sys.exit(2)
     plan = Plan(
@@ -99,6 +101,9 @@ def versus_java(
         click.echo(report.comparison_json(comparison))
     else:
         report.print_comparison(comparison, Console(width=None if sys.stdout.isatty() else 220))
+
+
+bench.add_command(failover)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -52,15 +53,33 @@ class DemoCluster:
       name_servers: what a client is opened with.
       ready_s: seconds from the start of the child, its interpreter included, to the last node that was ready to serve.
       nodes: its processes by name.
+      process: the child that started them.
     """
 
     name_servers: str
     ready_s: float
     nodes: dict[str, DemoNode]
+    process: trio.Process = attrs.field(repr=False)
 
     def kill(self, name: str) -> None:
         """SIGKILL: the node gets no chance to say or write anything more."""
         os.kill(self.nodes[name].pid, signal.SIGKILL)
+
+    async def start(self, name: str) -> None:
+        """Start a node that was killed, on the same directory and port.
+
+        Raises:
+          ClusterError: it was not ready in time, or said why it cannot be.
+        """
+        assert self.process.stdin is not None
+        ended = await _event(self.process, "ended")
+        if ended is None or ended["name"] != name:
+            raise ClusterError(f"{name} was not killed, so it cannot be started again")
+        await self.process.stdin.send_all(f"start {name}\n".encode())
+        event = await _event(self.process, "started")
+        if event is None or event["name"] != name:
+            raise ClusterError(f"{name} was not ready again after {READY_LIMIT_S:g} s")
+        self.nodes[name] = DemoNode(**{field.name: event[field.name] for field in attrs.fields(DemoNode)})
 
 
 @asynccontextmanager
@@ -90,6 +109,15 @@ async def open_demo_cluster(*, slaves: int = 1, settings: dict[str, str] | None 
 
 async def _ready(process: trio.Process, log: Path) -> DemoCluster:
     """Read the child's lines until it says that it is ready."""
+    event = await _event(process, "ready")
+    if event is None:
+        raise ClusterError(f"the cluster was not ready after {READY_LIMIT_S:g} s: {_end_of(log)}")
+    nodes = [DemoNode(**node) for node in event["nodes"]]
+    return DemoCluster(event["name_servers"], event["ready_s"], {node.name: node for node in nodes}, process)
+
+
+async def _event(process: trio.Process, wanted: str) -> dict[str, Any] | None:
+    """The child's next event of a kind; None if it does not come in time. What else the child says meanwhile is dropped."""
     assert process.stdout is not None
     received = b""
     with trio.move_on_after(READY_LIMIT_S):
@@ -98,15 +126,14 @@ async def _ready(process: trio.Process, log: Path) -> DemoCluster:
             received += data
             *lines, received = received.split(b"\n")
             for line in lines:
-                event = json.loads(line)
-                if event["event"] == "ready":
-                    nodes = [DemoNode(**node) for node in event["nodes"]]
-                    return DemoCluster(event["name_servers"], event["ready_s"], {node.name: node for node in nodes})
+                event: dict[str, Any] = json.loads(line)
+                if event["event"] == wanted:
+                    return event
                 if event["event"] == "error":
                     raise ClusterError(f"the cluster could not start: {event['error']}")
             if not data:
                 break
-    raise ClusterError(f"the cluster was not ready after {READY_LIMIT_S:g} s: {_end_of(log)}")
+    return None
 
 
 def _end_of(log: Path) -> str:

@@ -1,0 +1,127 @@
+"""From the master's SIGKILL to the first message from its slave: how long a reader of our SDK stands still.
+
+One cluster of processes; for every kill a fresh client with one link, the master's, pulls without pause. The clock starts in
+front of the kill and stops when a pull returns messages that the slave served; then the master comes back for the next kill.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable
+
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+import triomq
+
+from .demo_cluster import ClusterError, DemoCluster, knows_topic, max_offset, open_demo_cluster
+
+TOPIC = "failover"
+MASTER, SLAVE = "broker-a", "broker-a-s"
+QUEUE = triomq.MessageQueue(TOPIC, MASTER, 0)
+MESSAGES = 200
+PULLED_BEFORE_S = (0.05, 0.2)
+"""The kill comes at a random moment of the traffic."""
+LIMIT_S = 30.0
+GOAL_S = 0.1
+
+
+async def measure(kills: int, *, seed: int = 0, progress: Callable[[str], None] = lambda _text: None) -> list[float]:
+    """Kill the master so many times under a reader; returns how many seconds each kill cost it.
+
+    Raises:
+      ClusterError: the cluster did not start, or nobody served the reader in time.
+    """
+    chance = random.Random(seed)
+    taken_s: list[float] = []
+    async with open_demo_cluster() as cluster:
+        await _fill(cluster)
+        for kill in range(kills):
+            progress(f"kill {kill + 1} of {kills}")
+            taken_s.append(await _one_kill(cluster, chance.uniform(*PULLED_BEFORE_S)))
+            await cluster.start(MASTER)
+    return taken_s
+
+
+async def _fill(cluster: DemoCluster) -> None:
+    """Some messages, on both brokers."""
+    with trio.move_on_after(LIMIT_S):
+        async with triomq.open_client(cluster.name_servers) as client, client.producer("failover-producer") as producer:
+            await client.admin.create_topic(TOPIC, queues=1)
+            for number in range(MESSAGES):
+                await producer.send(triomq.Message(TOPIC, b"%d" % number))
+        slave = cluster.nodes[SLAVE].address
+        while await max_offset(slave, TOPIC, 0) < MESSAGES or not await knows_topic(slave, TOPIC):  # noqa: ASYNC110
+            await trio.sleep(0.02)
+        return
+    raise ClusterError(f"the slave did not get {MESSAGES} messages within {LIMIT_S:g} s")
+
+
+async def _one_kill(cluster: DemoCluster, before_s: float) -> float:
+    """A fresh client reads from the master; from the kill to its first message from the slave, in seconds."""
+    master, slave = cluster.nodes[MASTER].address, cluster.nodes[SLAVE].address
+    async with (
+        triomq.open_client(cluster.name_servers) as client,
+        client.pull_consumer("failover-consumer") as consumer,
+    ):
+        with trio.move_on_after(LIMIT_S):
+            while await _served_by(consumer) != master:  # noqa: ASYNC110 -- the name server has to hear of the master first
+                await trio.sleep(0.1)
+            kill_at = trio.current_time() + before_s
+            while trio.current_time() < kill_at:
+                await _served_by(consumer)
+            killed = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, cluster.kill, MASTER)
+                while await _served_by(consumer) != slave:
+                    pass
+                return trio.current_time() - killed
+    raise ClusterError(f"nobody served the reader within {LIMIT_S:g} s")
+
+
+async def _served_by(consumer: triomq.PullConsumer) -> str | None:
+    """Pull once; the broker that gave messages."""
+    try:
+        result = await consumer.pull(QUEUE, 0)
+    except triomq.MQError:
+        return None
+    return result.broker_address if result.messages else None
+
+
+@click.command()
+@click.option(
+    "--kills", type=click.IntRange(1, 1000), default=20, show_default=True, help="How often the master is killed."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def failover(kills: int, as_json: bool) -> None:
+    """From the master's SIGKILL to the first message from the slave."""
+    console = Console(stderr=True)
+    say = console.is_terminal and not as_json
+
+    def progress(text: str) -> None:
+        if say:
+            console.print(f"[dim]{text}")
+
+    async def run() -> list[float]:
+        return await measure(kills, progress=progress)
+
+    try:
+        taken_s = trio.run(run)
+    except (ClusterError, triomq.MQError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    p50_ms, max_ms = statistics.median(taken_s) * 1e3, max(taken_s) * 1e3
+    if as_json:
+        samples = [round(each * 1e3, 3) for each in taken_s]
+        click.echo(json.dumps({"kills": kills, "p50_ms": round(p50_ms, 3), "max_ms": round(max_ms, 3), "ms": samples}))
+        return
+    table = Table(title="master killed: ms to the first message from the slave")
+    for column in ("client", "kills", "p50", "max", "goal"):
+        table.add_column(column, justify="left" if column == "client" else "right")
+    table.add_row("triomq", str(kills), f"{p50_ms:.1f}", f"{max_ms:.1f}", f"< {GOAL_S * 1e3:g}")
+    Console().print(table)
