@@ -120,19 +120,38 @@ def encode_send_answer(
     The same bytes as `request.answer(code, header=SendMessageResponse(...), fields={"MSG_REGION": region,
     "TRACE_ON": "true"}).encode()`, several times faster. `msg_id` must be plain ASCII (offset ids are).
     """
-    json_part, binary_part = _answer_tail(region, trace_on)
-    if request.serialize:
-        return _binary_send_answer(request.opaque, code, msg_id, str(queue_id), str(queue_offset), binary_part)
-    header = (
-        f'{{"code":{code},"extFields":{{"queueId":"{queue_id}"{json_part},"msgId":"{msg_id}",'
-        f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}'
-        ',"serializeTypeCurrentRPC":"JSON","version":407}'
-    )
-    size = len(header)
-    return _pack_lengths(4 + size, size) + header.encode()
+    return send_answers(region, trace_on).encode(request, msg_id, queue_id, queue_offset, code)
 
 
-@lru_cache(16)
+class SendAnswers:
+    """Writes the answers of one broker to sends; see `encode_send_answer`.
+
+    Args:
+        region: the broker's region id. Raises LocalProtocolError if it is not ASCII.
+        trace_on: its message trace switch.
+    """
+
+    def __init__(self, region: str, trace_on: bool) -> None:
+        self._json_part, self._binary_part = _answer_tail(region, trace_on)
+
+    def encode(self, request: Command, msg_id: str, queue_id: int, queue_offset: int, code: int = 0) -> bytes:
+        """The whole frame."""
+        if request.serialize:
+            numbers = str(queue_id), str(queue_offset)
+            return _binary_send_answer(request.opaque, code, msg_id, *numbers, self._binary_part)
+        header = (
+            f'{{"code":{code},"extFields":{{"queueId":"{queue_id}"{self._json_part},"msgId":"{msg_id}",'
+            f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}'
+            ',"serializeTypeCurrentRPC":"JSON","version":407}'
+        )
+        size = len(header)
+        return _pack_lengths(4 + size, size) + header.encode()
+
+
+send_answers = lru_cache(16)(SendAnswers)
+"""The same object for the same settings."""
+
+
 def _answer_tail(region: str, trace_on: bool) -> tuple[str, bytes]:
     trace = "true" if trace_on else "false"
     if not region.isascii():  # the frame's length is counted in characters

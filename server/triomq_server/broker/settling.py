@@ -12,7 +12,7 @@ import trio
 
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.command import Command
-from triomq_protocol.requests.send import encode_send_answer
+from triomq_protocol.requests.send import SendAnswers
 from triomq_server.config import BrokerRole, FlushDiskType
 from triomq_server.store import AppendResult
 from triomq_server.wire import Link
@@ -35,22 +35,19 @@ class Settling:
     def read_config(self) -> None:
         """Take over settings that request 25 may have changed."""
         config = self._broker.config
-        self._region = config.region_id
-        self._trace_on = config.trace_on
+        self._encode = SendAnswers(config.region_id, config.trace_on).encode
         self._flush = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._replicate = config.store.broker_role is BrokerRole.SYNC_MASTER
         self.needed = self._flush or self._replicate
         """Whether this broker makes any sender wait."""
 
     def answer(
-        self, command: Command, message_id: str, queue_id: int, queue_offset: int, code: int = ResponseCode.SUCCESS
+        self, command: Command, message_id: str, queue_id: int, queue_offset: int, code: int = 0
     ) -> bytes | None:
         """The answer of a stored message; None to a one-way request."""
         if command.flag & 2:
             return None
-        return encode_send_answer(
-            command, message_id, queue_id, queue_offset, code=code, region=self._region, trace_on=self._trace_on
-        )
+        return self._encode(command, message_id, queue_id, queue_offset, code)
 
     def park(self, link: Link, command: Command, message_id: str, queue_id: int, result: AppendResult) -> bytes | None:
         """Wait for disk and slave as the configuration asks.
@@ -87,7 +84,7 @@ class _Waits:
     ) -> None:
         self.link = link
         self.send = partial(settling.answer, command, message_id, queue_id, queue_offset)
-        self.code: int = ResponseCode.SUCCESS
+        self.code: int = 0
         self.left = 0
 
     def flushed(self, done: bool) -> None:
