@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import attrs
 
+from .builds import ToolUnavailableError
 from .java import Java
-from .load import Load, Sample, java_driver, sdk_driver
+from .load import Load, Sample, go_driver, java_driver, node_driver, sdk_driver
 from .scenarios import (
     BROKER,
     BROKER_CPU_GOAL,
@@ -28,6 +30,8 @@ from .targets import Kind, Target, target
 
 Progress = Callable[[str], None]
 LOADS = ("raw", "java-client", "triomq")
+# Shown beside our SDK where their tools are installed.
+OTHER_CLIENTS = {"client-go": go_driver, "ali-ons": node_driver}
 # The least that a JVM gets before it is measured; the sum over all scenarios of a target is many times that.
 WARM_UP_DRAINS = 3
 
@@ -87,9 +91,9 @@ class Row:
         body_bytes: size of bodies.
         load: who sent (for the side `sdk`: what is compared).
         ours: our figures.
-        java: Java's.
+        java: Java's, or another client's.
         goal: wanted ratio of messages per second, or None.
-        cpu_goal: wanted ratio of CPU per message, at most.
+        cpu_goal: wanted ratio of CPU per message, at most, or None.
     """
 
     side: str
@@ -99,7 +103,7 @@ class Row:
     ours: Figures
     java: Figures
     goal: float | None
-    cpu_goal: float
+    cpu_goal: float | None
 
     @property
     def ratio(self) -> float:
@@ -150,15 +154,13 @@ def figures(samples: Sequence[Sample], side: str) -> Figures:
     )
 
 
-def alternate(
-    rounds: int, first: Callable[[], Sample], second: Callable[[], Sample]
-) -> tuple[list[Sample], list[Sample]]:
-    """Run both in turns, the one that begins changing each round; return the samples of the first and of the second."""
-    samples: tuple[list[Sample], list[Sample]] = ([], [])
+def in_turns(rounds: int, runs: Sequence[Callable[[], Sample]]) -> list[list[Sample]]:
+    """Run all in turns, forwards in one round and backwards in the next; return the samples of each."""
+    samples: list[list[Sample]] = [[] for _ in runs]
     for number in range(rounds):
-        order = ((0, first), (1, second)) if number % 2 == 0 else ((1, second), (0, first))
-        for index, run in order:
-            samples[index].append(run())
+        order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
+        for index in order:
+            samples[index].append(runs[index]())
     return samples
 
 
@@ -173,6 +175,18 @@ def _loads(names: Sequence[str], java: Java, home: Path) -> Iterator[dict[str, L
         if "triomq" in names:
             loads["triomq"] = Load("triomq", "triomq", stack.enter_context(sdk_driver(home)))
         yield {name: loads[name] for name in names}
+
+
+@contextmanager
+def _other_loads(home: Path, progress: Progress) -> Iterator[dict[str, Load]]:
+    with ExitStack() as stack:
+        loads = {}
+        for name, driver in OTHER_CLIENTS.items():
+            try:
+                loads[name] = Load(name, name, stack.enter_context(driver(home)))
+            except ToolUnavailableError as error:
+                progress(f"without {name}: {error}")
+        yield loads
 
 
 def _warm_up(load: Load, on: Target, scenarios: Sequence[Scenario], body_bytes: int, seconds: float) -> None:
@@ -211,11 +225,8 @@ def compare_brokers(plan: Plan, java: Java, home: Path, progress: Progress) -> l
 
 
 def _broker_row(plan: Plan, load: Load, scenario: Scenario, body_bytes: int, targets: tuple[Target, Target]) -> Row:
-    ours, theirs = alternate(
-        plan.rounds,
-        lambda: load.run(targets[0], scenario, body_bytes, plan.seconds),
-        lambda: load.run(targets[1], scenario, body_bytes, plan.seconds),
-    )
+    runs = [partial(load.run, on, scenario, body_bytes, plan.seconds) for on in targets]
+    ours, theirs = in_turns(plan.rounds, runs)
     return Row(
         side="broker",
         scenario=scenario.name,
@@ -229,42 +240,45 @@ def _broker_row(plan: Plan, load: Load, scenario: Scenario, body_bytes: int, tar
 
 
 def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Row]:
-    """Our SDK against the Java client, both on the real broker."""
+    """Our SDK against the Java client, and beside other clients where they can be had, all on the real broker."""
     rows: list[Row] = []
     scenarios = _chosen(SDK, plan.sdk_scenarios)
     for body_bytes in plan.bodies:
         place = home / f"clients-{body_bytes}"
         with (
-            _loads(("java-client", "triomq"), java, place) as loads,
+            _loads(("triomq", "java-client"), java, place) as known,
+            _other_loads(place, progress) as others,
             target(Kind.JAVA, place / "java", java=java) as on,
         ):
-            for load in loads.values():
+            loads = [*known.values(), *others.values()]
+            for load in loads:
                 progress(f"warming up {load.name} on the real broker, {body_bytes} B")
                 # Twice: the broker is to be warm for the first of them as well.
                 for _ in range(2):
                     _warm_up(load, on, scenarios, body_bytes, plan.warm_up_s)
             for scenario in scenarios:
-                progress(f"client, {scenario.name}, {body_bytes} B")
-                rows.append(_client_row(plan, loads, on, scenario, body_bytes))
+                progress(f"clients, {scenario.name}, {body_bytes} B")
+                rows += _client_rows(plan, loads, on, scenario, body_bytes)
     return rows
 
 
-def _client_row(plan: Plan, loads: dict[str, Load], on: Target, scenario: Scenario, body_bytes: int) -> Row:
-    ours, theirs = alternate(
-        plan.rounds,
-        lambda: loads["triomq"].run(on, scenario, body_bytes, plan.seconds),
-        lambda: loads["java-client"].run(on, scenario, body_bytes, plan.seconds),
-    )
-    return Row(
-        side="sdk",
-        scenario=scenario.name,
-        body_bytes=body_bytes,
-        load="triomq : java-client",
-        ours=figures(ours, "sdk"),
-        java=figures(theirs, "sdk"),
-        goal=scenario.goal,
-        cpu_goal=SDK_CPU_GOAL,
-    )
+def _client_rows(plan: Plan, loads: list[Load], on: Target, scenario: Scenario, body_bytes: int) -> list[Row]:
+    """Rows of the first of `loads`, our SDK, against each of the others."""
+    runs = [partial(load.run, on, scenario, body_bytes, plan.seconds) for load in loads]
+    ours, *others = [figures(samples, "sdk") for samples in in_turns(plan.rounds, runs)]
+    return [
+        Row(
+            side="sdk",
+            scenario=scenario.name,
+            body_bytes=body_bytes,
+            load=f"triomq : {load.name}",
+            ours=ours,
+            java=theirs,
+            goal=scenario.goal if load.name == "java-client" else None,
+            cpu_goal=SDK_CPU_GOAL if load.name == "java-client" else None,
+        )
+        for load, theirs in zip(loads[1:], others, strict=True)
+    ]
 
 
 def compare_starts(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Single]:

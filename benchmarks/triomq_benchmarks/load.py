@@ -16,6 +16,7 @@ from typing import cast
 
 import attrs
 
+from .builds import DRIVERS, go_driver_command, node_driver_command
 from .java import Java, prepare_home
 from .processes import Driver
 from .scenarios import Scenario
@@ -75,7 +76,7 @@ class Load:
     """A client that can put load on a target.
 
     Attributes:
-        name: `raw`, `java-client` or `triomq`.
+        name: `raw`, `java-client`, `triomq`, `client-go` or `ali-ons`.
         client: the name the driver knows it by.
         driver: the process.
     """
@@ -131,7 +132,7 @@ def _sample(answer: Mapping[str, object], broker_cpu_s: float) -> Sample:
 @contextmanager
 def java_driver(java: Java, home: Path) -> Iterator[Driver]:
     """The process behind the loads `raw` and `java-client`."""
-    sources = sorted((Path(__file__).parent / "drivers" / "java").glob("*.java"))
+    sources = sorted((DRIVERS / "java").glob("*.java"))
     argv = java.command(
         "LoadDriver",
         home=prepare_home(home),
@@ -148,4 +149,18 @@ def sdk_driver(home: Path) -> Iterator[Driver]:
     """The process behind the load `triomq`: our SDK."""
     argv = [sys.executable, "-m", "triomq_benchmarks.sdk_driver"]
     with Driver("SDK driver", argv, home / "sdk_driver.out") as driver:
+        yield driver
+
+
+@contextmanager
+def go_driver(home: Path) -> Iterator[Driver]:
+    """The process behind the load `client-go`. Raises ToolUnavailableError."""
+    with Driver("client-go driver", go_driver_command(), home / "go_driver.out") as driver:
+        yield driver
+
+
+@contextmanager
+def node_driver(home: Path) -> Iterator[Driver]:
+    """The process behind the load `ali-ons`. Raises ToolUnavailableError."""
+    with Driver("ali-ons driver", node_driver_command(), home / "node_driver.out") as driver:
         yield driver

@@ -46,8 +46,8 @@ def _rows_table(title: str, rows: list[Row]) -> Table:
     for name in ("scenario", "body", "driven by"):
         table.add_column(name)
     for name in (
-        "ours/s", "Java/s", "ratio (goal)", "ours CPU µs", "Java CPU µs", "CPU ratio (goal)", "ours p50/p99 µs",
-        "Java p50/p99 µs",
+        "ours/s", "theirs/s", "ratio (goal)", "ours CPU µs", "theirs CPU µs", "CPU ratio (goal)", "ours p50/p99 µs",
+        "theirs p50/p99 µs",
     ):  # fmt: skip
         table.add_column(name, justify="right")
     for row in rows:
@@ -76,7 +76,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(_singles_table(comparison.singles))
     titles = {
         "broker": "Broker: ours and the real 4.9.7 under the same client, medians (CPU per message: broker + client)",
-        "sdk": "Client: our SDK and the Java client on the real broker, medians (CPU per message: client + broker)",
+        "sdk": "Client: our SDK and others on the real broker, medians (CPU per message: client + broker)",
     }
     for side, title in titles.items():
         rows = [row for row in comparison.rows if row.side == side]

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from triomq_benchmarks import report
-from triomq_benchmarks.comparison import Comparison, Row, Single, alternate, figures
+from triomq_benchmarks.comparison import Comparison, Row, Single, figures, in_turns
 from triomq_benchmarks.hotpath import Rate
 from triomq_benchmarks.load import Sample
 
@@ -32,10 +32,11 @@ def test_turns_change_who_begins() -> None:
         order.append(name)
         return sample(ord(name))
 
-    first, second = alternate(3, lambda: run("a"), lambda: run("b"))
-    assert order == ["a", "b", "b", "a", "a", "b"]
+    first, second, third = in_turns(3, [lambda: run("a"), lambda: run("b"), lambda: run("c")])
+    assert "".join(order) == "abccbaabc"
     assert [round(one.per_s) for one in first] == [97] * 3
     assert [round(one.per_s) for one in second] == [98] * 3
+    assert [round(one.per_s) for one in third] == [99] * 3
 
 
 def test_figures_are_medians_seen_from_one_end() -> None:

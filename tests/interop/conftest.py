@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
-from triomq_benchmarks.java import Java, JavaUnavailableError, find_java, prepare_home
+from triomq_benchmarks.builds import ToolUnavailableError
+from triomq_benchmarks.java import Java, find_java, prepare_home
 from triomq_benchmarks.processes import Driver, DriverError
 from triomq_benchmarks.targets import Kind, Server, Target, broker, namesrv
 
@@ -190,7 +191,7 @@ class JavaClient:
 def java() -> Java:
     try:
         return find_java()
-    except JavaUnavailableError as error:
+    except ToolUnavailableError as error:
         pytest.skip(f"no RocketMQ 4.9.7 here: {error}")
 
 
