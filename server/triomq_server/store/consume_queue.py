@@ -24,6 +24,7 @@ BLANK_SIZE = 0x7FFFFFFF
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
 _FILES_CHECKED = 3
+_SCAN_BYTES = 204 * UNIT_BYTES
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 
@@ -253,14 +254,19 @@ class ConsumeQueue:
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
     def _scan(self, segment: Segment, physical_offset: int | None) -> int:
-        """Bytes of valid entries at the start of a segment; remembers the last one's end."""
+        """Bytes of valid entries at the start of a segment; remembers the last one's end.
+
+        Looks little further than it must: most of a file is a hole, and where files live in memory (tmpfs) a look into
+        a hole takes a page, or kills the process when there is none.
+        """
         at = 0
-        for offset, size, _ in UNIT.iter_unpack(segment.buffer[: segment.size]):
-            if offset < 0 or size <= 0 or (physical_offset is not None and offset >= physical_offset):
-                break
-            if size != BLANK_SIZE:
-                self.max_physical_offset = offset + size
-            at += UNIT_BYTES
+        while at < segment.size:
+            for offset, size, _ in UNIT.iter_unpack(segment.buffer[at : min(at + _SCAN_BYTES, segment.size)]):
+                if offset < 0 or size <= 0 or (physical_offset is not None and offset >= physical_offset):
+                    return at
+                if size != BLANK_SIZE:
+                    self.max_physical_offset = offset + size
+                at += UNIT_BYTES
         return at
 
     def _rest_at_end(self) -> None:

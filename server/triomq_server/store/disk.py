@@ -71,6 +71,14 @@ class MappedFile(Protocol):
         """Force bytes start..end (perhaps more) to the disk. Blocks: call it through `Disk.run`."""
         ...
 
+    def content_end(self, start: int, end: int) -> int:
+        """Where the last part of a range ends that the disk keeps anything of; behind it all bytes are zero.
+
+        To look for the end of a file's content by reading would be dear, and where files live in memory (tmpfs) a look
+        into a hole takes a page, or kills the process when there is none.
+        """
+        ...
+
     def open_descriptor(self) -> int | None:
         """A new descriptor for reading, which the caller closes; None if this is no file of the system. OSError."""
         ...
@@ -215,6 +223,20 @@ class RealMappedFile:
         if self._unlisted:
             _sync_directory(os.path.dirname(self._path))
             self._unlisted = False
+
+    def content_end(self, start: int, end: int) -> int:
+        """Ask the file system for its holes; one that does not know of any has content everywhere."""
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        found = at = start
+        try:
+            while at < end and (data := os.lseek(fd, at, os.SEEK_DATA)) < end:
+                found = at = min(os.lseek(fd, data, os.SEEK_HOLE), end)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no content from here on
+                return end
+        finally:
+            os.close(fd)
+        return found
 
     def open_descriptor(self) -> int | None:
         """A new descriptor for reading."""

@@ -78,6 +78,11 @@ class MemoryFile:
             found += [page for page in pages if self.page(page) != _NO_PAGE[: len(self.page(page))]]
         return found
 
+    def content_end(self, start: int, end: int) -> int:
+        """Behind the last page that is backed."""
+        last = max((page for page in self.backed if page * PAGE_BYTES < end), default=-1)
+        return max(start, min((last + 1) * PAGE_BYTES, end))
+
     def open_descriptor(self) -> int | None:
         """None: the system knows nothing of this file."""
         return None

@@ -170,10 +170,11 @@ class Recovery:
         segment = log.segments.find(end)
         dropped = 0
         if segment is not None:
-            rest = memoryview(segment.buffer)[end - segment.base :]
+            at, reach = end - segment.base, segment.size
             if finding is Finding.NOTHING:
-                # Mostly a gigabyte of true zeros; a record whose first bytes were lost would end within this reach.
-                rest = rest[: self._config.max_message_size + _OTHER_BYTES]
+                # Mostly true zeros; a record whose first bytes were lost would end within this reach.
+                reach = min(reach, at + self._config.max_message_size + _OTHER_BYTES)
+            rest = memoryview(segment.buffer)[at : segment.file.content_end(at, reach)]
             dropped = written_bytes(rest)
             rest.release()
         deleted = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import trio
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, RealDisk, StoreDamaged, StoreLocked, open_store
 from triomq_server.store.config_files import ConfigFile, ConfigFileDamaged
-from triomq_server.store.disk import Disk
+from triomq_server.store.disk import Disk, RealMappedFile
 from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.store.segments import Segments
 
@@ -212,3 +213,52 @@ async def test_a_log_that_has_gone_is_told_before_its_queues_go_too(
     async with open_store(config, disk=memory_disk) as store:
         assert store.queue_bounds("T", 0) == (0, 0)
     assert "there are no log files: 2 queues of an earlier log and its index are removed" in caplog.text
+
+
+def test_where_a_files_content_ends(disk: Disk, tmp_path: Path) -> None:
+    file = disk.create(f"{tmp_path}/f", 1 << 20, 4096)
+    assert file.content_end(0, 1 << 20) <= 4096
+    file.reserve(200_000, 210_000, blank=True)
+    file.buffer[200_000] = 1
+    file.sync(0, 1 << 20)
+    assert 200_001 <= file.content_end(0, 1 << 20) < 220_000
+    assert file.content_end(300_000, 1 << 20) == 300_000
+    assert file.content_end(200_000, 200_500) == 200_500
+    file.zero(102_400, 1 << 20)
+    assert file.content_end(0, 1 << 20) <= 102_400
+    file.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a file system in memory at /dev/shm")
+async def test_holes_are_not_looked_into(
+    make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system in memory a look takes a page, and ends the process when there is none."""
+    most = 0
+
+    def taken() -> int:
+        return sum(path.stat().st_blocks * 512 for path in Path(root).rglob("0*") if path.is_file())
+
+    def punch(file: RealMappedFile, start: int, end: int) -> None:
+        nonlocal most  # recovery gives back what it took by looking: ask before
+        most = max(most, taken())
+        zero(file, start, end)
+
+    zero = RealMappedFile.zero
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as root:
+        config = make_config(
+            root,
+            mapped_file_size_commit_log=64 << 20,
+            mapped_file_size_consume_queue=6_000_000,
+            max_message_size=16 << 20,
+        )
+        async with open_store(config) as store:
+            store.append(make_record(0))
+        before = taken()
+        monkeypatch.setattr(RealMappedFile, "zero", punch)
+        for unclean in (False, True):
+            if unclean:
+                RealDisk().write(f"{root}/abort", b"")
+            async with open_store(config) as store:
+                assert store.recovery_report.clean != unclean
+    assert 0 < most < before + (1 << 17)
