@@ -1,0 +1,62 @@
+"""Real processes under load, killed, stopped and cut off by a seed's schedule; the files are audited afterwards.
+
+TRIOMQ_FAULT_SCHEDULES sets how many schedules, TRIOMQ_SEED the first one. A failure prints its seed, and
+`python tests/faults/cluster/cluster_processes.py --first SEED -v` runs the same schedule again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from cluster_audit import Ledger, differing, missing, read_log
+from cluster_processes import RealFiles, run_schedule, summary
+
+from triomq_server.config import StoreConfig
+from triomq_server.store import NewRecord, open_store
+
+SCHEDULES = int(os.environ.get("TRIOMQ_FAULT_SCHEDULES", "5"))
+FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
+
+
+@pytest.mark.slow
+async def test_nothing_acknowledged_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.perf_counter()
+    outcomes = []
+    for seed in range(FIRST, FIRST + SCHEDULES):
+        home = tmp_path / str(seed)
+        home.mkdir()
+        outcomes.append(await run_schedule(seed, home))
+    with capsys.disabled():
+        print(f"\n{summary(outcomes, time.perf_counter() - begin)}")
+    lines = [f"seed {each.seed} {each.setting} {each.events}: {each.faults[:5]}" for each in outcomes if each.faults]
+    assert not lines, "\n".join(lines)
+
+
+async def test_the_audit_notices(tmp_path: Path) -> None:
+    """Messages that are not there, are something else, were told twice or in the wrong order; logs that differ."""
+    logs = {}
+    for name, bodies in (("one", (b"a", b"b", b"c")), ("other", (b"a", b"x"))):
+        config = StoreConfig(store_path_root_dir=str(tmp_path / name), mapped_file_size_commit_log=65536)
+        async with open_store(config) as store:
+            for body in bodies:
+                store.append(NewRecord("ledger", 0, body, b""))
+        logs[name] = read_log(RealFiles(), str(tmp_path / name), "ledger")
+    one, other = logs["one"], logs["other"]
+    assert one.bodies == {(0, 0): b"a", (0, 1): b"b", (0, 2): b"c"}
+    assert one.faults == other.faults == []
+    assert differing(one, one) == []
+    assert len(differing(one, other)) == 1
+
+    ledger = Ledger()
+    ledger.acknowledge((0, 0), [b"a", b"b"], status="SEND_OK", synchronous=True, sender="s")
+    assert missing(ledger.acks, {"one": one}) == []
+    assert len(missing(ledger.acks, {"other": other})) == 1
+    assert missing(ledger.acks, logs) == []
+    assert ledger.own_faults() == []
+    ledger.acknowledge((0, 1), [b"c"], status="SEND_OK", synchronous=True, sender="t")
+    assert [fault.split(":")[0] for fault in ledger.own_faults()] == ["duplicated"]
+    ledger.acknowledge((0, 0), [b"a"], status="SEND_OK", synchronous=False, sender="s")
+    assert [fault.split(":")[0] for fault in ledger.own_faults()] == ["duplicated", "duplicated", "order"]
