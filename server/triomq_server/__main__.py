@@ -221,6 +221,29 @@ def cluster(
     sys.exit(code)
 
 
+class _Later(click.Group):
+    """`admin`, whose room is entered only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of its commands."""
+        return self._real().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        return self._real().get_command(ctx, cmd_name)
+
+    @staticmethod
+    def _real() -> click.Group:
+        from triomq_server.admin import admin
+
+        return admin
+
+
+@main.command(cls=_Later)
+def admin() -> None:
+    """Look after brokers: replication, roles."""
+
+
 def _values(config_file: str | None, assignments: tuple[str, ...], flags: Mapping[str, str]) -> dict[str, str]:
     """RocketMQ keys from the file, then ``--set``, then the flags with names of their own."""
     from triomq_server.config import load_properties

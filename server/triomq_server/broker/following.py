@@ -6,7 +6,7 @@ rules: ha.md §7.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
@@ -24,7 +24,7 @@ from triomq_server.store import Arrival
 
 from .registration import Registered
 from .resets import FIELD
-from .service import Broker
+from .service import Broker, ignore_topic
 
 
 class FollowedTables:
@@ -61,35 +61,61 @@ class FollowedTables:
             self._broker.groups.replace_all(SubscriptionGroupTable.decode(body))
 
 
-def follow_master(
-    broker: Broker, settings: HaSettings, nursery: trio.Nursery, *, dial: Dial, open_link: OpenLink
-) -> Callable[[Registered], None]:
-    """Start a slave's tasks.
+class Following:
+    """One time of being a slave, from `run` to its cancellation.
 
-    Returns:
-        What to call with every answer of a name server: it says where the master is.
+    Attributes:
+        log: follows the master's log.
+        metadata: copies its tables.
     """
-    fixed = broker.config.store.ha_master_address or None
-    log = HaSlave(broker.store, settings, dial=dial, master=fixed, seed=broker.chance.getrandbits(32))
-    metadata = MetadataSync(FollowedTables(broker, log), open_link, own_address=broker.address)
 
-    def arrived(arrival: Arrival) -> None:
-        if arrival.topic not in broker.topics.table:
-            metadata.fetch_soon()
+    def __init__(self, broker: Broker, settings: HaSettings, *, dial: Dial, open_link: OpenLink) -> None:
+        self._broker = broker
+        self._open_link = open_link
+        self._fixed = broker.config.store.ha_master_address or None
+        self.log = HaSlave(
+            broker.store,
+            settings,
+            dial=dial,
+            master=self._fixed,
+            open_master=None if settings.compat_49 else self._open_master,
+        )
+        self.metadata = MetadataSync(FollowedTables(broker, self.log), open_link, own_address=broker.address)
 
-    def told(registered: Registered) -> None:
-        metadata.follow(registered.master_address)
-        if fixed is None and registered.ha_address is not None:
-            log.follow(registered.ha_address)
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        broker = self._broker
+        broker.store.arrival_listeners.append(self._arrived)
+        broker.unknown_topic = self._unknown_topic
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.log.run)
+                nursery.start_soon(self.metadata.run)
+        finally:
+            broker.store.arrival_listeners.remove(self._arrived)
+            broker.unknown_topic = ignore_topic
 
-    broker.store.arrival_listeners.append(arrived)
-    broker.unknown_topic = lambda _topic: metadata.fetch_soon()
-    nursery.start_soon(log.run)
-    nursery.start_soon(metadata.run)
-    return told
+    def told(self, registered: Registered) -> None:
+        """A name server says where the master is."""
+        self.metadata.follow(registered.master_address)
+        if self._fixed is None and registered.ha_address is not None:
+            self.log.follow(registered.ha_address)
+
+    def _arrived(self, arrival: Arrival) -> None:
+        if arrival.topic not in self._broker.topics.table:
+            self.metadata.fetch_soon()
+
+    def _unknown_topic(self, _topic: str) -> None:
+        self.metadata.fetch_soon()
+
+    @asynccontextmanager
+    async def _open_master(self, ha_address: str) -> AsyncIterator[RemoteLog]:
+        known = self.metadata.master if self._fixed is None else None
+        async with self._open_link(known or main_address(ha_address)) as link:
+            yield RemoteLog(link)
 
 
-def _main_address(ha_address: str) -> str:
+def main_address(ha_address: str) -> str:
     """A broker's ordinary address, from that of its HA service, which is always the next port."""
     host, _, port = ha_address.rpartition(":")
     return f"{host}:{int(port) - 1}"

@@ -14,6 +14,7 @@ from . import (
     admin_config,
     admin_consumption,
     admin_groups,
+    admin_ha,
     admin_offsets,
     admin_runtime,
     admin_topics,
@@ -43,6 +44,7 @@ _ROOMS = (
     admin_offsets,
     admin_config,
     admin_runtime,
+    admin_ha,
     forwarding,
 )
 

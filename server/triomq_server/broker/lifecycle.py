@@ -26,14 +26,14 @@ from .addresses import FAST_PORT_DISTANCE, BrokerAddresses, bind_host, joined, p
 from .admin_runtime import sample_stats
 from .client_requests import link_closed, watch_clients
 from .clients import ClientTable
-from .following import follow_master
 from .groups import GroupTable
 from .handlers import fast_handlers, main_handlers
 from .long_polling import SCAN_S, HeldPulls
 from .offsets import DelayOffsets, OffsetTable
-from .registration import Identity, Registered, Registration
+from .registration import Identity, Registration
 from .resets import Resets
 from .returning import learn_offsets
+from .roles import Roles
 from .service import Broker
 from .stats import BrokerStats
 from .topics import TopicTable
@@ -191,10 +191,7 @@ class _Life:
         master = HaMaster(store, settings)
         await background.start(partial(master.serve, host, config.store.ha_listen_port, listen=self._listen))
         broker.replication = master
-        if not config.store.is_slave or config.store.compat != "4.9":
-            store.arrival_listeners.append(broker.held_pulls.arrived)
-            if not config.store.is_slave:  # on a slave the arrivals of unknown topics matter too
-                store.watch_only(broker.held_pulls.queues)
+        roles = broker.roles = Roles(broker, master, settings, background, dial=self._dial, open_link=opener)
         limits = Limits(
             output_bytes=config.link_output_limit_bytes,
             connections=config.max_connections,
@@ -222,11 +219,8 @@ class _Life:
         background.start_soon(_persist_offsets, broker)
         background.start_soon(watch_clients, broker)
         background.start_soon(sample_stats, broker)
-        broker.registration.on_answer = partial(_take_order_topics, broker)
-        if config.store.is_slave:
-            broker.registration.on_answer = follow_master(
-                broker, settings, background, dial=self._dial, open_link=opener
-            )
+        roles.begin()
+        broker.registration.on_answer = roles.told
         await background.start(broker.registration.run)
 
 
@@ -243,12 +237,6 @@ def _closed(broker: Broker, link: Link) -> None:
     """A client's link has ended."""
     broker.held_pulls.drop_link(link)
     link_closed(broker, link)
-
-
-def _take_order_topics(broker: Broker, registered: Registered) -> None:
-    """A name server that keeps a list of ordered topics has the last word on them."""
-    if registered.order_topics is not None:
-        broker.topics.set_order_topics(registered.order_topics)
 
 
 async def _persist_offsets(broker: Broker) -> NoReturn:

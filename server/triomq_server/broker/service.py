@@ -13,7 +13,10 @@ from typing import Protocol
 import attrs
 import trio
 
-from triomq_server.config import BrokerConfig
+from triomq_server.config import BrokerConfig, BrokerRole
+from triomq_server.replication.master import HaMaster
+from triomq_server.replication.metadata import MetadataSync
+from triomq_server.replication.slave import HaSlave
 from triomq_server.store import MessageStore
 from triomq_server.store.config_files import ConfigFile
 
@@ -34,6 +37,43 @@ class Replication(Protocol):
 
     def park_until_replicated(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
         """Call `done(True)` when a slave holds everything before `end_offset`, `done(False)` at `deadline` (trio's clock)."""
+
+
+class RoleError(Exception):
+    """The broker cannot take another role, and has kept its own; the text says why."""
+
+
+class RoleKeeper(Protocol):
+    """What operators' requests need of the broker's role (`roles.Roles`)."""
+
+    @property
+    def master(self) -> HaMaster:
+        """The end of replication towards slaves."""
+
+    @property
+    def following(self) -> FollowedMaster | None:
+        """The end of replication towards the master; None on a master."""
+
+    async def become_master(self, role: BrokerRole, *, force: bool = False) -> None:
+        """Take messages from now on; RoleError."""
+
+    async def become_slave(self, broker_id: int | None = None) -> None:
+        """Follow from now on; RoleError."""
+
+    async def cut(self) -> int:
+        """Drop what the master does not have; returns bytes. RoleError."""
+
+
+class FollowedMaster(Protocol):
+    """What a slave's tasks have to show."""
+
+    @property
+    def log(self) -> HaSlave:
+        """Follows the master's log."""
+
+    @property
+    def metadata(self) -> MetadataSync:
+        """Copies its tables."""
 
 
 def ignore_topic(topic: str) -> None:
@@ -79,6 +119,8 @@ class Broker:
     ha_address: str
     store_host: bytes
     replication: Replication | None = None
+    roles: RoleKeeper | None = None
+    """Changes the role; None until the broker has started."""
     config_file: ConfigFile | None = None
     """Where request 25 writes the whole configuration; None keeps changes in memory."""
     unknown_topic: Callable[[str], None] = ignore_topic

@@ -35,7 +35,7 @@ class VersionedTable(Generic[V]):
         self._file = file
         self._clock = clock
         # A slave's version is its master's, whatever it makes itself in the meantime; before the first copy it is nobody's.
-        self._follows = follows
+        self.follows = follows
         self.table: dict[str, V] = {}
         """Name to configuration. The hot path reads it; only its class changes it."""
         self.version = DataVersion(counter=0, timestamp=0 if follows else clock())
@@ -99,7 +99,7 @@ class VersionedTable(Generic[V]):
 
     def _count_change(self) -> None:
         """Count the version up and write the file, now or at the end of `saved_once`."""
-        if not self._follows:
+        if not self.follows:
             self.version = self._next_version()
         if self._collecting:
             self.unsaved = True

@@ -6,6 +6,7 @@ It answers to `HAService`, `HAConnection` and `GroupTransferService`; the bytes 
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 _REPORTS_BYTES = 65536
 """How much is read of a slave's reports at once; only the last one of a read counts."""
 
+REFUSED_REMEMBERED = 20
+
 
 @attrs.define(eq=False)
 class SlaveLink:
@@ -44,6 +47,8 @@ class SlaveLink:
       last_report: trio's time of the last report, or of the connect.
       last_write: trio's time of the last frame.
       sent_bytes: log bytes sent.
+      lost_position: it waits for bytes that have expired here.
+      scope: ends the link.
     """
 
     peer: str
@@ -53,7 +58,25 @@ class SlaveLink:
     acknowledged_offset: int | None = None
     sent_bytes: int = 0
     lost_position: bool = False
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     wake: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.frozen
+class RefusedSlave:
+    """A slave that claimed to have more than there is.
+
+    Attributes:
+      peer: ``ip:port`` of its socket.
+      offset: what it reported.
+      log_end: where this log ended then.
+      at: trio's time of the report.
+    """
+
+    peer: str
+    offset: int
+    log_end: int
+    at: float
 
 
 class HaMaster:
@@ -72,6 +95,8 @@ class HaMaster:
         self._links: list[SlaveLink] = []
         self._waiters = OffsetWaiters()
         self._deadline_set = trio.Event()
+        self.refused: deque[RefusedSlave] = deque(maxlen=REFUSED_REMEMBERED)
+        """The last slaves that were turned away, for operators."""
         self.acknowledged_offset = 0
         """The highest offset that some slave holds (`push2SlaveMaxOffset`)."""
 
@@ -109,6 +134,11 @@ class HaMaster:
         if earliest is None or deadline < earliest:
             self._deadline_set.set()
 
+    def close_links(self) -> None:
+        """Let every slave connect anew: the log may not be what it was."""
+        for link in self._links:
+            link.scope.cancel()
+
     async def serve(
         self,
         host: str,
@@ -144,12 +174,12 @@ class HaMaster:
         now = trio.current_time()
         link = SlaveLink(peer_name(stream), last_report=now, last_write=now)
         _log.info("slave %s connected", link.peer)
-        with self._connected(link):
+        with self._connected(link), link.scope:
             async with stream:
                 let_writes_fill(stream)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._read_reports, stream, link, nursery.cancel_scope)
-                    nursery.start_soon(self._write_frames, stream, link, nursery.cancel_scope)
+                    nursery.start_soon(self._read_reports, stream, link)
+                    nursery.start_soon(self._write_frames, stream, link)
         _log.info("slave %s disconnected, it had %s", link.peer, link.acknowledged_offset)
 
     @contextmanager
@@ -182,7 +212,7 @@ class HaMaster:
             with trio.move_on_at(self._waiters.next_deadline() or float("inf")):
                 await self._deadline_set.wait()
 
-    async def _read_reports(self, stream: trio.abc.Stream, link: SlaveLink, end: trio.CancelScope) -> None:
+    async def _read_reports(self, stream: trio.abc.Stream, link: SlaveLink) -> None:
         decoder = ReportDecoder()
         try:
             while True:
@@ -200,7 +230,7 @@ class HaMaster:
         except (trio.BrokenResourceError, RemoteProtocolError) as error:
             _log.info("slave %s: %s", link.peer, reason(error))
         finally:
-            end.cancel()
+            link.scope.cancel()
 
     def _take_report(self, link: SlaveLink, offset: int) -> bool:
         """Note what a slave says it holds; False if the link must be closed."""
@@ -208,6 +238,7 @@ class HaMaster:
         first = link.acknowledged_offset is None
         verdict = rules.judge_report(offset, log_max=log_max, first=first, compat_49=self._settings.compat_49)
         if verdict is not rules.Report.ACCEPT:
+            self.refused.append(RefusedSlave(link.peer, offset, log_max, trio.current_time()))
             _log.error(
                 "slave %s reports offset %d, this log ends at %d (%s): closing; "
                 "if its history differs from this master's, it must be emptied before it can follow",
@@ -228,7 +259,7 @@ class HaMaster:
         self._settle()
         return True
 
-    async def _write_frames(self, stream: trio.abc.Stream, link: SlaveLink, end: trio.CancelScope) -> None:
+    async def _write_frames(self, stream: trio.abc.Stream, link: SlaveLink) -> None:
         try:
             while True:
                 # A fresh event before the look at the log: growth after the look sets it.
@@ -246,7 +277,7 @@ class HaMaster:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.info("slave %s: %s", link.peer, reason(error))
         finally:
-            end.cancel()
+            link.scope.cancel()
 
     def _heartbeat_due(self, link: SlaveLink) -> float:
         if link.next_offset is None:

@@ -46,6 +46,7 @@ class HaSettings:
       batch_bytes: largest body of one transfer frame (``haTransferBatchSize``).
       fall_behind_max_bytes: a slave further behind does not count as present (``haSlaveFallbehindMax``).
       connect_timeout_s: how long one attempt to connect may take.
+      compare_timeout_s: how long the comparison of two logs may take.
       reconnect_s: pause between attempts; the first one after a loss comes within a tenth of a second.
       send_bytes: how much a master hands to the socket in one call; frames stay as they are.
       compat_49: RocketMQ 4.9's own behaviour instead of the safe one.
@@ -57,6 +58,7 @@ class HaSettings:
     batch_bytes: int = 32768
     fall_behind_max_bytes: int = 256 * 1024 * 1024
     connect_timeout_s: float = 5.0
+    compare_timeout_s: float = 20.0
     reconnect_s: float = 1.0
     send_bytes: int = 1024 * 1024
     compat_49: bool = False

@@ -2,11 +2,15 @@
 
 Bytes go from one receive buffer straight to the store, also when a frame is not complete yet, so no frame size is too
 large. Connection loss, a master that moved and offsets that do not fit all end in a new connection after a short pause.
+Before each connection the two logs are compared (`standing`), so that no other history is ever followed, and a slave with
+an empty log learns where the master's begins: its first report then says so, and it gets everything.
 It answers to `HAService.HAClient`; the bytes stand in the replication specification, sections 2 and 4.
 """
 
 import logging
 import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 import trio
@@ -15,9 +19,14 @@ from triomq_protocol.replication import encode_report
 from triomq_server.replication import rules
 from triomq_server.replication.pieces import PieceDecoder
 from triomq_server.replication.rules import HaSettings
+from triomq_server.replication.standing import Comparison, MasterLog, NotComparableError, Standing, compare
 from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, reason, receive_into
+from triomq_server.wire import LinkError
 
 _log = logging.getLogger(__name__)
+
+OpenMaster = Callable[[str], AbstractAsyncContextManager[MasterLog]]
+"""From the address of a master's HA service to a view of its log."""
 
 _BUFFER_BYTES = 256 * 1024
 """Small enough that the records of one receive are dispatched in a few milliseconds: the slave serves pulls meanwhile."""
@@ -35,6 +44,7 @@ class SlaveStatus:
       last_received: trio's time of the last byte from the master, None before the first.
       reports: reports sent since the start.
       last_error: why the last link or attempt ended, None before the first end.
+      compared: what the last comparison with the master found.
     """
 
     master: str | None = None
@@ -44,6 +54,7 @@ class SlaveStatus:
     last_received: float | None = None
     reports: int = 0
     last_error: str | None = None
+    compared: Comparison = attrs.field(factory=lambda: Comparison(standing=Standing.UNKNOWN))
 
 
 class ReplicationError(Exception):
@@ -58,6 +69,7 @@ class HaSlave:
       settings: the HA keys.
       dial: connects to ``host:port``.
       master: the master's HA address, where it is known from the start (``haMasterAddress``).
+      open_master: lets the logs be compared before each connection; None follows whoever is there, as 4.9 does.
       seed: of the pauses' random share; given in tests.
     """
 
@@ -68,15 +80,27 @@ class HaSlave:
         *,
         dial: Dial = dial_tcp,
         master: str | None = None,
+        open_master: OpenMaster | None = None,
         seed: int | None = None,
     ) -> None:
         self._log = log
         self._settings = settings
         self._dial = dial
+        self._open_master = open_master
+        self._heard_end = 0  # the master's log reaches here at least
+        self._start = 0  # what an empty log reports: where the master's begins
         self._random = random.Random(seed)
         self._moved = trio.Event()
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.status = SlaveStatus(master=master)
+
+    @property
+    def standing(self) -> Standing:
+        """Where this log stands against the master's, as far as is known now."""
+        compared = self.status.compared
+        if not self.status.connected or not compared.standing.may_follow:
+            return compared.standing
+        return Standing.CLEAN if self._log.log_max_offset >= self._heard_end else Standing.BEHIND
 
     def follow(self, master: str | None) -> None:
         """Take another address as the master's HA service, for the next connect; None: stop connecting anew.
@@ -96,15 +120,68 @@ class HaSlave:
                 await self._moved.wait()
                 continue
             self._moved = trio.Event()
-            lived = await self._one_link(master)
+            lived = await self._compared(master) and await self._one_link(master)
             # A link that lived is worth a quick return, but not by all slaves in the same instant.
             pause_s = (
                 self._random.uniform(0.05, 0.1)
                 if lived
                 else self._random.uniform(0.8, 1.2) * self._settings.reconnect_s
             )
+            if not self.status.compared.standing.may_follow:
+                pause_s = self._settings.heartbeat_s
             with trio.move_on_after(pause_s):
                 await self._moved.wait()
+
+    async def _compared(self, master: str) -> bool:
+        """Compare the logs; False if this master must not be followed, or could not be asked."""
+        if self._open_master is None:
+            return True
+        try:
+            with trio.fail_after(self._settings.compare_timeout_s):
+                async with self._open_master(master) as remote:
+                    found = await compare(self._log, remote)
+                    if found.standing.may_follow and not self._log.log_max_offset:
+                        await self._prepare_start(found, remote)
+        except NotComparableError as error:
+            found = Comparison(standing=Standing.UNKNOWN, own_end=self._log.log_max_offset)
+            _log.warning("master %s is followed without comparing the logs: %s", master, error)
+        except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
+            self._note_end(master, f"the logs could not be compared: {reason(error)}")
+            return False
+        if not found.standing.may_follow:
+            self._note_refusal(master, found)
+        self.status.compared = found
+        self._heard_end = found.master_end
+        return found.standing.may_follow
+
+    async def _prepare_start(self, found: Comparison, remote: MasterLog) -> None:
+        """Let an empty slave of whatever master get the whole log.
+
+        A 4.9 master takes a first report of 0 as a wish for its newest file only, and any other as an offset to go on
+        from. So where its log begins behind 0, that is reported; and where it begins at 0, the first record is fetched
+        by itself, and its end reported.
+        """
+        self._start = 0
+        if found.master_begin > 0:
+            self._start = found.master_begin
+        elif found.master_end > self._settings.file_bytes:
+            first = await remote.record(0)
+            if first is not None:
+                self._log.append_raw(first, 0)
+                self._log.notify_arrivals()
+
+    def _note_refusal(self, master: str, found: Comparison) -> None:
+        text = (
+            f"{found.standing}: this log ends at {found.own_end}, the master's at {found.master_end}, "
+            f"they are equal up to {found.common_end}"
+        )
+        if text != self.status.last_error:
+            _log.error(
+                "master %s is not followed, %s; nothing is dropped without an order: `triomq admin cut` drops what the "
+                "master does not have, `triomq admin role` makes this broker the master",
+                master, text,
+            )  # fmt: skip
+        self.status.last_error = text
 
     async def _one_link(self, master: str) -> bool:
         """Connect and follow until the link ends; True if the master sent anything."""
@@ -135,7 +212,7 @@ class HaSlave:
         decoder = PieceDecoder()
         settings = self._settings
         reported = await self._report(stream)
-        last_report = last_received = trio.current_time()
+        began = last_report = last_received = trio.current_time()
         while True:
             heartbeat_due = last_report + settings.heartbeat_s
             silence_due = last_received + settings.housekeeping_s
@@ -148,13 +225,15 @@ class HaSlave:
             now = trio.current_time()
             if now >= last_received + settings.housekeeping_s:
                 raise ReplicationError(f"silent for {settings.housekeeping_s:g} s")
+            if self._start and not self._log.log_max_offset and now >= began + 2 * settings.heartbeat_s:
+                raise ReplicationError(f"nothing comes from offset {self._start}")  # expired since the comparison
             if self._log.log_max_offset > reported or now >= heartbeat_due:
                 reported = await self._report(stream)
                 last_report = now
 
     async def _report(self, stream: trio.abc.Stream) -> int:
         """Send how far the log reaches; a master that takes nothing for the housekeeping time counts as lost."""
-        offset = self._log.log_max_offset
+        offset = self._log.log_max_offset or self._start
         with trio.fail_after(self._settings.housekeeping_s):
             await stream.send_all(encode_report(offset))
         self.status.reports += 1
@@ -176,6 +255,7 @@ class HaSlave:
     def _check(self, offset: int, frame_left: int) -> None:
         """Refuse what would not continue the log, before a byte of it is taken."""
         own, file_bytes = self._log.log_max_offset, self._settings.file_bytes
+        self._heard_end = max(self._heard_end, offset + frame_left)
         if not rules.follows(own, offset, file_bytes):
             raise ReplicationError(f"frame at offset {offset}, own log ends at {own}")
         if not rules.stays_in_file(offset, frame_left, file_bytes):

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import trio
 
+from triomq_server.replication.standing import OwnLog
 from triomq_server.wire import Dial, Listen, dial_tcp, listen_tcp
 
 __all__ = [
@@ -44,12 +45,8 @@ class SourceLog(Protocol):
         """Log bytes from `offset` on, never across a file's end; None where there are none."""
 
 
-class FollowingLog(Protocol):
-    """The part of a message store that a slave extends."""
-
-    @property
-    def log_max_offset(self) -> int:
-        """First byte not there yet; 0 in an empty log."""
+class FollowingLog(OwnLog, Protocol):
+    """The part of a message store that a slave extends; what stands in it is read to compare it with the master's."""
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         """Put the master's bytes at the log's end, which is `offset`."""

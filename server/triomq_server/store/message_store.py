@@ -195,8 +195,11 @@ class MessageStore:
         """Up to here the log is on disk."""
         return self._flusher.flushed_offset
 
-    def watch_only(self, queues: Collection[tuple[str, int]]) -> None:
-        """Tell `arrival_listeners` only of these queues from now on; the collection may change, it is looked into anew."""
+    def watch_only(self, queues: Collection[tuple[str, int]] | None) -> None:
+        """Tell `arrival_listeners` only of these queues from now on; the collection may change, it is looked into anew.
+
+        None tells them of all.
+        """
         self._dispatcher.watched = queues
 
     # ---- writing

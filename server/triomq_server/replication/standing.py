@@ -1,0 +1,197 @@
+"""Where a slave's log stands against its master's, found out before a byte of it is followed.
+
+Only requests that RocketMQ's own brokers answer are used: the log's bounds stand in the answer to
+GET_BROKER_RUNTIME_INFO, and VIEW_MESSAGE_BY_ID gives the record at an offset. A record carries its offset, its store time
+and its queue offset, so two logs with the same last common record have the same history up to there.
+"""
+
+import enum
+import struct
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import attrs
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.record import BLANK_MAGIC, MESSAGE_MAGIC
+from triomq_protocol.requests.query import ViewMessageRequest
+from triomq_protocol.requests.route import KVTable
+
+TIMEOUT_S = 3.0
+_MARK = struct.Struct(">ii")
+_PHYSICAL_OFFSET = struct.Struct(">28xq")
+_STEPS_MAX = 200
+"""Bound of the search for where two histories part; each step halves the distance or goes back by one record."""
+
+
+class Standing(enum.StrEnum):
+    """A slave's log against its master's."""
+
+    UNKNOWN = "UNKNOWN"
+    """Not compared, or not comparable."""
+    CLEAN = "CLEAN"
+    """The same log."""
+    BEHIND = "BEHIND"
+    """The beginning of the master's log: what is missing will come."""
+    AHEAD = "AHEAD"
+    """The master's log and more: the master has lost what this slave still has. Not followed without an order."""
+    DIVERGED = "DIVERGED"
+    """Another history: both have what the other has not. Not followed without an order."""
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether following loses nothing."""
+        return self not in (Standing.AHEAD, Standing.DIVERGED)
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+      standing: the verdict.
+      own_end: the slave's log ends here.
+      master_begin, master_end: first byte the master keeps, first byte it does not have yet.
+      common_end: up to here both are known to be equal; None if nothing could be compared.
+    """
+
+    standing: Standing
+    own_end: int = 0
+    master_begin: int = 0
+    master_end: int = 0
+    common_end: int | None = None
+
+
+class NotComparableError(Exception):
+    """The master answers, but not with what a comparison needs."""
+
+
+class OwnLog(Protocol):
+    """The slave's side."""
+
+    @property
+    def log_min_offset(self) -> int:
+        """First byte there is."""
+
+    @property
+    def log_max_offset(self) -> int:
+        """First byte not there yet."""
+
+    def last_record_by(self, end: int) -> tuple[int, int] | None:
+        """Log offset and size of the last whole record that ends at or before `end`."""
+
+    def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
+        """Log bytes."""
+
+
+class MasterLog(Protocol):
+    """The master's side, asked from afar."""
+
+    async def bounds(self) -> tuple[int, int]:
+        """First byte kept, first byte not there yet."""
+
+    async def record(self, offset: int) -> bytes | None:
+        """The record that starts at this offset; None if none does."""
+
+
+class RequestLink(Protocol):
+    """A link to the master's ordinary port."""
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        """Send and wait for the answer."""
+
+
+OpenLink = Callable[[str], AbstractAsyncContextManager[RequestLink]]
+
+
+class RemoteLog:
+    """A master's log, seen through the requests that every 4.9 broker answers."""
+
+    def __init__(self, link: RequestLink) -> None:
+        self._link = link
+
+    async def bounds(self) -> tuple[int, int]:
+        """28: `commitLogMinOffset` and `commitLogMaxOffset`. Raises NotComparableError."""
+        answer = await self._link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotComparableError(f"its runtime info is refused with code {answer.code}: {answer.remark}")
+        try:
+            table = KVTable.decode(answer.body).table
+            return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+        except (ProtocolError, KeyError, ValueError) as error:
+            raise NotComparableError(f"its runtime info does not say where its log begins and ends: {error}") from error
+
+    async def record(self, offset: int) -> bytes | None:
+        """33: the record's bytes."""
+        command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))
+        answer = await self._link.request(command, TIMEOUT_S)
+        body = bytes(answer.body)
+        return body if answer.code == ResponseCode.SUCCESS and is_record(body, offset) else None
+
+
+def is_record(data: bytes, offset: int) -> bool:
+    """Whether these bytes are one record that belongs at this log offset."""
+    if len(data) < _PHYSICAL_OFFSET.size:
+        return False
+    size, magic = _MARK.unpack_from(data)
+    return bool(magic == MESSAGE_MAGIC and size == len(data) and _PHYSICAL_OFFSET.unpack_from(data)[0] == offset)
+
+
+async def compare(own: OwnLog, master: MasterLog) -> Comparison:
+    """Compare a slave's log with its master's.
+
+    Raises:
+      NotComparableError: the master does not say what is needed.
+      OSError, LinkError: as the link does.
+    """
+    begin, end = await master.bounds()
+    own_end = own.log_max_offset
+
+    def found(standing: Standing, common_end: int | None = None) -> Comparison:
+        return Comparison(standing=standing, own_end=own_end, master_begin=begin, master_end=end, common_end=common_end)
+
+    by_length = Standing.CLEAN if own_end == end else Standing.BEHIND if own_end < end else Standing.AHEAD
+    if own_end == own.log_min_offset:
+        return found(Standing.CLEAN if own_end == end else Standing.BEHIND)
+    tail = own.last_record_by(min(own_end, end))
+    if tail is None or tail[0] < begin:
+        return found(by_length)  # nothing in common to be compared: the lengths decide
+    tail_end = sum(tail)
+    if not await _same_record(own, master, *tail):
+        return found(Standing.DIVERGED, await _common_end(own, master, max(begin, own.log_min_offset), tail[0]))
+    if own_end <= end and not await _same_fragment(own, master, tail_end):
+        return found(Standing.DIVERGED, tail_end)
+    return found(by_length, tail_end)
+
+
+async def _same_record(own: OwnLog, master: MasterLog, offset: int, size: int) -> bool:
+    return own.log_slice(offset, size) == await master.record(offset)
+
+
+async def _same_fragment(own: OwnLog, master: MasterLog, begin: int) -> bool:
+    """Whether the bytes behind the slave's last whole record are the beginning of the master's next one."""
+    fragment = own.log_slice(begin, own.log_max_offset - begin)
+    if not fragment or len(fragment) < _MARK.size or _MARK.unpack_from(fragment)[1] == BLANK_MAGIC:
+        return True
+    record = await master.record(begin)
+    return record is not None and fragment == record[: len(fragment)]
+
+
+async def _common_end(own: OwnLog, master: MasterLog, begin: int, differs_at: int) -> int:
+    """The end of the last record that both have, between `begin` and a record that differs."""
+    common = begin
+    for _ in range(_STEPS_MAX):
+        # The middle first; where no record ends between, the last one before the difference.
+        record = own.last_record_by((common + differs_at) // 2)
+        if record is None or sum(record) <= common:
+            record = own.last_record_by(differs_at)
+        if record is None or sum(record) <= common:
+            break
+        if await _same_record(own, master, *record):
+            common = sum(record)
+        else:
+            differs_at = record[0]
+    return common

@@ -1,0 +1,239 @@
+"""Brokers that change their role, and slaves that must not follow (ha.md §4.2, §7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.command import Command
+from triomq_protocol.record import iter_records
+from triomq_protocol.requests.route import ClusterInfo
+from triomq_server.broker.admin_ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, HaStatus
+from triomq_server.config import NamesrvConfig
+from triomq_server.namesrv import serve_namesrv
+from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.wire import MemoryNetwork
+
+NAMESRV = "127.0.0.1:9876"
+NAMESRV_PORT = 9876
+SLAVE_PORT = 10921
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "namesrvAddr": NAMESRV}
+MASTER = {"namesrvAddr": NAMESRV}
+
+
+@asynccontextmanager
+async def name_server(network: MemoryNetwork) -> AsyncIterator[None]:
+    config, _ = NamesrvConfig.from_properties({"kvConfigPath": "/nowhere/kvConfig.json"})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve_namesrv, config, listen=network.listen))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def status(peer: Any) -> HaStatus:
+    answer = await peer.ask(Command.request(HA_STATUS))
+    assert answer.code == 0, answer.remark
+    return HaStatus.decode(answer.body)
+
+
+async def change(peer: Any, role: str, **fields: str) -> str | None:
+    answer = await peer.ask(Command.request(CHANGE_ROLE, fields={"role": role, **fields}))
+    return None if answer.code == 0 else answer.remark
+
+
+async def registered(peer: Any) -> dict[int, str]:
+    answer = await peer.ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+    table = ClusterInfo.decode(answer.body).broker_addr_table or {}
+    return dict(table["broker-a"].broker_addrs or {}) if "broker-a" in table else {}
+
+
+async def caught_up(at_master: Any, at_slave: Any) -> None:
+    for _ in range(100):
+        there, here = await status(at_master), await status(at_slave)
+        if here.following is not None and here.following.connected and here.log_end == there.log_end:
+            return
+        await trio.sleep(0.2)
+    raise AssertionError(f"{here} does not catch up with {there}")
+
+
+async def bodies(peer: Any) -> list[bytes]:
+    answer = await peer.pull()
+    return [record.body for record in iter_records(answer.body)] if answer.code == 0 else []
+
+
+async def test_two_brokers_change_places(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, brokerRole="SYNC_MASTER", **MASTER) as one,
+        open_broker(network=network, **SLAVE) as two,
+    ):
+        names = await one.peer(NAMESRV_PORT)
+        at_one, at_two = await one.peer(), await two.peer(SLAVE_PORT)
+        await at_one.put(body=b"first")
+        await caught_up(at_one, at_two)
+        assert (await status(at_one)).slaves[0].behind_bytes == 0
+        assert (await status(at_two)).following.standing == "CLEAN"
+
+        remark = await change(at_two, "ASYNC_MASTER")
+        assert "127.0.0.1:10911 is registered as the master" in remark
+        assert (await at_two.put(body=b"refused")).code == 14
+
+        assert await change(at_one, "SLAVE") is None
+        assert await registered(names) == {1: "127.0.0.1:10921", 2: "127.0.0.1:10911"}
+        assert (await at_one.put(body=b"refused")).code == 14
+        assert await change(at_two, "SYNC_MASTER") is None
+        assert await registered(names) == {0: "127.0.0.1:10921", 2: "127.0.0.1:10911"}
+        await caught_up(at_two, at_one)
+
+        second = await at_two.put(body=b"second")
+        assert (second.code, second.fields["queueOffset"]) == (0, "1")
+        assert await bodies(at_one) == await bodies(at_two) == [b"first", b"second"]
+        # A topic made by the new master reaches the old one and the name server.
+        await at_two.put("Fresh")
+        await trio.sleep(1)
+        assert (await at_one.pull("Fresh")).code == 0
+        route = await names.ask(Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": "Fresh"}))
+        assert b"127.0.0.1:10921" in route.body
+
+        assert await change(at_two, "SLAVE", brokerId="1") is None
+        assert await change(at_one, "ASYNC_MASTER") is None
+        await caught_up(at_one, at_two)
+        third = await at_one.put(body=b"third")
+        assert (third.code, third.fields["queueOffset"]) == (0, "2")
+        await trio.sleep(1)
+        assert await bodies(at_two) == [b"first", b"second", b"third"]
+
+
+async def test_a_slave_takes_over_and_the_master_returns_as_slave(open_broker: Any) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with name_server(network), open_broker(network=network, **SLAVE) as two:
+        at_two = await two.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=disk, **MASTER) as one:
+            at_one = await one.peer()
+            await at_one.put(body=b"first")
+            await caught_up(at_one, at_two)
+        assert await change(at_two, "ASYNC_MASTER") is None
+        assert (await at_two.put(body=b"second")).fields["queueOffset"] == "1"
+        async with open_broker(network=network, disk=disk, brokerRole="SLAVE", brokerId=2, namesrvAddr=NAMESRV) as one:
+            at_one = await one.peer()
+            await caught_up(at_two, at_one)
+            assert await bodies(at_one) == [b"first", b"second"]
+
+
+async def test_both_ways_of_being_master_change_without_a_pause(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        assert (await peer.put()).code == 0
+        assert await change(peer, "SYNC_MASTER") is None
+        assert (await peer.put()).code == 11
+        assert await change(peer, "ASYNC_MASTER") is None
+        assert (await peer.put()).code == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "remark"),
+    [
+        ({"role": "KING"}, "no such role: KING"),
+        ({"role": "SLAVE", "brokerId": "0"}, "greater than 0"),
+        ({"role": "SLAVE", "brokerId": "1"}, "id 1 belongs to 127.0.0.1:10921"),
+    ],
+)
+async def test_what_cannot_be_changes_nothing(open_broker: Any, fields: dict[str, str], remark: str) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, **MASTER) as one,
+        open_broker(network=network, **SLAVE),
+    ):
+        peer = await one.peer()
+        assert remark in await change(peer, **fields)
+        assert (await peer.put()).code == 0
+        answer = await peer.ask(Command.request(CUT_LOG))
+        assert answer.remark == "only a slave's log can be cut"
+
+
+async def test_the_configuration_shows_the_role_taken(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        assert await change(peer, "SLAVE", brokerId="3") is None
+        shown = await peer.ask(Command.request(RequestCode.GET_BROKER_CONFIG))
+        assert b"brokerRole=SLAVE" in shown.body
+        assert b"brokerId=3" in shown.body
+
+
+@asynccontextmanager
+async def parted(open_broker: Any, *, on_old: int, on_new: int, **settings: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """A slave that was master for a while: it comes back with messages that the other has not, and the other with some too."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with name_server(network), open_broker(network=network, **SLAVE, **settings) as two:
+        at_two = await two.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=disk, **MASTER, **settings) as one:
+            at_one = await one.peer()
+            await at_one.put(body=b"common")
+            await caught_up(at_one, at_two)
+            assert await change(at_two, "SLAVE", brokerId="1") is None  # says nothing new
+            # The old master takes messages that its slave never sees.
+            assert await change(at_two, "ASYNC_MASTER", force="true") is None
+            for n in range(on_old):
+                assert (await at_one.put(body=b"old%d" % n)).code == 0
+        for n in range(on_new):
+            assert (await at_two.put(body=b"new%d" % n)).code == 0
+        role = {"brokerRole": "SLAVE", "brokerId": 2, "namesrvAddr": NAMESRV, **settings}
+        async with open_broker(network=network, disk=disk, **role) as one:
+            await trio.sleep(40)  # the old master's farewell took id 0 along, until the new one registers again
+            yield at_two, await one.peer()
+
+
+async def test_a_slave_that_is_ahead_waits_for_an_order(open_broker: Any) -> None:
+    async with parted(open_broker, on_old=2, on_new=0) as (at_master, at_slave):
+        there, here = await status(at_master), await status(at_slave)
+        assert here.following.standing == "AHEAD"
+        assert here.following.common_end == there.log_end < here.log_end
+        assert not here.following.connected
+        assert await bodies(at_slave) == [b"common", b"old0", b"old1"], "nothing is dropped"
+        assert there.slaves == []
+
+        cut = await at_slave.ask(Command.request(CUT_LOG))
+        assert cut.fields == {"droppedBytes": str(here.log_end - there.log_end)}
+        await caught_up(at_master, at_slave)
+        assert (await at_master.put(body=b"after")).fields["queueOffset"] == "1"
+        await trio.sleep(1)
+        assert await bodies(at_slave) == [b"common", b"after"]
+        assert "nothing to cut" in (await at_slave.ask(Command.request(CUT_LOG))).remark
+
+
+@pytest.mark.parametrize(("on_old", "on_new"), [(2, 2), (1, 3), (3, 1)])
+async def test_another_history_is_never_followed(open_broker: Any, on_old: int, on_new: int) -> None:
+    async with parted(open_broker, on_old=on_old, on_new=on_new) as (at_master, at_slave):
+        here = (await status(at_slave)).following
+        assert here.standing == "DIVERGED"
+        assert not here.connected
+        await trio.sleep(30)
+        assert await bodies(at_slave) == [b"common", *(b"old%d" % n for n in range(on_old))]
+        assert (await at_slave.ask(Command.request(CUT_LOG))).code == 0
+        await caught_up(at_master, at_slave)
+        assert await bodies(at_slave) == await bodies(at_master) == [b"common", *(b"new%d" % n for n in range(on_new))]
+        assert (await status(at_slave)).following.standing == "CLEAN"
+
+
+async def test_49_follows_another_history_and_ends_with_a_log_of_both(open_broker: Any) -> None:
+    async with parted(open_broker, on_old=1, on_new=3, compat="4.9") as (_, at_slave):
+        here = (await status(at_slave)).following
+        assert here.connected
+        assert b"old0" in await bodies(at_slave)
+        assert b"new2" in await bodies(at_slave)
+
+
+async def test_an_ahead_slave_may_be_made_master_instead(open_broker: Any) -> None:
+    async with parted(open_broker, on_old=2, on_new=0) as (at_master, at_slave):
+        assert await change(at_master, "SLAVE", brokerId="1") is None
+        assert await change(at_slave, "ASYNC_MASTER") is None
+        await caught_up(at_slave, at_master)
+        assert await bodies(at_master) == [b"common", b"old0", b"old1"]
