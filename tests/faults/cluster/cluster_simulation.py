@@ -49,6 +49,7 @@ EPOCH_MS = 1_795_000_000_000
 EVENTS = (8, 14)
 GAP_S = (0.05, 1.5)
 THINK_S = 0.35
+SYNC_S = (0.001, 0.03)
 SETTLE_S = 90.0
 QUIET_ROUNDS = 10
 """So many rounds over all queues without a message, and a reader takes itself to be at the end."""
@@ -66,22 +67,23 @@ class Setting:
       flush: SYNC_FLUSH: SEND_OK promises that the master's disk has it.
       slaves: how many.
       disk_lost: at the end the master is gone with its disk, and a slave takes its place.
+      power: the master's machine may lose its power, which leaves it what it had forced to its disk: perhaps less than a
+        slave has.
     """
 
     synchronous: bool
     flush: bool
     slaves: int
     disk_lost: bool
+    power: bool
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Setting:
         synchronous = chance.random() < 0.6
-        return cls(
-            synchronous,
-            chance.random() < 0.3,
-            chance.choice((1, 1, 2)),
-            disk_lost=synchronous and chance.random() < 0.4,
-        )
+        flush = chance.random() < 0.4
+        power = flush and chance.random() < 0.5
+        disk_lost = synchronous and not power and chance.random() < 0.4
+        return cls(synchronous, flush, chance.choice((1, 1, 2)), disk_lost, power)
 
 
 @attrs.frozen
@@ -108,7 +110,7 @@ class SimNode:
         self.world = world
         self.name = name
         self.serve = serve
-        self.disk = MemoryDisk(now_ms=world.clock)
+        self.disk = self._with_latency(MemoryDisk(now_ms=world.clock))
         self.up = False
         self._host: SimHost | None = None
         self._scope = trio.CancelScope()
@@ -126,17 +128,28 @@ class SimNode:
         if self.up:
             assert self._host is not None
             chance = self.world.chance
-            self.disk = self.disk.after_power_loss(chance) if power else self.disk.after_kill()
+            left = self.disk.after_power_loss(chance) if power else self.disk.after_kill()
+            self.disk = self._with_latency(left)
             self._host.crash(deliver=not power and chance.random() < 0.5)
             self._scope.cancel()
             self.up = False
 
+    def _with_latency(self, disk: MemoryDisk) -> MemoryDisk:
+        """Forcing bytes to the disk takes a while, so that a slave may have what its master's disk does not."""
+
+        async def run(chore: Callable[[], Any]) -> Any:
+            await trio.sleep(self.world.network.chance.uniform(*SYNC_S))
+            return chore()
+
+        disk.run = run  # type: ignore[method-assign]
+        return disk
+
     async def stop(self) -> None:
         """In order, as SIGTERM asks."""
         if self.up:
+            self.up = False
             self._scope.cancel()
             await self._ended.wait()
-            self.up = False
 
     async def _live(self, host: SimHost, scope: trio.CancelScope, ended: trio.Event) -> None:
         try:
@@ -295,11 +308,13 @@ async def _read_to_end(world: World, consumer: triomq.PullConsumer, more: Callab
                 place = (queue.queue_id, message.queue_offset)
                 if message.queue_offset != positions[queue]:
                     world.faults.append(f"order: the reader got {place} at offset {positions[queue]}")
-                if world.read.setdefault(place, message.body) != message.body:
+                if world.read.setdefault(place, message.body) != message.body and not world.setting.power:
                     world.faults.append(f"changed: the reader got another message from {place} than before")
                 positions[queue] = message.queue_offset + 1
             if not result.messages and result.next_offset != positions[queue]:
-                world.faults.append(f"order: the reader was sent from {positions[queue]} to {result.next_offset}")
+                # What a reader saw before it was acknowledged may be gone with the master's power.
+                if not world.setting.power:
+                    world.faults.append(f"order: the reader was sent from {positions[queue]} to {result.next_offset}")
                 positions[queue] = result.next_offset
         await trio.sleep(0.3)
 
@@ -324,9 +339,9 @@ async def _kill(world: World, name: str, lasting_s: float) -> None:
     node = world.nodes[name]
     if not node.up:
         return
-    # A slave's acknowledgement is for its memory, so it keeps its power where that was promised. A master that lost
-    # its power comes back shorter than its slaves, see `power` in the notes of issue 6c; only kills for it.
-    power = name in world.slaves and not world.setting.synchronous and world.chance.random() < 0.5
+    # A slave's acknowledgement is for its memory, so it keeps its power where that was promised.
+    may_lose_power = world.setting.power if name == MASTER else name in world.slaves and not world.setting.synchronous
+    power = may_lose_power and world.chance.random() < 0.5
     world.note(f"kill {name}{' by loss of power' if power else ''} for {lasting_s:.2f} s")
     node.kill(power=power)
     if name == MASTER:
@@ -405,13 +420,14 @@ async def _settle(world: World) -> None:
     """Everything runs and nothing disturbs: slaves catch up."""
     for node in world.nodes.values():
         node.start()
-    with trio.move_on_after(SETTLE_S):
+    with trio.move_on_after(SETTLE_S if not world.setting.power else SETTLE_S / 3):
         while True:
             ends = {name: await _log_end(world, name) for name in (MASTER, *world.slaves)}
             if len(set(ends.values())) == 1 and -1 not in ends.values():
                 return
             await trio.sleep(0.5)
-    world.faults.append(f"stuck: after {SETTLE_S:g} quiet seconds the logs end at {ends}")
+    if not world.setting.power:
+        world.faults.append(f"stuck: after {SETTLE_S:g} quiet seconds the logs end at {ends}")
 
 
 async def _audit_all(world: World) -> int:
@@ -422,9 +438,14 @@ async def _audit_all(world: World) -> int:
     contents = {name: _contents(world, name) for name in names}
     for name in names:
         found = contents[name].faults + queue_faults(world.nodes[name].disk, "/store", TOPIC, contents[name])
-        found += missing(world.ledger.acks, {name: contents[name]})
-        found += differing(contents[MASTER], contents[name])
+        histories = differing(contents[MASTER], contents[name])
+        if not world.setting.power or name == MASTER:
+            found += histories + missing(world.ledger.acks, {name: contents[name]})
+        elif not histories and contents[name].end < contents[MASTER].end:
+            # A slave that has what its master lost must not follow; every other one must.
+            found.append(f"stuck: it ends at {contents[name].end} with its master's history")
         world.faults += [f"{name}: {fault}" for fault in found]
+    _check_slaves(world)
     return len(contents[MASTER].bodies)
 
 
@@ -487,6 +508,7 @@ async def _run(seed: int) -> Outcome:
             stored = await _lose_the_master(world)
         else:
             await _settle(world)
+            world.read.clear()
             async with world.client("last-reader") as client, client.pull_consumer("last-readers") as consumer:
                 await _read_to_end(world, consumer, lambda: False)
             for ack in world.ledger.acks:
