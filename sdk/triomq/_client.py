@@ -78,6 +78,9 @@ class Client:
     """
 
     def __init__(self, name_servers: NameServers | None, nursery: trio.Nursery, options: ClientOptions) -> None:
+        unknown = options.keys() - ClientOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"open_client() has no argument {', '.join(sorted(unknown))}")
         ip = options.get("client_ip") or local_ip()
         self.client_id = client_id(
             ip, options.get("instance_name") or default_instance_name(), options.get("unit_name", "")

@@ -146,6 +146,8 @@ class Links:
             self._nursery.start_soon(self._serve, address, opening)
         await opening.done.wait()
         if opening.link is None:
+            if self._closed:
+                raise ClientClosed("the client was closed", address=address)
             raise connect_failed(address, opening.why)
         return opening.link
 

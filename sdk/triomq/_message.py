@@ -155,6 +155,8 @@ def check_name(name: str, kind: str, max_length: int) -> None:
         kind: ``"topic"`` or ``"group"``, for the error.
         max_length: 127 for topics, 255 for groups.
     """
+    if not isinstance(name, str):
+        raise InvalidCall(f"the {kind} is {type(name).__name__}, not text")
     if not name.strip():
         raise InvalidCall(f"the {kind} is blank")
     if len(name) > max_length:

@@ -179,6 +179,8 @@ def provider_for(name_servers: NameServers | None) -> NameServerProvider:
         return provider
     if callable(name_servers):
         return CallableNameServers(name_servers)
+    if not hasattr(name_servers, "addresses"):
+        raise InvalidCall(f"name servers cannot be had from {type(name_servers).__name__}")
     return name_servers
 
 

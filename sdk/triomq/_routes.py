@@ -174,6 +174,11 @@ class Routes:
         self._wanted: dict[str, bool] = {}
         self._questions: dict[str, _Question] = {}
 
+    @property
+    def name_server(self) -> str:
+        """The name server that is asked now; the whole list while none is chosen."""
+        return self._name_servers.chosen or ";".join(self._name_servers.addresses)
+
     def known(self, topic: str) -> Route | None:
         """The newest route in the cache."""
         return self._routes.get(topic)

@@ -30,6 +30,7 @@ from triomq._send_template import SendTemplate
 from triomq.errors import (
     Attempt,
     MQError,
+    NotReady,
     RequestTimeout,
     RouteNotFound,
 )
@@ -261,13 +262,16 @@ class Sender:
         """What :meth:`quick` returns, waited for within the message's deadline.
 
         Raises:
-            RequestTimeout: no connection with room in time; nothing was sent.
+            NotReady: no route, or no connection with room, in time; nothing was sent.
         """
         with trio.move_on_at(out.deadline):
             target, link = await self.ready(out)
             elsewhere = out.pinned is None and self.topics[out.topic].several_brokers
             return target, link, self.first_timeouts_s[elsewhere]
-        raise RequestTimeout(f"no connection with room for another send to topic {out.topic} in time")
+        raise NotReady(
+            f"no route to topic {out.topic}, or no connection with room for another send to it, in time",
+            address=self._awaited(out),
+        )
 
     async def deliver(self, out: Outgoing) -> SendResult:
         """All attempts that are left.
@@ -351,10 +355,19 @@ class Sender:
                 self.note_success(target.queue, started)
                 out.result = result
                 return result
+            if not address:
+                raise NotReady("no route, or no connection with room, in time", address=self._awaited(out))
             raise RequestTimeout("no answer in time", address=address)
         except MQError as error:
             self.note_failure(out, error.address or address, error, started)
             raise
+
+    def _awaited(self, out: Outgoing) -> str:
+        """Whom a try that sent nothing was waiting for: a name server for the route, or the broker's master."""
+        targets = self.topics.get(out.topic)
+        if targets is None or not targets.queues:
+            return self._routes.name_server
+        return (targets.route.master(out.last_broker) if out.last_broker is not None else None) or ""
 
     def _attempt_timeout_s(self, out: Outgoing, now: float) -> float:
         left_s = out.deadline - now

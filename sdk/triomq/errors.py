@@ -80,7 +80,7 @@ class MQError(Exception):
         if self.address:
             parts.append(f"asked {self.address}")
         if self.code is not None:
-            parts.append(f"answered {code_name(self.code)}")
+            parts.append(f"answered {code_name(self.code)}" if self.address else code_name(self.code))
         if self.remark:
             parts.append(self.remark.split("\nSee http://rocketmq")[0].strip())
         return "; ".join(parts)
@@ -116,6 +116,12 @@ class RequestTimeout(TransientError):
     """No answer within the time allowed; whether the request was carried out is unknown."""
 
     advice = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
+
+
+class NotReady(RequestTimeout):
+    """There was no route, or no connection with room, in time; the try it ended had sent nothing yet."""
+
+    advice = "the last attempt sent nothing; check that the address answers"
 
 
 class BrokerFault(TransientError):
@@ -198,7 +204,7 @@ class InvalidCall(CallError):
 class MessageIllegal(CallError):
     """The message breaks a rule of size, name or property (code 13 when a broker says so)."""
 
-    advice = "see messages.md §9 for the limits"
+    advice = "a body has 1 byte to 4 MiB, all properties together at most 32767 bytes"
 
 
 class UnsupportedRequest(CallError):

@@ -298,3 +298,27 @@ async def test_a_group_has_one_producer_per_client(autojump_clock, cluster):
         with pytest.raises(errors.ClientClosed):
             await producer.send(triomq.Message("T", b"x"))
         await client.producer("G").send(triomq.Message("T", b"x"))
+
+
+@pytest.mark.parametrize("topic", [None, 5, b"T"])
+async def test_a_topic_that_is_no_text_is_refused(autojump_clock, cluster, topic):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match="the topic is .*, not text"):
+            await client.producer("G").send(triomq.Message(topic, b"x"))
+
+
+async def test_what_is_found_wrong_here_is_not_said_to_be_an_answer(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.MessageIllegal) as caught:
+            await client.producer("G").send(triomq.Message("T", bytes((4 << 20) + 1)))
+    assert "answered" not in str(caught.value)
+    assert "4 MiB" in str(caught.value)
+
+
+async def test_an_argument_that_is_none_is_not_swallowed(cluster):
+    with pytest.raises(TypeError, match="no argument send_timeout_s"):
+        async with cluster.client(send_timeout_s=1):
+            pass
+    with pytest.raises(errors.InvalidCall, match="from int"):
+        async with triomq.open_client(5):
+            pass

@@ -12,6 +12,7 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests.send import SendMessageRequestV2
 
 SEND = RequestCode.SEND_MESSAGE_V2
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def refuse(code):
@@ -292,3 +293,39 @@ def test_fault_choice():
     alone.update("gone", 0.6, 0, isolate=True)
     alone.update("a", 0.6, 0, isolate=True)
     assert alone.choose(queues("a"), None, counter(), 1).broker_name == "a"
+
+
+async def test_a_silent_name_server_is_named_and_nothing_was_sent(autojump_clock, cluster, heard):
+    cluster.name_server.script(ROUTE, *[None] * 6)
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        with pytest.raises(errors.NotReady) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        callback = heard()
+        await producer.send(triomq.Message("T", b"x"), callback)
+        await producer.flush()
+        told = str(callback.errors[0])
+    for text in (str(caught.value), told):
+        assert "asked ns:9876" in text
+        assert "the last attempt sent nothing" in text
+        assert "duplicate" not in text
+        assert "nobody" not in text
+
+
+async def test_who_waits_for_a_route_when_the_client_closes_hears_so(autojump_clock, cluster):
+    async def never(address):
+        await trio.sleep_forever()
+
+    caught = []
+
+    async def send(producer):
+        try:
+            await producer.send(triomq.Message("T", b"x"))
+        except errors.MQError as error:
+            caught.append(error)
+
+    async with trio.open_nursery() as nursery:
+        async with cluster.client(dial=never) as client:
+            nursery.start_soon(send, client.producer("G"))
+            await trio.testing.wait_all_tasks_blocked()
+    assert "the client was closed" in str(caught[0])
