@@ -303,7 +303,7 @@ async def test_a_group_has_one_producer_per_client(autojump_clock, cluster):
 @pytest.mark.parametrize("topic", [None, 5, b"T"])
 async def test_a_topic_that_is_no_text_is_refused(autojump_clock, cluster, topic):
     async with cluster.client() as client:
-        with pytest.raises(errors.InvalidCall, match="the topic is .*, not text"):
+        with pytest.raises(errors.InvalidCall, match=r"the topic is .*, not text"):
             await client.producer("G").send(triomq.Message(topic, b"x"))
 
 

@@ -324,8 +324,7 @@ async def test_who_waits_for_a_route_when_the_client_closes_hears_so(autojump_cl
         except errors.MQError as error:
             caught.append(error)
 
-    async with trio.open_nursery() as nursery:
-        async with cluster.client(dial=never) as client:
-            nursery.start_soon(send, client.producer("G"))
-            await trio.testing.wait_all_tasks_blocked()
+    async with trio.open_nursery() as nursery, cluster.client(dial=never) as client:
+        nursery.start_soon(send, client.producer("G"))
+        await trio.testing.wait_all_tasks_blocked()
     assert "the client was closed" in str(caught[0])
