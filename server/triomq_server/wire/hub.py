@@ -1,7 +1,7 @@
 """Hub: the links of one server (or the one link of a dialler), their reading, dispatching and writing.
 
-The hot path, per receive: all frames of what arrived, a plain function call for each, one call of ``on_batch_end``, one
-non-blocking write of all answers. A write that does not fit is finished by a drain task; a link with too much unsent
+The hot path, per receive: all frames of what arrived, a plain function call for each, one non-blocking write of all
+answers, one call of ``on_batch_end`` (for all links that the poller found ready at once). A write that does not fit is finished by a drain task; a link with too much unsent
 is not read from until the peer takes its answers.
 
 Frames sent outside a receive batch (long polls that end, notifications) are collected by link and written in the next
@@ -22,7 +22,8 @@ from triomq_protocol.frame import FrameDecoder
 from triomq_server.wire.handlers import Answer, Handlers, WaitingHandler
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link
-from triomq_server.wire.transport import Transport
+from triomq_server.wire.poller import HAS_EPOLL, PolledLink, Poller
+from triomq_server.wire.transport import SocketTransport, Transport
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Hub:
         nursery: where drain tasks and waiting handlers run.
         limits: of connections, bytes, waiting requests, idle time.
         on_closed: called once for each link that has ended.
-        on_batch_end: called after the handlers of one receive batch, before its answers are written.
+        on_batch_end: called after the handlers of one receive batch, when its answers have been written.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Hub:
         self._flusher_awake = False
         self._flusher_lot = trio.lowlevel.ParkingLot()
         self._drains = 0
+        self._poller: Poller | None = None
         self._quiet = trio.Event()
 
     def start(self, welcome: Callable[..., Awaitable[None]], *args: object) -> None:
@@ -95,62 +97,106 @@ class Hub:
             await transport.aclose()
 
     async def _read(self, link: Link) -> None:
-        receive = link.transport.receive
         decoder = FrameDecoder(self.limits.frame_bytes)
+        if self._poller is not None and isinstance(link.transport, SocketTransport):
+            await self._read_polled(PolledLink(link, link.transport, decoder), self._poller)
+            return
+        receive = link.transport.receive
         feed = decoder.feed
-        output_most = self.limits.output_bytes
         while data := await receive():
             if self.stopping:
                 # Answers of earlier requests may still be on their way; the server's end closes the link.
                 await trio.sleep_forever()
             link.active_at = trio.current_time()
-            commands = feed(data)
-            taken = 0
-            while taken < len(commands) and not link.closed:
-                taken = self._take(link, commands, taken)
-                if link.unsent_bytes > output_most:
-                    link.drained = trio.Event()
-                    await link.drained.wait()
+            await self._take_all(link, feed(data), 0)
             if decoder.fault is not None:
                 raise decoder.fault
 
-    def _take(self, link: Link, commands: list[Command], taken: int) -> int:
-        """One batch: dispatch the commands from index ``taken`` on, then write; returns how many are done.
+    async def _read_polled(self, polled: PolledLink, poller: Poller) -> None:
+        """Leave the reading to the poller, and do what it cannot do without waiting."""
+        link = polled.link
+        poller.resume(polled)
+        try:
+            while True:
+                await polled.attention.wait()
+                polled.attention = trio.Event()
+                if polled.error is not None:
+                    raise polled.error
+                await self._take_all(link, polled.commands, polled.taken)
+                polled.commands = []
+                if polled.decoder.fault is not None:
+                    raise polled.decoder.fault
+                if polled.ended or link.closed:
+                    return
+                poller.resume(polled)
+        finally:
+            poller.pause(polled)
+
+    async def _take_all(self, link: Link, commands: list[Command], taken: int) -> None:
+        """Handle the commands from index ``taken`` on, whenever the peer has taken enough of its answers."""
+        while not link.closed:
+            if link.unsent_bytes > self.limits.output_bytes:
+                link.drained = trio.Event()
+                await link.drained.wait()
+            if taken >= len(commands):
+                return
+            self.begin_batch()
+            try:
+                taken = self.dispatch(link, commands, taken)
+            finally:
+                self.end_batch([link])
+
+    async def poll_sockets(self) -> None:
+        """Task: read the sockets of all links from here on, where the system can (else each link's task reads)."""
+        if HAS_EPOLL:
+            self._poller = Poller(self, self.limits.output_bytes)
+            await self._poller.run()
+
+    def begin_batch(self) -> None:
+        """Handlers are about to be called; no other task runs until ``end_batch``."""
+        self.in_batch = True
+
+    def end_batch(self, links: list[Link]) -> None:
+        """Write the answers of these links, then let the owner do what follows from the batch."""
+        try:
+            for link in links:
+                if link.unsent:
+                    self._flush(link)
+            if self._on_batch_end is not None:
+                self._on_batch_end()
+        finally:
+            self.in_batch = False
+            if self._dirty:
+                self._flush_dirty()
+
+    def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
+        """Call the handlers of the commands from index ``taken`` on; returns how many are done.
 
         Stops early when the link's unsent answers exceed its limit: one receive may hold hundreds of pull requests.
         """
         plain = self._handlers.plain.get
         unsent = link.unsent
         output_most = self.limits.output_bytes
-        self.in_batch = True
-        try:
-            while taken < len(commands):
-                command = commands[taken]
-                taken += 1
-                handler = plain(command.code)
-                if handler is None or command.flag & 1:
-                    self._take_other(link, command)
+        while taken < len(commands):
+            command = commands[taken]
+            taken += 1
+            handler = plain(command.code)
+            if handler is None or command.flag & 1:
+                self._take_other(link, command)
+            else:
+                try:
+                    answer = handler(link, command)
+                except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
+                    answer = _failure(link, command, error)
+                if answer is None or command.flag & 2:
+                    pass
+                elif type(answer) is bytes:
+                    unsent.append(answer)
+                    link.unsent_bytes += len(answer)
                 else:
-                    try:
-                        answer = handler(link, command)
-                    except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
-                        answer = _failure(link, command, error)
-                    if answer is None or command.flag & 2:
-                        pass
-                    elif type(answer) is bytes:
-                        unsent.append(answer)
-                        link.unsent_bytes += len(answer)
-                    else:
-                        self._answer(link, command, answer)
-                if link.unsent_bytes > output_most or link.closed:
-                    break
-            if self._on_batch_end is not None:
-                self._on_batch_end()
-        finally:
-            self.in_batch = False
-            self._flush(link)
-            if self._dirty:
-                self._flush_dirty()
+                    self._answer(link, command, answer)
+            if link.unsent_bytes > output_most or link.closed:
+                break
         return taken
 
     def _take_other(self, link: Link, command: Command) -> None:

@@ -46,7 +46,7 @@ async def serve(
         port: 0 for any free one.
         listen: how to listen; tests hand in a network of their own.
         on_closed: called once for each link that has ended, for whatever reason.
-        on_batch_end: called after the handlers of each receive batch, before its answers are written.
+        on_batch_end: called after the handlers of each receive batch, when its answers have been written.
         idle_s: seconds without a byte in either direction after which a link is closed; overrides ``limits``.
         limits: everything else that is bounded.
         tls: with it, connections whose first byte says so speak TLS.
@@ -93,6 +93,7 @@ async def _shelter(
             hub = Hub(handlers, nursery, limits, on_closed=on_closed, on_batch_end=on_batch_end)
             nursery.start_soon(hub.flush_marked)
             nursery.start_soon(hub.close_idle)
+            nursery.start_soon(hub.poll_sockets)
             task_status.started((hub, scope))
 
 

@@ -105,6 +105,23 @@ class SocketTransport:
             self._receive_bytes = _RECEIVE_BYTES_LEAST
         return data
 
+    def fileno(self) -> int:
+        """The descriptor, for whoever waits for many sockets at once."""
+        return self._socket.fileno()
+
+    def receive_now(self) -> bytes | None:
+        """What is there, ``b""`` at the end, None if there is nothing yet. Raises OSError."""
+        asked = self._receive_bytes
+        try:
+            data = self._socket.recv(asked)
+        except BlockingIOError:
+            return None
+        if len(data) == asked:
+            self._receive_bytes = min(asked * 2, _RECEIVE_BYTES_MOST)
+        elif asked > _RECEIVE_BYTES_LEAST:
+            self._receive_bytes = _RECEIVE_BYTES_LEAST
+        return data
+
     def send_now(self, pieces: list[Buffer]) -> bytes:
         """See Transport."""
         if len(pieces) == 1:

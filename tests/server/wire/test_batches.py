@@ -21,16 +21,16 @@ async def test_all_frames_of_a_receive_are_answered_in_one_write(autojump_clock,
     assert [(c.opaque, c.remark) for c in wire.commands()] == [(n, f"to {n}") for n in range(64)]
 
 
-async def test_batch_end_is_called_once_per_receive_before_the_write(autojump_clock, bench, ask) -> None:
+async def test_batch_end_is_called_once_per_receive_after_the_write(autojump_clock, bench, ask) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer()
     _, wire = await bench.connect()
     wire.deliver(ask(1) * 3)
     wire.deliver(ask(1) * 2)
     await wait_all_tasks_blocked()
-    assert bench.batch_ends == [0, 1]
+    assert bench.batch_ends == [1, 2]
 
 
-async def test_what_is_sent_at_batch_end_leaves_with_the_answers(autojump_clock, bench, ask) -> None:
+async def test_what_is_sent_at_batch_end_leaves_right_behind_the_answers(autojump_clock, bench, ask) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer()
     link, wire = await bench.connect()
     other, other_wire = await bench.connect()
@@ -38,7 +38,7 @@ async def test_what_is_sent_at_batch_end_leaves_with_the_answers(autojump_clock,
     bench.hub._on_batch_end = lambda: (link.send(woken), other.send(woken))
     wire.deliver(ask(1, 5))
     await wait_all_tasks_blocked()
-    assert len(wire.writes) == len(other_wire.writes) == 1
+    assert (len(wire.writes), len(other_wire.writes)) == (2, 1)
     assert [c.code for c in wire.commands()] == [0, 9]
     assert other_wire.writes == [woken]
 

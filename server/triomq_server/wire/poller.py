@@ -1,0 +1,168 @@
+"""Poller: one task that reads the sockets of many links, where the system has epoll.
+
+A turn of the loop, a wait and a task switch for each small request would cost more than the request. So the sockets are
+registered once with an epoll of our own, the loop waits for that, and all links that have something are served in one
+batch: read, handle, write, and then what follows from all of it. The task of a link sleeps meanwhile; it is woken for
+what is rare: its end, a fault, answers the peer does not take.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from typing import Protocol
+
+import trio
+
+from triomq_protocol.command import Command
+from triomq_protocol.frame import FrameDecoder
+from triomq_server.wire.link import Link
+from triomq_server.wire.transport import SocketTransport
+
+_log = logging.getLogger(__name__)
+
+LINKS_PER_BATCH = 64
+"""How many links are served before their answers are written."""
+_BATCHES_PER_TURN = 4
+"""How many batches may follow each other before other tasks have their turn."""
+
+HAS_EPOLL = hasattr(select, "epoll")
+
+
+class Server(Protocol):
+    """What the poller needs of the hub.
+
+    Attributes:
+        stopping: nothing is read any more.
+    """
+
+    stopping: bool
+
+    def begin_batch(self) -> None:
+        """Handlers are about to be called."""
+
+    def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
+        """Call the handlers of the commands from index ``taken`` on; returns how many are done."""
+
+    def end_batch(self, links: list[Link]) -> None:
+        """Write the answers of these links, then do what follows from the batch."""
+
+
+class PolledLink:
+    """A link whose socket the poller reads.
+
+    Attributes:
+        link, decoder: the link, and its incomplete frame.
+        commands, taken: what has been read, and how much of it has been handled; the rest waits for the peer to take
+            its answers.
+        ended: the peer sends nothing any more.
+        error: why the link must end.
+        attention: set when the link's own task is wanted.
+    """
+
+    __slots__ = ("attention", "commands", "decoder", "ended", "error", "fileno", "link", "receive_now", "taken")
+
+    def __init__(self, link: Link, transport: SocketTransport, decoder: FrameDecoder) -> None:
+        self.link = link
+        self.decoder = decoder
+        self.receive_now = transport.receive_now
+        self.fileno = transport.fileno()
+        self.commands: list[Command] = []
+        self.taken = 0
+        self.ended = False
+        self.error: Exception | None = None
+        self.attention = trio.Event()
+
+
+class Poller:
+    """The sockets of one hub.
+
+    Args:
+        server: the hub.
+        output_most: a link with more unsent bytes is not read from.
+    """
+
+    def __init__(self, server: Server, output_most: int) -> None:
+        self._server = server
+        self._output_most = output_most
+        self._epoll = select.epoll()
+        self._links: dict[int, PolledLink] = {}
+
+    def resume(self, polled: PolledLink) -> None:
+        """Read this link from now on."""
+        if self._epoll.closed:
+            return  # the hub is being taken down
+        self._links[polled.fileno] = polled
+        self._epoll.register(polled.fileno, select.EPOLLIN)
+
+    def pause(self, polled: PolledLink) -> None:
+        """Read this link no more; fine if it was not."""
+        if self._links.get(polled.fileno) is polled:
+            del self._links[polled.fileno]
+            if not self._epoll.closed:
+                self._epoll.unregister(polled.fileno)
+
+    async def run(self) -> None:
+        """Task: serve whatever comes, until cancelled."""
+        poll = self._epoll.poll
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                for _ in range(_BATCHES_PER_TURN):
+                    if self._server.stopping:
+                        await trio.sleep_forever()
+                    ready = poll(0, LINKS_PER_BATCH)
+                    if not ready:
+                        break
+                    self._serve(ready)
+        finally:
+            self._epoll.close()
+
+    def _serve(self, ready: list[tuple[int, int]]) -> None:
+        """One batch."""
+        server, links = self._server, self._links
+        now = trio.current_time()
+        served: list[Link] = []
+        server.begin_batch()
+        try:
+            for fileno, _ in ready:
+                polled = links.get(fileno)
+                if polled is None:
+                    continue
+                link = polled.link
+                if link.closed:
+                    self.pause(polled)
+                    continue
+                link.active_at = now
+                served.append(link)
+                try:
+                    if self._receive(polled):
+                        continue
+                except Exception as error:  # noqa: BLE001 (ends this link, and is logged by its task)
+                    polled.error = error
+                self.pause(polled)
+                polled.attention.set()
+        finally:
+            try:
+                server.end_batch(served)
+            except Exception:  # noqa: BLE001 (the fault of one batch must not end the reading of all links)
+                _log.exception("closing %d links after a fault of our own", len(served))
+                for link in served:
+                    link.close()
+
+    def _receive(self, polled: PolledLink) -> bool:
+        """Read and handle what has come; false when the link's task has to go on with it."""
+        data = polled.receive_now()
+        if data is None:
+            return True
+        if not data:
+            polled.ended = True
+            return False
+        decoder, link = polled.decoder, polled.link
+        commands = decoder.feed(data)
+        if commands:
+            taken = self._server.dispatch(link, commands, 0)
+            if taken < len(commands) or link.unsent_bytes > self._output_most:
+                polled.commands, polled.taken = commands, taken
+                return False
+        return decoder.fault is None
