@@ -1,10 +1,24 @@
 """A log in memory and an in-memory network, so that both ends of replication run on the virtual clock."""
 
-from collections.abc import Callable
+import random
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.requests.query import ViewMessageRequest
+from triomq_protocol.requests.route import KVTable
+from triomq_server.config import StoreConfig
+from triomq_server.replication.standing import RemoteLog, compare
+from triomq_server.store import MessageStore, NewRecord, open_store
+from triomq_server.store.memory_disk import MemoryDisk
 
 FILE_BYTES = 4096
 
@@ -106,3 +120,91 @@ def memory_log() -> type[MemoryLog]:
 @pytest.fixture
 def line() -> Line:
     return Line()
+
+
+class StockMaster:
+    """Answers the two stock requests from a store, as a 4.9 broker does."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.store = store
+        self.asked: list[int] = []
+        self.table: dict[str, str] | None = None
+        self.code = 0
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(command.code)
+        if self.code:
+            return command.answer(self.code, "no")
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            table = {
+                "commitLogMinOffset": str(self.store.log_min_offset),
+                "commitLogMaxOffset": str(self.store.log_max_offset),
+            }
+            return command.answer(body=KVTable(table=table if self.table is None else self.table).encode())
+        assert command.code == RequestCode.VIEW_MESSAGE_BY_ID
+        offset = command.header(ViewMessageRequest).offset
+        # The real one takes whatever stands there for a length.
+        head = self.store.log_slice(offset, 4)
+        size = struct.unpack(">i", head)[0] if head and len(head) == 4 else 0
+        found = self.store.log_slice(offset, size) if size > 0 else None
+        if found is None or len(found) < size:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "can not find message by the offset")
+        return command.answer(body=bytes(found))
+
+
+@attrs.define
+class StorePair:
+    """A master's store and a slave's, in memory."""
+
+    master: MessageStore
+    slave: MessageStore
+    code: int = 0
+    away: bool = False
+    asked: list[float] = attrs.field(factory=list)
+
+    def ask(self) -> StockMaster:
+        self.asked.append(trio.current_time())
+        if self.away:
+            raise ConnectionRefusedError(111, "nobody")
+        stock = StockMaster(self.master)
+        stock.code = self.code
+        return stock
+
+    async def compared(self) -> Any:
+        return await compare(self.slave, RemoteLog(self.ask()))
+
+    @staticmethod
+    def put(store: MessageStore, count: int, seed: int = 0) -> None:
+        chance = random.Random(f"{seed}.{store.log_max_offset}")
+        for _ in range(count):
+            body = chance.randbytes(chance.randrange(300))
+            sys_flag = 4 if chance.random() < 0.2 else 0
+            assert store.append(NewRecord("T", chance.randrange(3), body, b"", sys_flag=sys_flag)).end_offset > 0
+        store.notify_arrivals()
+
+    @staticmethod
+    def copy(source: MessageStore, target: MessageStore, until: int | None = None) -> None:
+        end = source.log_max_offset if until is None else until
+        while target.log_max_offset < end:
+            part = source.log_slice(target.log_max_offset, end - target.log_max_offset)
+            target.append_raw(part, target.log_max_offset)
+
+
+@pytest.fixture
+def store_pair() -> Callable[[], Any]:
+    """`async with store_pair() as both:` with log files of 3000 bytes."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[StorePair]:
+        async with AsyncExitStack() as stack:
+            stores = []
+            for is_slave in (False, True):
+                config = StoreConfig(
+                    store_path_root_dir="/store", mapped_file_size_commit_log=3000,
+                    mapped_file_size_consume_queue=200, max_hash_slot_num=20, max_index_num=60,
+                )  # fmt: skip
+                stores.append(await stack.enter_async_context(open_store(config, disk=MemoryDisk(), is_slave=is_slave)))
+            yield StorePair(*stores)
+
+    return opened

@@ -1,0 +1,124 @@
+"""A fresh slave and a master with a long log: what arrives, from an unmodified 4.9 master and from ours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_server.replication.master import HaMaster
+from triomq_server.replication.rules import HaSettings
+from triomq_server.replication.slave import HaSlave
+from triomq_server.replication.standing import RemoteLog, Standing
+
+FILE_BYTES = 3000
+
+
+@asynccontextmanager
+async def followed(
+    line: Any, both: Any, *, compat_of_master: bool, compares: bool = True, dial: Any = None
+) -> AsyncIterator[HaSlave]:
+    """The slave's store follows the master's over memory streams."""
+
+    @asynccontextmanager
+    async def open_master(address: str) -> AsyncIterator[RemoteLog]:
+        assert address == "master:10912"
+        yield RemoteLog(both.ask())
+
+    master = HaMaster(both.master, HaSettings(file_bytes=FILE_BYTES, compat_49=compat_of_master))
+    slave = HaSlave(
+        both.slave, HaSettings(file_bytes=FILE_BYTES), dial=dial or line.dial, master="master:10912", seed=1,
+        open_master=open_master if compares else None,
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(master.serve, "", 0, listen=line.listen))
+        nursery.start_soon(slave.run)
+        yield slave
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("compat_of_master", [True, False])
+@pytest.mark.parametrize("expired_files", [0, 2])
+async def test_a_fresh_slave_gets_the_whole_log(
+    store_pair: Any, line: Any, autojump_clock: Any, compat_of_master: bool, expired_files: int
+) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 60)
+        assert both.master.log_max_offset > 4 * FILE_BYTES
+        for _ in range(expired_files):
+            both.master._commitlog.delete_first()
+        async with followed(line, both, compat_of_master=compat_of_master) as slave:
+            await trio.sleep(2)
+            begin, end = both.master.log_min_offset, both.master.log_max_offset
+            assert begin == expired_files * FILE_BYTES
+            assert (both.slave.log_min_offset, both.slave.log_max_offset) == (begin, end)
+            for offset in range(begin, end, FILE_BYTES):
+                assert both.slave.log_slice(offset, FILE_BYTES) == both.master.log_slice(offset, FILE_BYTES)
+            for queue_id in range(3):
+                assert both.slave.queue_bounds("T", queue_id)[1] == both.master.queue_bounds("T", queue_id)[1]
+            assert slave.standing is Standing.CLEAN
+            both.put(both.master, 5)
+            await trio.sleep(0.1)
+            assert both.slave.log_max_offset == both.master.log_max_offset
+
+
+async def test_as_in_49_it_gets_the_last_file_only(store_pair: Any, line: Any, autojump_clock: Any) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 60)
+        async with followed(line, both, compat_of_master=True, compares=False):
+            await trio.sleep(10)
+            end = both.master.log_max_offset
+            assert both.slave.log_min_offset == end - end % FILE_BYTES > 0
+            assert both.slave.log_max_offset == end
+
+
+async def test_a_start_that_expires_meanwhile_is_looked_up_again(
+    store_pair: Any, line: Any, autojump_clock: Any
+) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 60)
+        both.master._commitlog.delete_first()
+
+        async def dial(address: str) -> trio.abc.Stream:
+            if not line.dialled:
+                both.master._commitlog.delete_first()
+            return await line.dial(address)
+
+        async with followed(line, both, compat_of_master=True, dial=dial):
+            await trio.sleep(20)
+            assert both.slave.log_min_offset == 2 * FILE_BYTES
+            assert both.slave.log_max_offset == both.master.log_max_offset
+
+
+async def test_a_master_that_cannot_be_asked_is_not_followed_blindly(
+    store_pair: Any, line: Any, autojump_clock: Any
+) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 10)
+        both.copy(both.master, both.slave)
+        both.put(both.master, 10)
+        both.away = True
+        async with followed(line, both, compat_of_master=True) as slave:
+            await trio.sleep(10)
+            assert 8 <= len(both.asked) <= 13
+            assert line.dialled == []
+            assert "could not be compared: " in slave.status.last_error
+            both.away = False
+            await trio.sleep(5)
+            assert both.slave.log_max_offset == both.master.log_max_offset
+
+
+async def test_a_master_that_answers_nonsense_is_followed_as_before(
+    store_pair: Any, line: Any, autojump_clock: Any, caplog: Any
+) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 10)
+        both.code = 16
+        async with followed(line, both, compat_of_master=True):
+            await trio.sleep(5)
+        assert both.slave.log_max_offset == both.master.log_max_offset
+        assert "followed without comparing" in caplog.text
