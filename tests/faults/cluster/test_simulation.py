@@ -12,7 +12,7 @@ import time
 import pytest
 from cluster_simulation import HaMaster, kinds, simulate
 
-SEEDS = int(os.environ.get("TRIOMQ_SIMULATIONS", "160"))
+SEEDS = int(os.environ.get("TRIOMQ_SIMULATIONS", "200"))
 FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 
