@@ -1,4 +1,4 @@
-"""The command line: `python -m triomq_benchmarks hotpath|versus-java|failover`, also reachable as `triomq bench`."""
+"""The command line: `python -m triomq_benchmarks hotpath|versus-java|failover|ha`, also reachable as `triomq bench`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from . import report
 from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
 from .failover import failover
+from .ha import ha
 from .java import find_java
 from .scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 
@@ -104,6 +105,7 @@ def versus_java(
 
 
 bench.add_command(failover)
+bench.add_command(ha)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ async def measure(kills: int, *, seed: int = 0, progress: Callable[[str], None] 
     chance = random.Random(seed)
     taken_s: list[float] = []
     async with open_demo_cluster() as cluster:
-        await _fill(cluster)
+        await fill(cluster)
         for kill in range(kills):
             progress(f"kill {kill + 1} of {kills}")
             taken_s.append(await _one_kill(cluster, chance.uniform(*PULLED_BEFORE_S)))
@@ -48,7 +48,7 @@ async def measure(kills: int, *, seed: int = 0, progress: Callable[[str], None] 
     return taken_s
 
 
-async def _fill(cluster: DemoCluster) -> None:
+async def fill(cluster: DemoCluster) -> None:
     """Some messages, on both brokers."""
     with trio.move_on_after(LIMIT_S):
         async with triomq.open_client(cluster.name_servers) as client, client.producer("failover-producer") as producer:
@@ -70,21 +70,21 @@ async def _one_kill(cluster: DemoCluster, before_s: float) -> float:
         client.pull_consumer("failover-consumer") as consumer,
     ):
         with trio.move_on_after(LIMIT_S):
-            while await _served_by(consumer) != master:  # noqa: ASYNC110 -- the name server has to hear of the master first
+            while await served_by(consumer) != master:  # noqa: ASYNC110 -- the name server has to hear of the master first
                 await trio.sleep(0.1)
             kill_at = trio.current_time() + before_s
             while trio.current_time() < kill_at:
-                await _served_by(consumer)
+                await served_by(consumer)
             killed = trio.current_time()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, cluster.kill, MASTER)
-                while await _served_by(consumer) != slave:
+                while await served_by(consumer) != slave:
                     pass
                 return trio.current_time() - killed
     raise ClusterError(f"nobody served the reader within {LIMIT_S:g} s")
 
 
-async def _served_by(consumer: triomq.PullConsumer) -> str | None:
+async def served_by(consumer: triomq.PullConsumer) -> str | None:
     """Pull once; the broker that gave messages."""
     try:
         result = await consumer.pull(QUEUE, 0)
