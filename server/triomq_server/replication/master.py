@@ -16,6 +16,7 @@ import trio
 from triomq_protocol.errors import RemoteProtocolError
 from triomq_protocol.replication import ReportDecoder, encode_transfer_head
 from triomq_server.replication import rules
+from triomq_server.replication.files import FileSender
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.streams import (
     Listen,
@@ -261,19 +262,18 @@ class HaMaster:
 
     async def _write_frames(self, stream: trio.abc.Stream, link: SlaveLink) -> None:
         try:
-            while True:
-                # A fresh event before the look at the log: growth after the look sets it.
-                link.wake = trio.Event()
-                views = self._next_frames(link)
-                if views:
-                    await send_views(stream, views)
-                    link.last_write = trio.current_time()
-                    continue
-                with trio.move_on_at(self._heartbeat_due(link)) as silence:
-                    await link.wake.wait()
-                if silence.cancelled_caught and link.next_offset is not None:
-                    await send_views(stream, [encode_transfer_head(link.next_offset, 0)])
-                    link.last_write = trio.current_time()
+            with FileSender(self._log, self._settings.file_bytes) as files:
+                while True:
+                    # A fresh event before the look at the log: growth after the look sets it.
+                    link.wake = trio.Event()
+                    if await self._send_next(stream, link, files):
+                        link.last_write = trio.current_time()
+                        continue
+                    with trio.move_on_at(self._heartbeat_due(link)) as silence:
+                        await link.wake.wait()
+                    if silence.cancelled_caught and link.next_offset is not None:
+                        await send_views(stream, [encode_transfer_head(link.next_offset, 0)])
+                        link.last_write = trio.current_time()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.info("slave %s: %s", link.peer, reason(error))
         finally:
@@ -284,22 +284,26 @@ class HaMaster:
             return float("inf")
         return link.last_write + self._settings.heartbeat_s
 
-    def _next_frames(self, link: SlaveLink) -> list[bytes | memoryview]:
-        """Heads and bodies of what comes next, up to the settings' `send_bytes`; empty when the slave has been sent everything."""
+    async def _send_next(self, stream: trio.abc.Stream, link: SlaveLink, files: FileSender) -> bool:
+        """Send what comes next, up to the settings' `send_bytes`; false when the slave has been sent everything."""
         if link.next_offset is None:
-            return []
-        batch_bytes = self._settings.batch_bytes
-        data = self._log.log_slice(link.next_offset, self._settings.send_bytes)
+            return False
+        offset, batch_bytes = link.next_offset, self._settings.batch_bytes
+        data = self._log.log_slice(offset, self._settings.send_bytes)
         if not data:
             self._note_position(link)
-            return []
+            return False
+        link.next_offset += len(data)
+        link.sent_bytes += len(data)
+        if files.can_send(stream, offset, len(data)):
+            await files.send(stream, offset, len(data), batch_bytes)
+            return True
         views: list[bytes | memoryview] = []
         for begin in range(0, len(data), batch_bytes):
             body = data[begin : begin + batch_bytes]
-            views += (encode_transfer_head(link.next_offset + begin, len(body)), body)
-        link.next_offset += len(data)
-        link.sent_bytes += len(data)
-        return views
+            views += (encode_transfer_head(offset + begin, len(body)), body)
+        await send_views(stream, views)
+        return True
 
     def _note_position(self, link: SlaveLink) -> None:
         """Say once that a slave waits for bytes that have expired here: only emptying it helps."""

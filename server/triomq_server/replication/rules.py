@@ -10,6 +10,10 @@ from typing import Protocol, Self
 
 import attrs
 
+DEFAULT_BATCH_BYTES = 32 * 1024
+LARGE_BATCH_BYTES = 256 * 1024
+"""A 4.9 slave takes frames of up to 4 MiB."""
+
 
 class HaKeys(Protocol):
     """The keys of the store configuration that replication reads, under RocketMQ's names; sizes in bytes, times in ms."""
@@ -65,12 +69,19 @@ class HaSettings:
 
     @classmethod
     def from_config(cls, config: HaKeys, *, compat_49: bool) -> Self:
-        """Read the HA keys of a broker's store configuration (milliseconds there, seconds here)."""
+        """Read the HA keys of a broker's store configuration (milliseconds there, seconds here).
+
+        A batch size that nobody has changed from 4.9's default becomes a larger one, which every slave takes and which
+        costs a fraction per byte; any other value is taken as it is meant.
+        """
+        batch_bytes = config.ha_transfer_batch_size
+        if batch_bytes == DEFAULT_BATCH_BYTES and not compat_49:
+            batch_bytes = LARGE_BATCH_BYTES
         return cls(
             file_bytes=config.mapped_file_size_commit_log,
             heartbeat_s=config.ha_send_heartbeat_interval / 1000,
             housekeeping_s=config.ha_housekeeping_interval / 1000,
-            batch_bytes=config.ha_transfer_batch_size,
+            batch_bytes=batch_bytes,
             fall_behind_max_bytes=config.ha_slave_fallbehind_max,
             compat_49=compat_49,
         )

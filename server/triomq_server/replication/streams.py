@@ -10,6 +10,7 @@ from typing import Protocol
 
 import trio
 
+from triomq_server.replication.files import LogFiles
 from triomq_server.replication.standing import OwnLog
 from triomq_server.wire import Dial, Listen, dial_tcp, listen_tcp
 
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-class SourceLog(Protocol):
+class SourceLog(LogFiles, Protocol):
     """The part of a message store that a master reads."""
 
     @property

@@ -48,6 +48,9 @@ class MemoryLog:
         size = min(max_bytes, self.file_bytes - offset % self.file_bytes)
         return memoryview(bytes(self.data[offset - self.begin : offset - self.begin + size]))
 
+    def open_log_file(self, offset: int) -> int | None:
+        return None
+
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         if self.full:
             raise OSError(28, "No space left on device")
