@@ -26,7 +26,7 @@ from triomq_protocol.requests.heartbeat import BROADCASTING, SubscriptionData
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse, encode_pull_answer_head
 from triomq_protocol.tags import parse_subscription
 from triomq_server.store import NewRecord, ReadResult, ReadStatus, TagMatcher
-from triomq_server.wire import Handlers, Link
+from triomq_server.wire import Answer, Handlers, Link
 
 from .long_polling import HeldPull
 from .refusals import FAQ, RefusedError
@@ -80,7 +80,7 @@ class Pulling:
         self._final = not self._broker.is_slave or config.store.offset_check_in_slave
         self._memory_bytes = config.store.in_memory_bytes
 
-    def pull(self, link: Link, command: Command) -> bytes | Command | None:
+    def pull(self, link: Link, command: Command) -> Answer:
         """Answer a pull, or park it if it finds nothing and may wait."""
         header = command.header(PullMessageRequest)
         try:
@@ -90,20 +90,24 @@ class Pulling:
             return command.answer(refused.code, refused.remark, PullMessageResponse())
         if header.sys_flag & PULL_COMMIT_OFFSET and not self._broker.is_slave:
             self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        return self._read(link, command, header, group, matcher, first=True)
+        pieces = self._read(link, command, header, group, matcher, first=True)
+        if pieces is None:
+            return None
+        # Views of the log go straight to the socket at the end of the batch, before anything else runs.
+        return b"".join(pieces) if len(pieces) == 1 or link.draining else pieces
 
     def resume(self, held: HeldPull) -> None:
         """Run a parked pull again and send what it finds; it is not parked a second time."""
         command = held.command
         header = command.header(PullMessageRequest)
-        answer: bytes | Command | None
         try:
             group = self._checked(held.link, header)
-            answer = self._read(held.link, command, header, group, held.matcher, first=False)
+            pieces = self._read(held.link, command, header, group, held.matcher, first=False)
         except RefusedError as refused:
             answer = command.answer(refused.code, refused.remark, PullMessageResponse(), serialize=SerializeType.JSON)
-        if answer is not None:
-            held.link.send(answer if isinstance(answer, bytes) else answer.encode())
+            pieces = [answer.encode()]
+        if pieces is not None:
+            held.link.send(b"".join(pieces))
 
     # -- checks, in the order of broker-api.md §5.2
 
@@ -187,7 +191,8 @@ class Pulling:
         matcher: TagMatcher | None,
         *,
         first: bool,
-    ) -> bytes | None:
+    ) -> list[bytes | memoryview] | None:
+        """The pieces of the answer's frame; None if the pull has been parked."""
         broker = self._broker
         topic, queue_id, offset = header.topic, header.queue_id, header.queue_offset
         read = self._store.read(topic, queue_id, offset, header.max_msg_nums, matcher, self._memory_bytes)
@@ -222,7 +227,7 @@ class Pulling:
             body_bytes=read.bytes_total,
             serialize=None if first else SerializeType.JSON,
         )
-        return b"".join((head, *read.slices)) if read.slices else head
+        return [head, *read.slices]
 
     def _park(self, link: Link, command: Command, header: PullMessageRequest, matcher: TagMatcher | None) -> bool:
         """Hold the pull until a message comes; false if there are too many held already."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from operator import add, eq, gt
 
 from triomq_server.config import StoreConfig
 
@@ -18,6 +19,7 @@ from .messages import ReadResult, ReadStatus, TagMatcher
 _LEAST_SCANNED_BYTES = 16_000
 _OFFSET = struct.Struct(">q")
 _RUNS: dict[int, struct.Struct] = {}
+"""For so many entries in a row: log offset and size of each."""
 
 
 def read_queue(
@@ -79,9 +81,9 @@ def _read_run(
     # The entry behind the answer is looked at too, as the reference does: it decides about the hint.
     looked_at = min(count + 1, available)
     units = (_RUNS.get(looked_at) or _run(looked_at)).unpack_from(buffer, at)
-    offsets, sizes = units[0 : 3 * count : 3], units[1 : 3 * count : 3]
+    offsets, sizes = units[0 : 2 * count : 2], units[1 : 2 * count : 2]
     total = sum(sizes)
-    if (total > most_bytes and count > 1) or (log_end - units[-3] > memory_bytes) != old or min(sizes) <= 0:
+    if (total > most_bytes and count > 1) or (log_end - units[-2] > memory_bytes) != old or min(sizes) <= 0:
         return None
     span = offsets[-1] + sizes[-1] - first
     if span == total:  # entries stand in log order, so this means that nothing lies between their records
@@ -97,26 +99,24 @@ def _read_run(
 def _slices(log: CommitLog, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> list[memoryview] | None:
     """Views of these records, neighbours joined; None if they are not in order in one file."""
     segment = log.segments.find(offsets[0])
-    if segment is None or offsets[0] < log.min_offset or offsets[-1] + sizes[-1] > min(log.max_offset, segment.end):
+    ends = tuple(map(add, offsets, sizes))
+    if segment is None or offsets[0] < log.min_offset or ends[-1] > min(log.max_offset, segment.end):
         return None
-    view = memoryview(segment.buffer)
-    base = segment.base
-    slices = []
-    start = end = offsets[0] - base
-    for offset, size in zip(offsets, sizes, strict=True):
-        at = offset - base
-        if at != end:
-            if at < end:
-                return None
-            slices.append(view[start:end])
-            start = at
-        end = at + size
-    slices.append(view[start:end])
-    return slices
+    following = offsets[1:]
+    if any(map(gt, ends, following)):
+        return None
+    if any(map(eq, ends, following)):
+        gaps = [n for n, (end, start) in enumerate(zip(ends, following, strict=False)) if end != start]
+        offsets = (offsets[0], *[following[n] for n in gaps])
+        ends = (*[ends[n] for n in gaps], ends[-1])
+    if base := segment.base:
+        offsets = tuple([offset - base for offset in offsets])
+        ends = tuple([end - base for end in ends])
+    return list(map(memoryview(segment.buffer).__getitem__, map(slice, offsets, ends)))
 
 
 def _run(count: int) -> struct.Struct:
-    run = struct.Struct(">" + "qiq" * count)
+    run = struct.Struct(">" + "qi8x" * count)
     if count <= 1024:
         _RUNS[count] = run
     return run

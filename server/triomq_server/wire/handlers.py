@@ -17,8 +17,12 @@ from triomq_protocol.command import Command
 if TYPE_CHECKING:
     from triomq_server.wire.link import Link
 
-Answer = bytes | bytearray | memoryview | Command | None
-"""A whole encoded frame, a command still to be encoded, or None: answered later (``Link.send``) or never."""
+Answer = bytes | bytearray | memoryview | list[bytes | memoryview] | Command | None
+"""A whole encoded frame, its pieces, a command still to be encoded, or None: answered later (``Link.send``) or never.
+
+Only a plain handler may answer with pieces, and only while its link is not ``draining``: views among them are given to the
+socket at the end of the batch, and must stay valid until then.
+"""
 
 PlainHandler = Callable[["Link", Command], Answer]
 WaitingHandler = Callable[["Link", Command], Awaitable[Answer]]

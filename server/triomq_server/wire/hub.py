@@ -193,6 +193,9 @@ class Hub:
                 elif type(answer) is bytes:
                     unsent.append(answer)
                     link.unsent_bytes += len(answer)
+                elif type(answer) is list:
+                    unsent += answer
+                    link.unsent_bytes += sum(map(len, answer))
                 else:
                     self._answer(link, command, answer)
             if link.unsent_bytes > output_most or link.closed:
@@ -238,6 +241,8 @@ class Hub:
                 answer = answer.encode()
             except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
                 answer = _failure(link, command, error).encode()
+        if isinstance(answer, list):
+            answer = b"".join(answer)
         if answer is not None:
             link.send(answer)
 

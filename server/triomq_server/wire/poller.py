@@ -17,7 +17,7 @@ import trio
 from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
 from triomq_server.wire.link import Link
-from triomq_server.wire.transport import SocketTransport
+from triomq_server.wire.transport import BULK_BYTES, SocketTransport
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class Poller:
         self._output_most = output_most
         self._epoll = select.epoll()
         self._links: dict[int, PolledLink] = {}
+        self._bulk = False
 
     def resume(self, polled: PolledLink) -> None:
         """Read this link from now on."""
@@ -114,7 +115,10 @@ class Poller:
                     ready = poll(0, LINKS_PER_BATCH)
                     if not ready:
                         break
+                    self._bulk = False
                     self._serve(ready)
+                    if len(ready) == 1 and not self._bulk:
+                        break  # one small request: asking whether more has come would mostly be in vain
         finally:
             self._epoll.close()
 
@@ -158,6 +162,8 @@ class Poller:
         if not data:
             polled.ended = True
             return False
+        if len(data) >= BULK_BYTES:
+            self._bulk = True
         decoder, link = polled.decoder, polled.link
         commands = decoder.feed(data)
         if commands:

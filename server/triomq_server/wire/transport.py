@@ -28,7 +28,7 @@ BACKLOG = 1024
 _RECEIVE_BYTES_LEAST = 65_536
 _RECEIVE_BYTES_MOST = 1_048_576
 # A read of at least so much is taken as a sign that the next bytes are there already.
-_BULK_BYTES = 8192
+BULK_BYTES = 8192
 # Below this, copying pieces together is cheaper than handing the kernel a list of them.
 _JOIN_BYTES_MOST = 65_536
 # IOV_MAX of Linux.
@@ -98,7 +98,7 @@ class SocketTransport:
             except BlockingIOError:
                 continue
         size = len(data)
-        self._expect_more = size >= _BULK_BYTES
+        self._expect_more = size >= BULK_BYTES
         if size == asked:
             self._receive_bytes = min(asked * 2, _RECEIVE_BYTES_MOST)
         elif asked > _RECEIVE_BYTES_LEAST:
