@@ -89,6 +89,7 @@ class Processes:
         self.name_servers = ""
         self.faults: list[str] = []
         self._heard = trio.Event()
+        self._one_at_a_time = trio.Lock()
 
     async def listen(self) -> None:
         """Follow the parent's events until it ends."""
@@ -126,14 +127,16 @@ class Processes:
     def signal(self, name: str, number: int) -> bool:
         """Send a signal to a node; False if it does not run."""
         pid = self.pids.get(name)
-        if pid is not None:
-            os.kill(pid, number)
-        return pid is not None
+        if not pid:  # never 0, which would be ourselves
+            return False
+        os.kill(pid, number)
+        return True
 
     async def say(self, text: str) -> None:
         """A command to the parent."""
         assert self.parent.stdin is not None
-        await self.parent.stdin.send_all(text.encode() + b"\n")
+        async with self._one_at_a_time:
+            await self.parent.stdin.send_all(text.encode() + b"\n")
 
 
 @asynccontextmanager
@@ -196,7 +199,12 @@ class Trial:
                     for number in range(3):
                         traffic.start_soon(self._send, nodes, f"sender-{number}")
                     await trio.sleep(0.2)
-                    await self._disturb(nodes)
+                    try:
+                        await self._disturb(nodes)
+                    except* trio.TooSlowError:
+                        self.faults.append(
+                            f"hung: a node was not ready, or not gone, within {READY_S:g} s: {nodes.pids}"
+                        )
                     self.sending = False
                 if self.setting.disk_lost:
                     for name in (MASTER, *self.slaves):
