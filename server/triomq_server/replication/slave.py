@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 OpenMaster = Callable[[str], AbstractAsyncContextManager[MasterLog]]
 """From the address of a master's HA service to a view of its log."""
 
+MOVE_AFTER_S = 25.0
+"""How long name servers must have agreed on another master before an open link is given up."""
+
 _BUFFER_BYTES = 256 * 1024
 """Small enough that the records of one receive are dispatched in a few milliseconds: the slave serves pulls meanwhile."""
 
@@ -87,6 +90,9 @@ class HaSlave:
         self._settings = settings
         self._dial = dial
         self._open_master = open_master
+        self._linked: str | None = None
+        self._link_scope = trio.CancelScope()
+        self._doubted_since = float("inf")
         self._heard_end = 0  # the master's log reaches here at least
         self._start = 0  # what an empty log reports: where the master's begins
         self._random = random.Random(seed)
@@ -105,11 +111,22 @@ class HaSlave:
     def follow(self, master: str | None) -> None:
         """Take another address as the master's HA service, for the next connect; None: stop connecting anew.
 
-        An open link stays: a name server's answer says where to find the master, not that this one is wrong.
+        An open link stays at first: a name server's answer says where to find the master, not that this one is wrong,
+        and another name server may say otherwise. Only when all answers of a while agree is the link given up.
         """
         if master != self.status.master:
             self.status.master = master
             self._moved.set()
+        if master is None or self._linked is None or self._open_master is None:
+            return
+        if master == self._linked:
+            self._doubted_since = float("inf")
+            return
+        now = trio.current_time()
+        self._doubted_since = min(self._doubted_since, now)
+        if now >= self._doubted_since + MOVE_AFTER_S:
+            _log.warning("leaving %s, all name servers say that the master is %s", self._linked, master)
+            self._link_scope.cancel()
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -189,17 +206,22 @@ class HaSlave:
         try:
             with trio.fail_after(self._settings.connect_timeout_s):
                 stream = await self._dial(master)
+            self._link_scope = trio.CancelScope()
+            self._linked, self._doubted_since = master, float("inf")
             async with stream:
                 self.status.connected = True
                 self.status.links += 1
                 _log.info("following master %s from offset %d", master, self._log.log_max_offset)
-                await self._follow(stream)
+                with self._link_scope:
+                    await self._follow(stream)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ReplicationError) as error:
             self._note_end(master, reason(error))
         else:
-            self._note_end(master, "the master closed the connection")
+            moved = self._link_scope.cancelled_caught
+            self._note_end(master, "the master has moved" if moved else "the master closed the connection")
         finally:
             self.status.connected = False
+            self._linked = None
         return self.status.last_received != before
 
     def _note_end(self, master: str, reason: str) -> None:

@@ -122,3 +122,37 @@ async def test_a_master_that_answers_nonsense_is_followed_as_before(
             await trio.sleep(5)
         assert both.slave.log_max_offset == both.master.log_max_offset
         assert "followed without comparing" in caplog.text
+
+
+async def test_a_link_is_given_up_when_all_answers_name_another_master(
+    store_pair: Any, line: Any, autojump_clock: Any
+) -> None:
+    async with store_pair() as both:
+
+        @asynccontextmanager
+        async def open_master(address: str) -> AsyncIterator[RemoteLog]:
+            asked.append(address)
+            yield RemoteLog(both.ask())
+
+        asked: list[str] = []
+        master = HaMaster(both.master, HaSettings(file_bytes=FILE_BYTES))
+        slave = HaSlave(
+            both.slave, HaSettings(file_bytes=FILE_BYTES), dial=line.dial, master="one:1", open_master=open_master
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(master.serve, "", 0, listen=line.listen))
+            nursery.start_soon(slave.run)
+            for answer in ("two:1", "one:1", "two:1", "one:1"):  # name servers that disagree
+                await trio.sleep(15)
+                slave.follow(answer)
+            assert slave.status.links == 1
+            for _ in range(2):
+                slave.follow("two:1")
+                await trio.sleep(15)
+            assert slave.status.links == 1
+            slave.follow("two:1")
+            await trio.sleep(1)
+            assert asked == ["one:1", "two:1"]
+            assert slave.status.links == 2
+            assert slave.status.connected
+            nursery.cancel_scope.cancel()

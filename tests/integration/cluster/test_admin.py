@@ -1,0 +1,79 @@
+"""`triomq admin` on a real cluster: what it shows, and what it changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import trio
+
+import triomq
+from triomq_server.admin import AdminError, change_role, replication, standing
+from triomq_server.cluster import open_cluster
+
+
+async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`triomq admin ...` in a process of its own."""
+    run = partial(
+        subprocess.run, [sys.executable, "-m", "triomq_server", "admin", *arguments],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    return await trio.to_thread.run_sync(run)
+
+
+async def states(name_servers: str) -> dict[str, str]:
+    rows = await replication(name_servers)
+    return {f"{row.member.name}:{row.member.broker_id}": standing(row, rows) for row in rows}
+
+
+async def eventually(name_servers: str, wanted: dict[str, str]) -> None:
+    for _ in range(300):
+        if await states(name_servers) == wanted:
+            return
+        await trio.sleep(0.1)
+    assert await states(name_servers) == wanted
+
+
+async def test_show_and_change() -> None:
+    async with open_cluster() as cluster:
+        servers = cluster.name_servers
+        await eventually(servers, {"broker-a:0": "", "broker-a:1": "CLEAN"})
+        async with triomq.open_producer(servers, "admin") as producer:
+            await producer.send(triomq.Message("admin", b"first"))
+            await eventually(servers, {"broker-a:0": "", "broker-a:1": "CLEAN"})
+
+        refused = await command("role", "broker-a:1", "master", "-n", servers)
+        assert refused.returncode == 1
+        assert "is registered as the master of broker-a" in refused.stderr
+        shown = await command("ha", "-n", servers, "--json")
+        assert {row["state"] for row in json.loads(shown.stdout)} == {"", "CLEAN"}
+
+        assert (await command("role", "broker-a:0", "slave", "-n", servers, "--id", "7")).returncode == 0
+        done = await command("role", "broker-a:1", "sync-master", "-n", servers)
+        assert (done.returncode, done.stdout) == (0, "broker-a:1 is sync-master now\n"), done.stderr
+        await eventually(servers, {"broker-a:0": "", "broker-a:7": "CLEAN"})
+        async with triomq.open_producer(servers, "admin") as producer:
+            sent = await producer.send(triomq.Message("admin", b"second"))
+            assert sent.status == triomq.SendStatus.SEND_OK, "the old master has it too"
+        text = (await command("ha", "-n", servers)).stdout
+        assert [line.split()[:2] for line in text.splitlines()] == [
+            ["BROKER", "ID"],
+            ["broker-a", "0"],
+            ["broker-a", "7"],
+        ]
+        assert "SYNC_MASTER" in text
+        assert "CLEAN" in text
+
+
+async def test_wrong_names_are_told() -> None:
+    async with open_cluster(slaves=0) as cluster:
+        with pytest.raises(AdminError, match="broker-x is no broker of broker-a:0 at 127"):
+            await change_role(cluster.name_servers, "broker-x", "SLAVE")
+        nobody = await command("ha", "-n", "127.0.0.1:1")
+        assert nobody.returncode == 1
+        assert "no name server answers" in nobody.stderr
+        nothing = await command("cut", "broker-a", "-n", cluster.name_servers, "--yes")
+        assert "only a slave's log can be cut" in nothing.stderr
