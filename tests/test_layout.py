@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def test_each_room_says_what_it_is_for(path: Path) -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_packages_are_typed(package: Path) -> None:
     assert (package / "py.typed").is_file()
+
+
+def test_the_wheel_has_what_is_no_python() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    for package in PACKAGES:
+        wanted = patterns["*"] + patterns.get(package.name, [])
+        packed = {path for pattern in wanted for path in package.glob(pattern)}
+        inside = {ROOT / name for name in tracked() if not name.endswith(".py")}
+        assert {path for path in inside if package in path.parents} - packed == set()
 
 
 def test_names_say_what_is_inside() -> None:
