@@ -170,7 +170,7 @@ class BrokerConfig(ServerNetworkConfig):
             config.slave_read_enable = config.store.compat != "4.9"
         config.extra = {key: value for key, value in spelled.items() if key not in known}
         config.settle()
-        return config, [*warnings, *complaints, *unknown_key_warnings(config.extra)]
+        return config, [*warnings, *complaints, *config._unserved(), *unknown_key_warnings(config.extra)]
 
     def settle(self) -> None:
         """Force what RocketMQ forces at start: masters are id 0, the HA port is the next one, slaves need an id."""
@@ -207,6 +207,16 @@ class BrokerConfig(ServerNetworkConfig):
     def address(self) -> str:
         """``host:port`` under which this broker is registered; with port 0 known only after the listener is open."""
         return f"{self.broker_ip1}:{self.listen_port}"
+
+    def _unserved(self) -> list[str]:
+        """A line for each promise that operators would rely on and this program does not keep."""
+        asked = {
+            "aclEnable=true has no effect: access is not checked, every client may send and read": self.acl_enable,
+            "enableDLegerCommitLog=true has no effect: there is no DLedger, the broker runs as "
+            f"{self.store.broker_role}": self.store.enable_dleger_commit_log,
+            "enablePropertyFilter=true has no effect: SQL92 filters are refused": self.enable_property_filter,
+        }
+        return [text for text, on in asked.items() if on]
 
     def _apply(self, values: Mapping[str, str]) -> tuple[set[str], list[str]]:
         known, warnings = apply(self, values)

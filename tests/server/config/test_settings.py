@@ -98,7 +98,7 @@ def test_every_key_can_be_set_from_a_file(key: str) -> None:
     config, warnings = BrokerConfig.from_properties({key: after})
     forced = {"brokerId": "0", "haListenPort": "10912"}
     assert config.to_properties()[key] == forced.get(key, after)
-    assert warnings == []
+    assert [warning for warning in warnings if not warning.startswith(f"{key}=true has no effect")] == []
 
 
 def test_old_spelling_of_mapped_is_taken_with_a_warning() -> None:
@@ -157,6 +157,13 @@ def test_unknown_keys_are_kept_and_named() -> None:
     assert warnings == ["unknown key colour is ignored"]
     assert config.to_properties()["colour"] == "blue"
     assert config.listen_port == 20911
+
+
+@pytest.mark.parametrize("key", ["aclEnable", "enableDLegerCommitLog", "enablePropertyFilter"])
+def test_what_is_asked_for_and_not_there_is_said(key: str) -> None:
+    _, warnings = BrokerConfig.from_properties({key: "true"})
+    assert [warning.startswith(f"{key}=true has no effect") for warning in warnings] == [True]
+    assert BrokerConfig.from_properties({key: "false"})[1] == []
 
 
 def test_what_the_start_forces() -> None:
