@@ -148,9 +148,9 @@ class Client:
             max_body_bytes: larger bodies are refused.
             compress_from_bytes: bodies from this size on are compressed.
             compressor: how; None never compresses.
-            retry: what is tried again; default :class:`Retries`.
-            faults: which brokers are avoided; default none, :class:`LatencyFaults` is upstream's table.
-            hooks: see :class:`SendHook`.
+            retry: what is tried again; default :class:`triomq.Retries`.
+            faults: which brokers are avoided; default none, :class:`triomq.LatencyFaults` is upstream's table.
+            hooks: see :class:`triomq.SendHook`.
 
         Raises:
             InvalidCall: the group's name cannot be used, or is in use.
@@ -206,7 +206,7 @@ class Client:
             group: consumer group; one consumer per group and client.
             offsets: where the group's offsets are kept; default: at the brokers.
             read_preference: from whom to pull: ``suggested``, ``master``, ``slave`` or ``prefer_slave``.
-            hooks: see :class:`PullHook`.
+            hooks: see :class:`triomq.PullHook`.
 
         Raises:
             InvalidCall: the group's name cannot be used, or is in use.

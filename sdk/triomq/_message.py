@@ -7,7 +7,7 @@ Rules of names, sizes and properties are those of messages.md §3 and §9 (upstr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -110,7 +110,7 @@ class Message(msgspec.Struct, frozen=True):
         tags, keys = self.tags, self.keys
         if tags and not _is_clean(tags):
             raise InvalidCall("tags need text that is not blank and free of U+0001 and U+0002")
-        if keys and not (_is_clean(keys) if isinstance(keys, str) else all(map(_is_clean, keys))):
+        if keys and not _are_clean(keys):
             raise InvalidCall("keys need text that is not blank and free of U+0001 and U+0002")
         if not -(2**31) <= self.flag < 2**31:
             raise InvalidCall(f"flag {self.flag} is no int32")
@@ -179,6 +179,13 @@ def check_properties(properties: Mapping[str, str]) -> None:
             raise InvalidCall(f"the property name {name} is reserved")
         if not _is_clean(name) or not _is_clean(value):
             raise InvalidCall(f"the property {name!r} needs text that is not blank and free of U+0001 and U+0002")
+
+
+def _are_clean(keys: object) -> bool:
+    if isinstance(keys, str):
+        return _is_clean(keys)
+    # What can be read only once, like a generator, would be empty when the message is encoded.
+    return isinstance(keys, list | tuple | Collection) and all(map(_is_clean, keys))
 
 
 def _is_clean(text: object) -> bool:

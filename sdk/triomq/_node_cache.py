@@ -29,7 +29,7 @@ class ReadPreference(enum.Enum):
     """From whom to pull."""
 
     SUGGESTED = "suggested"
-    """As the brokers suggest, and from whoever is left when that one cannot be reached: the default."""
+    """The default. As the brokers suggest, and from whoever is left when that one cannot be reached."""
 
     MASTER = "master"
     """From the master and nobody else: what was sent a moment ago is there."""

@@ -282,6 +282,8 @@ class Producer:
     # --- sends with a callback -----------------------------------------------------------------------------
 
     async def _send_with_callback(self, message: Message, out: Outgoing, callback: SendCallback, now: float) -> None:
+        if not (hasattr(callback, "on_success") and hasattr(callback, "on_exception")):
+            raise InvalidCall("the callback needs the methods on_success(result) and on_exception(error)")
         await trio.lowlevel.checkpoint_if_cancelled()
         in_flight, sender = self._in_flight, self._sender
         if not in_flight.has_room(len(out.body)):

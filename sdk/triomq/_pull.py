@@ -159,6 +159,8 @@ class PullConsumer:
         Cancelling leaves the position where it was.
         """
         self._check_open()
+        if not isinstance(queue, MessageQueue):
+            raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue; fetch_queues(topic) tells them")
         if max_messages < 1:
             raise InvalidCall(f"max_messages is {max_messages}, not at least 1")
         if offset is not None and offset < 0:
@@ -357,6 +359,8 @@ class PullConsumer:
     def _filter(self, tags: str | None) -> TagFilter | None:
         if tags is None or tags == "*":
             return None
+        if not isinstance(tags, str):
+            raise InvalidCall(f"the tags are {type(tags).__name__}, not text like 'a || b'")
         found = self._filters.get(tags)
         if found is None:
             try:

@@ -29,6 +29,7 @@ from triomq._routes import Route, Routes
 from triomq._send_template import SendTemplate
 from triomq.errors import (
     Attempt,
+    InvalidCall,
     MQError,
     NotReady,
     RequestTimeout,
@@ -117,7 +118,11 @@ class Sender:
             InvalidCall: something else about the message is.
         """
         settings = self.settings
-        if message.topic in self.topics:
+        try:
+            known = message.topic in self.topics
+        except AttributeError:
+            raise InvalidCall(f"the message is {type(message).__name__}, not triomq.Message") from None
+        if known:
             message.check_parts(settings.max_body_bytes)
         else:
             message.check(settings.max_body_bytes)

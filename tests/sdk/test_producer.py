@@ -216,6 +216,9 @@ async def test_weaker_statuses_are_results(autojump_clock, cluster, code):
         (triomq.Message("T", b"x" * 4194305), errors.MessageIllegal, "4194305 bytes"),
         (triomq.Message("T", b"x", tags="a\x02b"), errors.InvalidCall, "tags"),
         (triomq.Message("T", b"x", keys=["a", " "]), errors.InvalidCall, "keys"),
+        (triomq.Message("T", b"x", keys=5), errors.InvalidCall, "keys"),
+        (triomq.Message("T", b"x", keys=iter(["a"])), errors.InvalidCall, "keys"),
+        ("x", errors.InvalidCall, "str, not triomq.Message"),
         (triomq.Message("T", b"x", properties={"TAGS": "a"}), errors.InvalidCall, "reserved"),
         (triomq.Message("T", b"x", properties={"a": ""}), errors.InvalidCall, "blank"),
         (triomq.Message("T", b"x", properties={"a": "y" * 32768}), errors.MessageIllegal, "properties"),
@@ -322,3 +325,10 @@ async def test_an_argument_that_is_none_is_not_swallowed(cluster):
     with pytest.raises(errors.InvalidCall, match="from int"):
         async with triomq.open_client(5):
             pass
+
+
+async def test_a_function_is_no_callback(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match="on_success"):
+            await client.producer("G").send(triomq.Message("T", b"x"), print)
+    assert not sends(cluster.broker)

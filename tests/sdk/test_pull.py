@@ -410,6 +410,8 @@ async def test_the_late_answer_of_a_cancelled_pull_is_dropped(autojump_clock, cl
     [
         lambda consumer: consumer.pull(QUEUE, -1),
         lambda consumer: consumer.pull(QUEUE, 0, max_messages=0),
+        lambda consumer: consumer.pull(QUEUE, 0, tags=["a"]),
+        lambda consumer: consumer.pull("T", 0),
     ],
 )
 async def test_arguments_out_of_range(autojump_clock, cluster, call):
