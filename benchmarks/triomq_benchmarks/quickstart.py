@@ -202,7 +202,11 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
     Exit code 0: nothing lost, nothing changed. 1: something was, or the run could not be finished.
     """
     # Only a run needs to draw.
-    from triomq_benchmarks.quickstart_report import as_object, progress_on, table_of
+    try:
+        from triomq_benchmarks.quickstart_report import as_object, progress_on, table_of
+    except ModuleNotFoundError as error:
+        click.echo(f"error: quickstart needs the package {error.name}: pip install 'triomq[demo]'", err=True)
+        sys.exit(1)
 
     try:
         data = data_set(source, count)
