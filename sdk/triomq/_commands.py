@@ -21,6 +21,16 @@ from triomq.errors import InvalidCall, MQError
 
 EXIT_INTERRUPTED = 130
 
+EXTRAS = {
+    "namesrv": "server",
+    "broker": "server",
+    "cluster": "server",
+    "quickstart": "demo",
+    "demo": "demo",
+    "bench": "bench",
+}
+"""What to install for a command of another package that cannot be loaded."""
+
 
 class Commands(click.Group):
     """A group that also finds commands of other packages; they are imported when they are needed."""
@@ -48,7 +58,8 @@ def _found() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def _missing(name: str, entry: importlib.metadata.EntryPoint, error: Exception) -> click.Command:
-    hint = f"{name} cannot be loaded from {entry.value}: {error}; try pip install 'triomq[all]'"
+    extra = EXTRAS.get(name, "all")
+    hint = f"{name} cannot be loaded from {entry.value}: {error}; try pip install 'triomq[{extra}]'"
 
     @click.command(name, help=hint, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1)

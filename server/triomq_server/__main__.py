@@ -90,8 +90,8 @@ def namesrv(
         config, warnings = NamesrvConfig.from_properties(values)
     except (ConfigError, PropertiesError) as error:
         _fail(f"bad configuration: {error}", EXIT_USAGE)
-    _print_and_exit(config, print_all=print_all, print_some=print_some)
     _start_logging(log_level, warnings)
+    _print_and_exit(config, print_all=print_all, print_some=print_some)
 
     from triomq_server.namesrv import serve_namesrv
 
@@ -142,8 +142,8 @@ def broker(
         _check_name_servers(config)
     except (ConfigError, PropertiesError) as error:
         _fail(f"bad configuration: {error}", EXIT_USAGE)
-    _print_and_exit(config, print_all=print_all, print_some=print_some)
     _start_logging(log_level, warnings)
+    _print_and_exit(config, print_all=print_all, print_some=print_some)
 
     from triomq_server.broker.addresses import BrokerAddresses
     from triomq_server.broker.lifecycle import serve_broker

@@ -75,7 +75,13 @@ def test_a_command_that_cannot_be_loaded_says_why(capsys, foreign, value):
     code, _, err = run(capsys, "broken", "--with", "options")
     assert code == 1
     assert f"cannot be loaded from {value}" in err
-    assert "pip install" in err
+    assert "pip install 'triomq[all]'" in err
+
+
+def test_a_command_that_cannot_be_loaded_names_its_extra(capsys, foreign):
+    foreign(bench="no_such_package:command")
+    code, _, err = run(capsys, "bench")
+    assert (code, "pip install 'triomq[bench]'" in err) == (1, True)
 
 
 def test_an_interrupt_is_an_exit_code(capsys, monkeypatch):

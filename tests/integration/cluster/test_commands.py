@@ -114,6 +114,12 @@ def test_settings_are_printed() -> None:
     assert "kvConfigPath=" in run("namesrv", "-p").stdout
 
 
+def test_warnings_come_with_the_printed_settings() -> None:
+    printed = run("broker", "-p", "--set", "colour=blue")
+    assert "unknown key colour is ignored" in printed.stderr
+    assert "WARNING" not in printed.stdout
+
+
 @pytest.mark.parametrize("command", [[], ["namesrv"], ["broker"], ["cluster"]])
 def test_help(command: list[str]) -> None:
     result = run(*command, "--help")
