@@ -77,6 +77,14 @@ _name_servers = click.option(
     show_default=True,
     help="Name servers, host:port;host:port. Environment: NAMESRV_ADDR.",
 )
+
+
+def _positive(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if not value > 0:  # nor nan
+        raise click.BadParameter(f"{value} is not greater than 0")
+    return value
+
+
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
 
 
@@ -96,7 +104,15 @@ def triomq() -> None:
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="User property; repeatable.")
 @click.option("--queue", "queue", metavar="BROKER:ID", help="The queue it must go to.")
 @click.option("--delay", "delay_level", type=click.IntRange(0, 18), default=0, help="Delay level, 1-18.")
-@click.option("--timeout", "timeout_s", type=float, default=3.0, show_default=True, help="Seconds per message.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    callback=_positive,
+    default=3.0,
+    show_default=True,
+    help="Seconds per message.",
+)
 @_as_json
 def send(
     topic: str,
@@ -117,7 +133,9 @@ def send(
 
     async def work(client: Client) -> None:
         async with client.producer(group, send_timeout_s=timeout_s) as producer:
-            for data in _bodies(body):
+            bodies = _bodies(body)
+            # In a thread: standard input may be a terminal, and meanwhile the client has heartbeats to send.
+            while (data := await trio.to_thread.run_sync(next, bodies, None, abandon_on_cancel=True)) is not None:
                 message = Message(topic, data, tags, keys, table or None, delay_level=delay_level)
                 _print_sent(await producer.send(message, queue=target), as_json=as_json)
 
@@ -357,6 +375,10 @@ def _run(arguments: list[str] | None) -> int:
         return 1
     except BrokenPipeError:
         # Whoever read our output has gone; nothing is left to be written, not even at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        click.echo(f"Error: {error}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code if isinstance(code, int) else 0

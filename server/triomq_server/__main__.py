@@ -140,6 +140,7 @@ def broker(
     try:
         config, warnings = BrokerConfig.from_properties(_values(config_file, assignments, flags))
         _check_name_servers(config)
+        _check_ports(config)
     except (ConfigError, PropertiesError) as error:
         _fail(f"bad configuration: {error}", EXIT_USAGE)
     _start_logging(log_level, warnings)
@@ -274,6 +275,17 @@ def _check_name_servers(config: "BrokerConfig") -> None:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
             raise ConfigError(f"namesrvAddr names {address!r}, which is not host:port; write host:port;host:port")
+
+
+def _check_ports(config: "BrokerConfig") -> None:
+    """A broker also listens two ports below (fast) and one above (replication)."""
+    from triomq_server.config import ConfigError
+
+    if config.listen_port in (1, 2, 65535):
+        raise ConfigError(
+            f"listenPort={config.listen_port} leaves no room for the ports {config.listen_port - 2} and "
+            f"{config.listen_port + 1} that a broker listens on as well; choose 3 to 65534"
+        )
 
 
 def _print_and_exit(config: "BrokerConfig | NamesrvConfig", *, print_all: bool, print_some: bool) -> None:

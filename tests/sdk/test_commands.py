@@ -28,6 +28,9 @@ def run(capsys, *arguments):
         (["send", "a b", "x", "-n", "127.0.0.1:1"], 2, "characters"),
         (["topics", "--create"], 2, "need a TOPIC"),
         (["topics", "T", "--create", "--delete"], 2, "either"),
+        (["send", "T", "x", "--timeout", "nan"], 2, "not greater than 0"),
+        (["send", "T", "x", "--timeout", "0"], 2, "not greater than 0"),
+        (["send", "T", "", "-n", "127.0.0.1:1"], 1, "the body is empty"),
         (["nonsense"], 2, "No such command"),
         (["send"], 2, "Missing argument"),
     ],
@@ -103,3 +106,20 @@ def test_the_cli_says_what_it_lacks(tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr.decode() == "the command line needs the package click: pip install 'triomq[cli]'\n"
+
+
+_SAY = """
+import click, sys
+from triomq import _commands
+
+_commands.triomq.add_command(click.Command("say", callback=lambda: click.echo("x")))
+sys.exit(_commands.run(["say"]))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_an_output_that_takes_nothing_is_one_line():
+    with open("/dev/full", "wb", buffering=0) as full:
+        done = subprocess.run([sys.executable, "-c", _SAY], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: [Errno 28] No space left on device\n"

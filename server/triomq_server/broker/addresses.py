@@ -8,6 +8,7 @@ import socket
 import attrs
 import trio
 
+from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.record import pack_host
 from triomq_server.config import BrokerConfig
 
@@ -85,7 +86,7 @@ async def packed_address(host: str, port: int) -> bytes:
     """
     try:
         return pack_host(host, port)
-    except ValueError:
+    except LocalProtocolError:
         found = await trio.socket.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
         return pack_host(str(found[0][4][0]), port)
 

@@ -4,6 +4,7 @@ Anything not listed here is a defect and keeps its traceback.
 """
 
 import errno
+import socket
 from collections.abc import Iterator, Mapping
 
 from triomq_server.config import ConfigError, PropertiesError
@@ -52,6 +53,8 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
         return f"bad configuration: {error}"
     if isinstance(error, StoreLocked | StoreDamaged | ConfigFileDamaged):
         return str(error)
+    if isinstance(error, socket.gaierror):
+        return f"{error.strerror}: a host name cannot be resolved; check brokerIP1, brokerIP2 and bindAddress"
     if isinstance(error, OSError) and error.errno in _CURES:
         where = error.filename or _ports(settings) if error.errno != errno.ENOSPC else settings.get("storePathRootDir")
         return f"{error.strerror or error} ({where}): {_CURES[error.errno]}"

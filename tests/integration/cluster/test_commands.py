@@ -135,6 +135,9 @@ def test_help(command: list[str]) -> None:
         (["broker", "--set", "brokerRole=SLAVE"], 2, "brokerRole=SLAVE needs a brokerId greater than 0"),
         (["broker", "--set", "brokerRole"], 2, "'brokerRole' is not KEY=VALUE"),
         (["broker", "--port", "99999"], 2, "99999 is not in the range"),
+        (["broker", "--port", "1"], 2, "listenPort=1 leaves no room for the ports -1 and 2"),
+        (["broker", "--port", "65535"], 2, "choose 3 to 65534"),
+        (["broker", "--port", "0", "--set", "brokerIP1=no host"], 1, "a host name cannot be resolved; check brokerIP1"),
         (["broker", "--store", "/proc/nowhere"], 1, "/proc/nowhere"),
     ],
 )
