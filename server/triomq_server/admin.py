@@ -119,10 +119,13 @@ def standing(row: Row, rows: list[Row]) -> str:
         return "?"
     if row.member.broker_id == 0:
         return ""
-    said = row.status.following.standing if row.status is not None and row.status.following is not None else ""
+    following = row.status.following if row.status is not None else None
+    said = "" if following is None else following.standing
     master = next((one for one in rows if one.member.name == row.member.name and one.member.broker_id == 0), None)
     if said in ("AHEAD", "DIVERGED") or master is None or master.error is not None:
         return said or "UNKNOWN"
+    if following is not None and not following.connected:
+        return said
     missing = master.log_end - row.log_end
     if missing < 0:  # the slave was asked a moment after its master, or has more than it
         return said if said in ("CLEAN", "BEHIND") else "AHEAD"
