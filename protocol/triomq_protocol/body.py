@@ -64,6 +64,15 @@ class FrozenBody(JsonCodec, msgspec.Struct, rename="camel", kw_only=True, forbid
 
 
 _Convert = Callable[[Any], Any]
+
+
+class _Misfit(ValueError):
+    """A member that cannot be read, with the names of those it stands in: `outer.inner: why`."""
+
+    def __init__(self, member: str, error: Exception) -> None:
+        super().__init__(f"{member}.{error}" if isinstance(error, _Misfit) else f"{member}: {error}")
+
+
 _RAW_NUMBER_KEY = re.compile(rb"[{,]-?[0-9]+:")
 _TEXT_OR_NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"|([{,])(-?[0-9]+):', re.DOTALL)
 
@@ -133,7 +142,10 @@ def _body_of(cls: type[Body] | type[FrozenBody]) -> _Convert:
         for name, member in _object(value).items():
             found = members.get(str(name).lower())
             if found is not None and member is not None:
-                values[found[0]] = found[1](member)
+                try:
+                    values[found[0]] = found[1](member)
+                except (TypeError, ValueError, OverflowError) as error:
+                    raise _Misfit(str(name), error) from error
         return cls(**values)
 
     return convert_body

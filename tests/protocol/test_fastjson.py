@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -289,3 +290,18 @@ def test_a_compressed_registration_that_inflates_without_end_is_refused() -> Non
     for count in range(len(whole)):
         with pytest.raises(BodyError):
             RegisterBrokerBody.decode_compressed(whole[:count])
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (
+            b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}',
+            "RegisterBrokerBody: topicConfigSerializeWrapper.topicConfigTable.perm: invalid literal",
+        ),
+        (b'{"filterServerList":7}', "RegisterBrokerBody: filterServerList: list expected, got int '7'"),
+    ],
+)
+def test_a_body_that_does_not_fit_names_the_member(text: bytes, where: str) -> None:
+    with pytest.raises(BodyError, match=re.escape(where)):
+        RegisterBrokerBody.decode(text)
