@@ -6,6 +6,7 @@ of the loopback interface and keep everything below one folder. "Ready" is an an
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
 
+from .builds import cache_folder
 from .java import Java, prepare_home
 from .processes import Child, free_port
 
@@ -101,6 +103,13 @@ def _command(
     )
 
 
+def _environment(kind: Kind) -> dict[str, str] | None:
+    """Ours starts from byte code, as an installed package does, also where a checkout is told not to keep any."""
+    if kind is Kind.OURS and os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache_folder("byte-code"))}
+    return None
+
+
 @contextmanager
 def namesrv(
     kind: Kind,
@@ -134,7 +143,7 @@ def namesrv(
         },
     )
     argv = _command(kind, "namesrv", config, home, java, heap, options, properties or {})
-    with Server(f"{kind} name server", argv, home / "namesrv.out") as server:
+    with Server(f"{kind} name server", argv, home / "namesrv.out", env=_environment(kind)) as server:
         server.address = f"127.0.0.1:{port}"
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
@@ -188,7 +197,7 @@ def broker(
         **(properties or {}),
     }
     argv = _command(kind, "broker", config, home, java, heap, options, system)
-    with Server(f"{kind} broker", argv, home / "broker.out") as server:
+    with Server(f"{kind} broker", argv, home / "broker.out", env=_environment(kind)) as server:
         server.address = f"127.0.0.1:{port}"
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
