@@ -1,0 +1,167 @@
+"""What a SYNC_MASTER answers, and when, with slaves that do what the test says (ha.md §6)."""
+
+from __future__ import annotations
+
+from struct import pack, unpack
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+
+from triomq_server.wire import MemoryNetwork
+
+SENT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE = 0, 12, 11
+HA_PORT = 10912
+
+
+class HandSlave:
+    """A slave by hand: reports what it is told to, and counts what comes."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.end = 0
+        self.closed = False
+
+    @classmethod
+    async def connect(cls, network: MemoryNetwork, nursery: trio.Nursery, report: int | None = 0) -> HandSlave:
+        slave = cls(await network.dial(f"127.0.0.1:{HA_PORT}"))
+        nursery.start_soon(slave._read)
+        if report is not None:
+            await slave.report(report)
+        await trio.sleep(0.05)
+        return slave
+
+    async def report(self, offset: int | None = None) -> None:
+        await self.stream.send_all(pack(">q", self.end if offset is None else offset))
+
+    async def acknowledge(self, delay_s: float) -> None:
+        """Report whatever comes after a delay, until the end."""
+        while not self.closed:
+            await trio.sleep(delay_s)
+            try:
+                await self.report()
+            except trio.BrokenResourceError:
+                return
+
+    async def _read(self) -> None:
+        data = b""
+        while True:
+            part = await self.stream.receive_some(65536)
+            if not part:
+                self.closed = True
+                return
+            data += part
+            while len(data) >= 12:
+                offset, size = unpack(">qi", data[:12])
+                if len(data) < 12 + size:
+                    break
+                self.end = offset + size
+                data = data[12 + size :]
+
+
+async def timed_put(broker: Any, **fields: Any) -> tuple[int, float]:
+    """Code and seconds of a send on a link of its own."""
+    peer = await broker.peer()
+    begin = trio.current_time()
+    answer = await peer.put(**fields)
+    return answer.code, round(trio.current_time() - begin, 2)
+
+
+def sync_master(open_broker: Any, network: MemoryNetwork, **settings: Any) -> Any:
+    return open_broker(network=network, brokerRole="SYNC_MASTER", **settings)
+
+
+async def test_one_slow_slave_does_not_make_a_fast_one_late(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
+        await HandSlave.connect(network, hands)  # never says anything again
+        fast = await HandSlave.connect(network, hands)
+        slow = await HandSlave.connect(network, hands)
+        hands.start_soon(fast.acknowledge, 0.01)
+        hands.start_soon(slow.acknowledge, 2.5)
+        for _ in range(50):
+            code, seconds = await timed_put(broker)
+            assert code == SENT
+            assert seconds <= 0.02
+        hands.cancel_scope.cancel()
+
+
+async def test_who_waits_is_released_together_by_one_report(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
+        slave = await HandSlave.connect(network, hands)
+        outcomes: list[tuple[int, float]] = []
+
+        async def put() -> None:
+            outcomes.append(await timed_put(broker))
+
+        for _ in range(30):
+            hands.start_soon(put)
+        await trio.sleep(1)
+        assert outcomes == []
+        await slave.report()
+        await trio.lowlevel.checkpoint()
+        await trio.sleep(0.01)
+        assert outcomes == [(SENT, 1.0)] * 30
+        hands.cancel_scope.cancel()
+
+
+async def test_the_life_of_a_slave_as_senders_see_it(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
+        assert await timed_put(broker) == (SLAVE_NOT_AVAILABLE, 0)
+        assert await timed_put(broker, properties="WAIT\x01false") == (SENT, 0)
+        slave = await HandSlave.connect(network, hands)
+        # Stopped: it neither reads nor reports.
+        assert await timed_put(broker) == (FLUSH_SLAVE_TIMEOUT, 3.0)
+        assert await timed_put(broker, properties="WAIT\x01false") == (SENT, 0)
+        await trio.sleep(18)
+        assert slave.closed
+        assert await timed_put(broker) == (SLAVE_NOT_AVAILABLE, 0)
+        back = await HandSlave.connect(network, hands)
+        await back.report()
+        hands.start_soon(back.acknowledge, 0.5)
+        code, seconds = await timed_put(broker)
+        assert code == SENT
+        assert seconds <= 0.5
+        hands.cancel_scope.cancel()
+
+
+async def test_the_wait_is_as_long_as_configured(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, slaveTimeout=700) as broker:
+        await HandSlave.connect(network, hands)
+        assert await timed_put(broker) == (FLUSH_SLAVE_TIMEOUT, 0.7)
+        hands.cancel_scope.cancel()
+
+
+async def test_a_slave_that_is_too_far_behind_is_none(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    settings = {"haSlaveFallbehindMax": 3000, "slaveTimeout": 100}
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, **settings) as broker:
+        await HandSlave.connect(network, hands)
+        codes = [(await timed_put(broker, body=bytes(1000)))[0] for _ in range(4)]
+        assert codes == [FLUSH_SLAVE_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE, SLAVE_NOT_AVAILABLE]
+        hands.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("compat", "expected"), [("safe", (SLAVE_NOT_AVAILABLE, 0.0)), ("4.9", (FLUSH_SLAVE_TIMEOUT, 3.0))]
+)
+async def test_a_connection_that_has_said_nothing(open_broker: Any, compat: str, expected: tuple[int, float]) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, compat=compat) as broker:
+        await HandSlave.connect(network, hands, report=None)
+        assert await timed_put(broker) == expected
+        hands.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("compat", "code"), [("safe", SLAVE_NOT_AVAILABLE), ("4.9", SENT)])
+async def test_a_claim_to_have_more_than_there_is(open_broker: Any, compat: str, code: int) -> None:
+    """4.9 believes a first report, and tells senders that a slave has what none has."""
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, compat=compat) as broker:
+        await HandSlave.connect(network, hands, report=1_000_000)
+        assert (await timed_put(broker))[0] == code
+        hands.cancel_scope.cancel()
