@@ -79,6 +79,7 @@ class Following:
             dial=dial,
             master=self._fixed,
             open_master=None if settings.compat_49 else self._open_master,
+            on_loss=None if settings.compat_49 else broker.registration.register_soon,
             seed=broker.chance.getrandbits(32),
         )
         self.metadata = MetadataSync(FollowedTables(broker, self.log), open_link, own_address=broker.address)

@@ -73,6 +73,7 @@ class HaSlave:
       dial: connects to ``host:port``.
       master: the master's HA address, where it is known from the start (``haMasterAddress``).
       open_master: lets the logs be compared before each connection; None follows whoever is there, as 4.9 does.
+      on_loss: called when a link has ended, and now and then while there is none: somebody may know of another master.
       seed: of the pauses' random share; given in tests.
     """
 
@@ -84,12 +85,15 @@ class HaSlave:
         dial: Dial = dial_tcp,
         master: str | None = None,
         open_master: OpenMaster | None = None,
+        on_loss: Callable[[], None] | None = None,
         seed: int | None = None,
     ) -> None:
         self._log = log
         self._settings = settings
         self._dial = dial
         self._open_master = open_master
+        self._on_loss = on_loss
+        self._told_loss = -float("inf")
         self._linked: str | None = None
         self._link_scope = trio.CancelScope()
         self._doubted_since = float("inf")
@@ -138,6 +142,7 @@ class HaSlave:
                 continue
             self._moved = trio.Event()
             lived = await self._compared(master) and await self._one_link(master)
+            self._tell_loss(lived=lived)
             # A link that lived is worth a quick return, but not by all slaves in the same instant.
             pause_s = (
                 self._random.uniform(0.05, 0.1)
@@ -148,6 +153,13 @@ class HaSlave:
                 pause_s = self._settings.heartbeat_s
             with trio.move_on_after(pause_s):
                 await self._moved.wait()
+
+    def _tell_loss(self, *, lived: bool) -> None:
+        """Without this a slave would hear of a new master only at its next registration, half a minute later."""
+        now = trio.current_time()
+        if self._on_loss is not None and (lived or now >= self._told_loss + self._settings.heartbeat_s):
+            self._told_loss = now
+            self._on_loss()
 
     async def _compared(self, master: str) -> bool:
         """Compare the logs; False if this master must not be followed, or could not be asked."""
