@@ -66,11 +66,11 @@ class FrozenBody(JsonCodec, msgspec.Struct, rename="camel", kw_only=True, forbid
 _Convert = Callable[[Any], Any]
 
 
-class _Misfit(ValueError):
+class _MisfitError(ValueError):
     """A member that cannot be read, with the names of those it stands in: `outer.inner: why`."""
 
     def __init__(self, member: str, error: Exception) -> None:
-        super().__init__(f"{member}.{error}" if isinstance(error, _Misfit) else f"{member}: {error}")
+        super().__init__(f"{member}.{error}" if isinstance(error, _MisfitError) else f"{member}: {error}")
 
 
 _RAW_NUMBER_KEY = re.compile(rb"[{,]-?[0-9]+:")
@@ -145,7 +145,7 @@ def _body_of(cls: type[Body] | type[FrozenBody]) -> _Convert:
                 try:
                     values[found[0]] = found[1](member)
                 except (TypeError, ValueError, OverflowError) as error:
-                    raise _Misfit(str(name), error) from error
+                    raise _MisfitError(str(name), error) from error
         return cls(**values)
 
     return convert_body

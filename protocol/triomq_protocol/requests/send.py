@@ -23,7 +23,7 @@ class SendMessageRequest(Header, kw_only=True):
     topic: str = ""
     properties: str | None = None  # before default_topic: they share a bucket of Java's map
     default_topic: str = ""
-    default_topic_queue_nums: Int32 = 0
+    default_topic_queue_nums: Int32 | None = None
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
@@ -62,7 +62,7 @@ class SendMessageRequestV2(Header, rename=V2_NAMES, kw_only=True):
     producer_group: str
     topic: str = ""
     default_topic: str = ""
-    default_topic_queue_nums: Int32 = 0
+    default_topic_queue_nums: Int32 | None = None
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64

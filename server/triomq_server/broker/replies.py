@@ -86,7 +86,7 @@ async def _push(broker: Broker, link: Link, command: Command, header: SendReques
         producer_group=header.producer_group,
         topic=header.topic,
         default_topic=header.default_topic,
-        default_topic_queue_nums=header.default_topic_queue_nums,
+        default_topic_queue_nums=header.default_topic_queue_nums or 0,
         queue_id=queue_id,
         sys_flag=header.sys_flag,
         born_timestamp=header.born_timestamp,

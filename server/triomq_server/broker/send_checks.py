@@ -10,6 +10,7 @@ from datetime import datetime
 
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.command import Command
+from triomq_protocol.errors import HeaderError
 from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, perm_text
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
@@ -75,6 +76,8 @@ class SendChecks:
         sys_flag = 0
         if header.unit_mode:
             sys_flag = TOPIC_UNIT_SUB if is_retry else TOPIC_UNIT
+        if header.default_topic_queue_nums is None:
+            raise HeaderError("defaultTopicQueueNums", "is missing or malformed, and a new topic needs it")
         made = topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums, sys_flag)
         if made is None and is_retry:
             return topics.ensure(topic, 1, PERM_READ_WRITE, sys_flag)

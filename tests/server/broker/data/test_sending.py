@@ -89,6 +89,16 @@ async def test_a_wish_for_no_queues_gets_none(open_broker: Any) -> None:
     assert answer.code == 1
 
 
+@pytest.mark.parametrize("code", [10, 310])
+async def test_a_new_topic_needs_the_number_of_queues_a_known_one_does_not(open_broker: Any, code: int) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        refused = await peer.put("New", code=code, default_topic_queue_nums=None)
+        assert (refused.code, "'defaultTopicQueueNums' is missing" in refused.remark) == (1, True)
+        assert (await peer.put("New", code=code)).code == 0
+        assert (await peer.put("New", code=code, default_topic_queue_nums=None)).code == 0
+
+
 async def test_before_the_service_time(open_broker: Any) -> None:
     async with open_broker(startAcceptSendRequestTimeStamp=4_000_000_000_123) as broker:
         answer = await (await broker.peer()).put()
