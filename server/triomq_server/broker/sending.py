@@ -139,7 +139,9 @@ class Sending:
         settling = self._settling
         if settling.needed and waits_for_store(wait):
             return settling.park(link, command, message_id, queue_id, result)
-        return settling.answer(command, message_id, queue_id, result.queue_offset)
+        if command.flag & 2:
+            return None
+        return settling.encode(command, message_id, queue_id, result.queue_offset)
 
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""

@@ -35,7 +35,8 @@ class Settling:
     def read_config(self) -> None:
         """Take over settings that request 25 may have changed."""
         config = self._broker.config
-        self._encode = SendAnswers(config.region_id, config.trace_on).encode
+        self.encode = SendAnswers(config.region_id, config.trace_on).encode
+        """Writes the answer of a stored message."""
         self._flush = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._replicate = config.store.broker_role is BrokerRole.SYNC_MASTER
         self.needed = self._flush or self._replicate
@@ -47,7 +48,7 @@ class Settling:
         """The answer of a stored message; None to a one-way request."""
         if command.flag & 2:
             return None
-        return self._encode(command, message_id, queue_id, queue_offset, code)
+        return self.encode(command, message_id, queue_id, queue_offset, code)
 
     def park(self, link: Link, command: Command, message_id: str, queue_id: int, result: AppendResult) -> bytes | None:
         """Wait for disk and slave as the configuration asks.

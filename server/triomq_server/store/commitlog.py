@@ -131,7 +131,9 @@ class CommitLog:
             self._make_room(size)
         if queue.position >= queue.limit:
             queue.make_room()
-        now = self._now()
+        now = self._clock()
+        if now < self.store_timestamp:
+            now = self._now()
         buffer = self._buffer
         at = self._position
         offset = self.max_offset
