@@ -29,7 +29,9 @@ from triomq._routes import Route, Routes
 from triomq._send_template import SendTemplate
 from triomq.errors import (
     Attempt,
+    ConnectFailed,
     InvalidCall,
+    LinkLost,
     MQError,
     NotReady,
     RequestTimeout,
@@ -337,7 +339,13 @@ class Sender:
             self.settings.faults.update(queue.broker_name, now - started, now, isolate=False)
 
     def final_error(self, out: Outgoing, error: MQError) -> MQError:
-        """The error that ends a send: of the last attempt's kind, with the list of all."""
+        """The error that ends a send: of the last attempt's kind, with the list of all.
+
+        Except that after a failed connection it must not say that nothing was sent if an earlier attempt's outcome is
+        unknown: then it is of that attempt's kind.
+        """
+        if isinstance(error, ConnectFailed):
+            error = next((each.error for each in reversed(out.attempts) if _is_in_doubt(each.error)), error)
         return type(error)(
             f"send to topic {out.topic}, message {out.unique_key}, {len(out.attempts)} attempt(s)",
             address=error.address,
@@ -425,3 +433,8 @@ def _outcome(state: tenacity.RetryCallState) -> SendResult:
     assert state.outcome is not None
     result: SendResult = state.outcome.result()
     return result
+
+
+def _is_in_doubt(error: MQError) -> bool:
+    """Whether the message may have been stored in spite of this."""
+    return isinstance(error, LinkLost | RequestTimeout) and not isinstance(error, NotReady)

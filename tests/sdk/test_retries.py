@@ -130,6 +130,22 @@ async def test_a_lost_link_is_tried_elsewhere_at_once(autojump_clock, cluster, b
     assert not brokers[0].scripts[SEND]
 
 
+async def test_a_send_in_doubt_is_not_said_to_be_unsent(autojump_clock, cluster):
+    async def store_and_die(command):
+        cluster.broker.serve(command)
+        await cluster.broker.stop()
+
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        cluster.broker.script(SEND, store_and_die)
+        with pytest.raises(errors.LinkLost, match="outcome is unknown") as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        assert [type(each.error) for each in caught.value.attempts] == [errors.LinkLost, *[errors.ConnectFailed] * 2]
+        with pytest.raises(errors.ConnectFailed, match="nothing was sent"):
+            await producer.send(triomq.Message("T", b"y"))
+    assert b"x" in cluster.broker.bodies("T")
+
+
 async def test_a_silent_broker_leaves_time_for_the_other(autojump_clock, cluster, brokers):
     async with cluster.client() as client:
         producer = await warm_up(client)
