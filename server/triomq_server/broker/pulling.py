@@ -21,6 +21,7 @@ from triomq_protocol.flags import (
     PULL_SUSPEND,
 )
 from triomq_protocol.properties import DELAY, KEYS, TAGS, encode_properties
+from triomq_protocol.record import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import BROADCASTING, SubscriptionData
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse, encode_pull_answer_head
@@ -77,6 +78,7 @@ class Pulling:
         config = self._broker.config
         self._readable = bool(config.broker_permission & PERM_READ)
         self._slave_read = config.slave_read_enable
+        self._slave = self._broker.is_slave
         self._final = not self._broker.is_slave or config.store.offset_check_in_slave
         self._memory_bytes = config.store.in_memory_bytes
 
@@ -93,8 +95,9 @@ class Pulling:
         pieces = self._read(link, command, header, group, matcher, first=True)
         if pieces is None:
             return None
-        # Views of the log go straight to the socket at the end of the batch, before anything else runs.
-        return b"".join(pieces) if len(pieces) == 1 or link.draining else pieces
+        # A long view of the log goes straight to the socket, at the end of the batch and before anything else runs. For
+        # short ones the kernel takes longer than a copy does.
+        return pieces if len(pieces) == 2 and not link.draining else b"".join(pieces)
 
     def resume(self, held: HeldPull) -> None:
         """Run a parked pull again and send what it finds; it is not parked a second time."""
@@ -207,6 +210,20 @@ class Pulling:
             slow_id=group.which_broker_when_consume_slowly,
             final=self._final,
         )
+        if self._slave and verdict.code == ResponseCode.SUCCESS and self._has_what_the_master_lacks(read):
+            return [
+                encode_pull_answer_head(
+                    command,
+                    ResponseCode.PULL_RETRY_IMMEDIATELY,
+                    "this slave's history differs from the master's from here on",
+                    suggest_which_broker_id=group.broker_id,
+                    next_begin_offset=offset,
+                    min_offset=read.min_offset,
+                    max_offset=read.max_offset,
+                    body_bytes=0,
+                    serialize=None if first else SerializeType.JSON,
+                )
+            ]
         if verdict.code == ResponseCode.SUCCESS:
             broker.stats.count_get(topic, queue_id, header.consumer_group, read.message_count, read.bytes_total)
         else:
@@ -228,6 +245,21 @@ class Pulling:
             serialize=None if first else SerializeType.JSON,
         )
         return [head, *read.slices]
+
+    def _has_what_the_master_lacks(self, read: ReadResult) -> bool:
+        """Whether a slave that is ahead of its master, or has another history, found messages that are not the master's.
+
+        At their offsets the master has other messages, or will have: a reader must not see both.
+        """
+        roles = self._broker.roles
+        if roles is None or roles.following is None:
+            return False
+        compared = roles.following.log.status.compared
+        if compared.standing.may_follow or compared.common_end is None:
+            return False
+        end = compared.common_end
+        records = (record for data in read.slices for record in iter_records(data))
+        return any(record.physical_offset + record.size_bytes > end for record in records)
 
     def _park(self, link: Link, command: Command, header: PullMessageRequest, matcher: TagMatcher | None) -> bool:
         """Hold the pull until a message comes; false if there are too many held already."""

@@ -39,7 +39,7 @@ from triomq_server.replication.master import HaMaster
 from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.wire import LinkError, open_link
 
-__all__ = ["HaMaster", "Outcome", "kinds", "simulate"]
+__all__ = ["MASTER", "TOPIC", "HaMaster", "Outcome", "Setting", "World", "begin", "kinds", "simulate"]
 
 TOPIC = "ledger"
 QUEUES = 3
@@ -69,6 +69,8 @@ class Setting:
       disk_lost: at the end the master is gone with its disk, and a slave takes its place.
       power: the master's machine may lose its power, which leaves it what it had forced to its disk: perhaps less than a
         slave has.
+      succession: at the end a slave takes the master's place, and the old master comes back as a slave, perhaps with
+        messages that its successor has not.
     """
 
     synchronous: bool
@@ -76,6 +78,7 @@ class Setting:
     slaves: int
     disk_lost: bool
     power: bool
+    succession: bool
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Setting:
@@ -83,7 +86,8 @@ class Setting:
         flush = chance.random() < 0.4
         power = flush and chance.random() < 0.5
         disk_lost = synchronous and not power and chance.random() < 0.4
-        return cls(synchronous, flush, chance.choice((1, 1, 2)), disk_lost, power)
+        succession = not power and not disk_lost and chance.random() < 0.3
+        return cls(synchronous, flush, chance.choice((1, 1, 2)), disk_lost, power, succession)
 
 
 @attrs.frozen
@@ -168,11 +172,11 @@ class SimNode:
 class World:
     """One run of one seed."""
 
-    def __init__(self, seed: int, nursery: trio.Nursery) -> None:
+    def __init__(self, seed: int, nursery: trio.Nursery, setting: Setting | None = None) -> None:
         self.seed = seed
         self.nursery = nursery
         self.chance = random.Random(f"cluster {seed}")
-        self.setting = Setting.drawn(self.chance)
+        self.setting = setting or Setting.drawn(self.chance)
         names = [MASTER, "broker-a-s", "broker-a-s2"][: 1 + self.setting.slaves]
         owners = {NAME_SERVER: "namesrv"}
         for name in names:
@@ -220,7 +224,7 @@ class World:
             {
                 "brokerClusterName": "C",
                 "brokerName": "broker-a",
-                "brokerId": "0" if self.roles[name] != "SLAVE" else str(self.slaves.index(name) + 1),
+                "brokerId": "0" if self.roles[name] != "SLAVE" else str(list(self.roles).index(name) or 9),
                 "brokerRole": self.roles[name],
                 "brokerIP1": "127.0.0.1",
                 "brokerIP2": "127.0.0.1",
@@ -449,18 +453,26 @@ async def _audit_all(world: World) -> int:
     return len(contents[MASTER].bodies)
 
 
-async def _lose_the_master(world: World) -> int:
-    """The master's machine burns down; its best slave becomes master, and the SDK reads what was promised."""
-    world.note("the master's disk is lost")
-    world.nodes[MASTER].kill()
-    world.nodes[MASTER].disk = MemoryDisk(now_ms=world.clock)
+async def _promote(world: World) -> str:
+    """The master is gone: the slave with the longest log takes its place. Returns its name."""
     _check_slaves(world)
+    await trio.sleep(5)  # what the master had sent is still under way
     heir = max(world.slaves, key=lambda name: _contents(world, name).end)
+    world.note(f"{heir} becomes the master")
     await world.nodes[heir].stop()
     world.roles[heir] = "ASYNC_MASTER"
     world.nodes["namesrv"].start()
     world.nodes[heir].start()
     await trio.sleep(15)
+    return heir
+
+
+async def _lose_the_master(world: World) -> int:
+    """The master's machine burns down; its best slave becomes master, and the SDK reads what was promised."""
+    world.note("the master's disk is lost")
+    world.nodes[MASTER].kill()
+    world.nodes[MASTER].disk = MemoryDisk(now_ms=world.clock)
+    heir = await _promote(world)
     async with world.client("heirs-reader") as client, client.pull_consumer("heirs-readers") as consumer:
         world.read.clear()
         await _read_to_end(world, consumer, lambda: False)
@@ -472,6 +484,46 @@ async def _lose_the_master(world: World) -> int:
     contents = _contents(world, heir)
     world.faults += [f"{heir}: {fault}" for fault in contents.faults]
     return len(contents.bodies)
+
+
+async def _succeed(world: World) -> int:
+    """The master is gone, a slave takes its place and messages; then the old master comes back as a slave.
+
+    If it has nothing of its own it follows. If it has, it must not lose it without an order: it stays as it is.
+    """
+    world.nodes[MASTER].kill()
+    world.network.heal()
+    before = _contents(world, MASTER)
+    heir = await _promote(world)
+    later = Ledger()
+    async with world.client("heirs-sender") as client, client.producer("heirs-load") as producer:
+        for number in range(20):
+            body = b"later-%d" % number
+            result = await producer.send(triomq.Message(TOPIC, body))
+            place = (result.queue.queue_id, result.queue_offset)
+            later.acknowledge(place, [body], status="SEND_OK", synchronous=True, sender="later")
+    world.note("the old master comes back as a slave")
+    world.roles[MASTER] = "SLAVE"
+    world.nodes[MASTER].start()
+    await trio.sleep(30)
+    names = (heir, *(name for name in world.slaves if name != heir), MASTER)
+    for name in reversed(names):
+        await world.nodes[name].stop()
+    contents = {name: _contents(world, name) for name in names}
+    promised = [ack for ack in world.ledger.acks if ack.replicated] + later.acks
+    faults = [f"{name}: {fault}" for name in names for fault in contents[name].faults]
+    faults += missing(promised, {heir: contents[heir]}) + missing(world.ledger.acks, {MASTER: contents[MASTER]})
+    for start, data in before.log.items():
+        if contents[MASTER].log.get(start, b"")[: len(data)] != data:
+            faults.append(f"cut: the old master's log file {start} has lost bytes, and nobody has ordered it")
+    followers = [name for name in names if name not in (heir, MASTER)]
+    if not differing(before, contents[heir]) and before.end <= contents[heir].end:
+        followers.append(MASTER)
+    for name in followers:
+        if contents[name].end != contents[heir].end or differing(contents[name], contents[heir]):
+            faults.append(f"stuck: {name} ends at {contents[name].end}, {heir} at {contents[heir].end}")
+    world.faults += faults
+    return len(contents[heir].bodies)
 
 
 async def _create_topic(world: World) -> None:
@@ -487,13 +539,18 @@ async def _create_topic(world: World) -> None:
                     return
 
 
+async def begin(world: World) -> None:
+    """Start every node and create the topic."""
+    for name, node in world.nodes.items():
+        node.start()
+        await trio.sleep(0.2 if name == "namesrv" else 0.05)
+    await _create_topic(world)
+
+
 async def _run(seed: int) -> Outcome:
     async with trio.open_nursery() as nursery:
         world = World(seed, nursery)
-        for name, node in world.nodes.items():
-            node.start()
-            await trio.sleep(0.2 if name == "namesrv" else 0.05)
-        await _create_topic(world)
+        await begin(world)
         async with trio.open_nursery() as traffic:
             for number in range(3):
                 traffic.start_soon(_send, world, f"sender-{number}")
@@ -501,11 +558,18 @@ async def _run(seed: int) -> Outcome:
             await trio.sleep(1)
             await _disturb(world)
             world.network.heal()
+            if world.setting.succession and world.chance.random() < 0.6:
+                world.note("the slaves are cut off")
+                for name in world.slaves:
+                    world.network.cut_pair(MASTER, name)
+                await trio.sleep(1.5)
             world.sending = False
         world.note("quiet")
         world.faults += world.ledger.own_faults()
         if world.setting.disk_lost:
             stored = await _lose_the_master(world)
+        elif world.setting.succession:
+            stored = await _succeed(world)
         else:
             await _settle(world)
             world.read.clear()

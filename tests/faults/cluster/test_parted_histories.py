@@ -1,0 +1,60 @@
+"""A master that lost its machine's power comes back without what its slave has: readers must see one history, not two."""
+
+from __future__ import annotations
+
+import random
+
+import trio
+from cluster_simulation import MASTER, TOPIC, Setting, World, begin
+
+import triomq
+
+SLAVE = "broker-a-s"
+QUEUE = triomq.MessageQueue(TOPIC, "broker-a", 0)
+FORCED_S = 11.0
+"""After so long even a few bytes have been forced to the disk."""
+SETTING = Setting(synchronous=False, flush=False, slaves=1, disk_lost=False, power=True, succession=False)
+
+
+class NothingUnforced(random.Random):
+    """Of pages that were not forced to the disk, none is there after a loss of power."""
+
+    def random(self) -> float:
+        return 0.99
+
+
+async def send(world: World, bodies: list[bytes]) -> None:
+    async with world.client("sender") as client, client.producer("load") as producer:
+        for body in bodies:
+            await producer.send(triomq.Message(TOPIC, body), queue=QUEUE)
+
+
+async def pulled(world: World, preference: str, offset: int) -> tuple[list[bytes], int]:
+    async with world.client(f"{preference} reader") as client:
+        consumer = client.pull_consumer("readers", read_preference=preference)
+        result = await consumer.pull(QUEUE, offset)
+        return [message.body for message in result.messages], result.suggested_broker_id
+
+
+async def test_a_slave_serves_nothing_that_its_master_has_lost(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World(0, nursery, SETTING)
+        await begin(world)
+        await send(world, [b"kept-0", b"kept-1"])
+        await trio.sleep(FORCED_S)
+        await send(world, [b"lost-2", b"lost-3"])
+        await trio.sleep(0.1)
+        assert await pulled(world, "slave", 2) == ([b"lost-2", b"lost-3"], 0)
+        world.chance = NothingUnforced()
+        world.nodes[MASTER].kill(power=True)
+        await trio.sleep(0.5)
+        # Nobody knows yet that the master will come back without them.
+        assert await pulled(world, "slave", 2) == ([b"lost-2", b"lost-3"], 0)
+        world.nodes[MASTER].start()
+        await trio.sleep(10)
+        await send(world, [b"new-2"])
+        await trio.sleep(10)
+        assert await pulled(world, "slave", 0) == ([], 0)
+        assert await pulled(world, "slave", 2) == ([], 0)
+        assert await pulled(world, "suggested", 0) == ([b"kept-0", b"kept-1", b"new-2"], 0)
+        nursery.cancel_scope.cancel()
