@@ -29,8 +29,10 @@ _RECEIVE_BYTES_LEAST = 65_536
 _RECEIVE_BYTES_MOST = 1_048_576
 # A read of at least so much is taken as a sign that the next bytes are there already.
 BULK_BYTES = 8192
-# Below this, copying pieces together is cheaper than handing the kernel a list of them.
+# Up to so much in pieces that are smaller than this on average, copying them together is cheaper than handing the kernel a
+# list of them.
 _JOIN_BYTES_MOST = 65_536
+_PIECE_BYTES_LEAST = 8192
 # IOV_MAX of Linux.
 _PIECES_MOST = 1024
 
@@ -126,10 +128,11 @@ class SocketTransport:
         """See Transport."""
         if len(pieces) == 1:
             data = pieces[0]
-        elif sum(map(len, pieces)) <= _JOIN_BYTES_MOST:
-            data = b"".join(pieces)
         else:
-            return self._send_many(pieces)
+            total = sum(map(len, pieces))
+            if total > _JOIN_BYTES_MOST or total > len(pieces) * _PIECE_BYTES_LEAST:
+                return self._send_many(pieces)
+            data = b"".join(pieces)
         try:
             sent = self._socket.send(data)
         except BlockingIOError:
