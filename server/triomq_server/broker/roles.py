@@ -7,7 +7,7 @@ operator may do so in any broker set. A change is refused where it would give th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
 
 import attrs
@@ -29,6 +29,23 @@ from .service import Broker, RoleError
 _log = logging.getLogger(__name__)
 
 OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
+
+
+class _WatchOfSlave(Collection[tuple[str, int]]):
+    """The queues whose arrivals matter on a slave: where pulls wait, and those of topics that its table lacks."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._held = broker.held_pulls.queues
+        self._topics = broker.topics.table
+
+    def __contains__(self, queue: object) -> bool:
+        return queue in self._held or queue[0] not in self._topics  # type: ignore[index]
+
+    def __len__(self) -> int:
+        return 1 + len(self._held)  # never empty: which topics are lacking is not known beforehand
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._held)
 
 
 class Roles:
@@ -201,8 +218,8 @@ class Roles:
             listeners.append(arrived)
         elif not wanted and arrived in listeners:
             listeners.remove(arrived)
-        # On a slave the arrivals of unknown topics matter too.
-        self._broker.store.watch_only(None if self._broker.is_slave else self._broker.held_pulls.queues)
+        held = self._broker.held_pulls.queues
+        self._broker.store.watch_only(_WatchOfSlave(self._broker) if self._broker.is_slave else held)
 
     def _start_following(self) -> None:
         following = Following(self._broker, self._settings, dial=self._dial, open_link=self._open_link)

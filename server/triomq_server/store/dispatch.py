@@ -186,8 +186,9 @@ class Dispatcher:
         """Dispatch the ordinary records that come next; false if the very next one is none."""
         if self._index is not None and not self._keys and self.dispatched_offset <= self._index.end_offset:
             return False  # after a crash the index may know these already; the thorough way looks
-        news = self._news if self.arrival_listeners else None
-        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, news)
+        watched = self.watched
+        news = self._news if self.arrival_listeners and (watched is None or watched) else None
+        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, news, watched)
         if run.at == at:
             return False
         self.dispatched_offset = segment.base + run.at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Collection
 from typing import NamedTuple
 
 from triomq_protocol.record import MESSAGE_MAGIC
@@ -54,7 +55,14 @@ class Replay:
         self._topics: dict[bytes, str] = {}
 
     def run(  # noqa: C901 - one loop over millions of records: each call left out counts
-        self, buffer: mmap.mmap, base: int, at: int, end: int, keys: list[Key], news: list[Arrival] | None
+        self,
+        buffer: mmap.mmap,
+        base: int,
+        at: int,
+        end: int,
+        keys: list[Key],
+        news: list[Arrival] | None,
+        watched: Collection[tuple[str, int]] | None,
     ) -> Run:
         """Dispatch from position `at` of the file that begins at log offset `base`, up to `end`.
 
@@ -65,6 +73,7 @@ class Replay:
             end: how much of the file has come.
             keys: takes (topic, key, log offset, store time) for the index.
             news: takes the arrivals, if anybody wants to hear of them.
+            watched: the queues whose arrivals are wanted; None: all.
         """
         unpack, head_bytes, magic_wanted = _HEAD.unpack_from, _HEAD.size, MESSAGE_MAGIC
         table, topics, index, pack_unit = self._table, self._topics, self._index, UNIT.pack_into
@@ -137,7 +146,7 @@ class Replay:
             queue.position += UNIT_BYTES
             queue.max_offset = queue_offset + 1
             queue.max_physical_offset = offset + size
-            if news is not None:
+            if news is not None and (watched is None or (topic, queue_id) in watched):
                 news.append(Arrival(topic, queue_id, queue_offset + 1, code, store_time))
             timestamp = store_time
             at = stop
