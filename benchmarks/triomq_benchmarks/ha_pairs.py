@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.route import KVTable
 
 from .java import Java
@@ -102,8 +102,14 @@ def _broker(kind: Kind, home: Path, name_servers: str, java: Java, settings: dic
 
 
 def log_end(address: str) -> int:
-    """Where a broker's log ends."""
+    """Where a broker's log ends.
+
+    Raises:
+      OSError: it does not answer, or, as a Java broker that has just been started, not with that.
+    """
     answer = ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    if answer.code != ResponseCode.SUCCESS:
+        raise OSError(f"{address} does not say where its log ends: code {answer.code}, {answer.remark}")
     return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
 
 

@@ -1,0 +1,131 @@
+"""How replication's samples become rows, what a watch sees, and the yardstick's loop."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from triomq_benchmarks import ha_report
+from triomq_benchmarks.__main__ import bench
+from triomq_benchmarks.ha_catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_TO_FILE, CatchUp
+from triomq_benchmarks.ha_failover import Kill
+from triomq_benchmarks.ha_loopback import send_file
+from triomq_benchmarks.ha_pairs import JAVA_TO_JAVA, OURS_TO_OURS, PAIRINGS, LogWatch, Pairing
+from triomq_benchmarks.ha_report import HaFigures
+from triomq_benchmarks.ha_sync import SyncSend
+from triomq_benchmarks.processes import Child, ChildError
+
+MB = 10**6
+
+
+def catch_ups(mb_per_s: dict[Pairing, float]) -> list[CatchUp]:
+    """Three rounds, the middle one of them as told."""
+    found = []
+    for factor in (0.5, 1, 9):
+        for situation in (EMPTY, BEHIND):
+            for pairing, speed in mb_per_s.items():
+                found.append(CatchUp(1024, situation, pairing, 10 * MB, 10 / (speed * factor), 0.02, 0.05))
+        found += [
+            CatchUp(1024, yardstick, None, 10 * MB, 10 / (1000 * factor)) for yardstick in (SENDFILE, SENDFILE_TO_FILE)
+        ]
+    return found
+
+
+@pytest.fixture
+def figures() -> HaFigures:
+    speeds = dict.fromkeys(PAIRINGS, 90.0) | {JAVA_TO_JAVA: 100.0, OURS_TO_OURS: 400.0}
+    sync = [
+        SyncSend(pairing, 500.0 if pairing == JAVA_TO_JAVA else 200.0, 900, 10_000 + 1000 * at, 1, 2, 3)
+        for at, pairing in enumerate(PAIRINGS)
+    ]
+    kills = (Kill(0.01, 3.0), Kill(0.03, 29.0), Kill(0.02, 15.0))
+    return HaFigures(tuple(catch_ups(speeds)), tuple(sync), kills)
+
+
+def test_rows_are_medians_beside_java_and_the_bare_loop(figures: HaFigures) -> None:
+    rows = {(row.situation, row.pairing): row for row in ha_report.catch_up_rows(figures.catch_ups)}
+    ours = rows[EMPTY, OURS_TO_OURS.name]
+    assert ours.mb_per_s == pytest.approx(400)
+    assert ours.all_mb_per_s == (200, 400, 3600)
+    assert ours.to_java == pytest.approx(4)
+    assert ours.to_sendfile == pytest.approx(0.4)
+    assert (ours.goal, ours.sendfile_goal) == (3.0, 0.6)
+    assert (ours.master_ms_per_mb, ours.slave_ms_per_mb) == (pytest.approx(2), pytest.approx(5))
+    assert rows[BEHIND, JAVA_TO_JAVA.name].to_java is None
+    mixed = rows[BEHIND, PAIRINGS[2].name]
+    assert (mixed.to_java, mixed.goal) == (pytest.approx(0.9), 1.0)
+    assert rows[SENDFILE, ""].to_sendfile == pytest.approx(1)
+
+
+def test_tables_show_goals(figures: HaFigures) -> None:
+    console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    ha_report.print_figures(figures, console)
+    console.file.close()
+    text = console.export_text()
+    assert "4.00x (>= 3)" in text
+    assert "0.40x (>= 0.6)" in text
+    assert "0.90x (>= 1)" in text
+    assert "0.40x (<= 0.6)" in text
+    assert "1.10x (>= 1.3)" in text
+    assert "15,000.0" in text
+    assert "< 100" in text
+
+
+def test_json_is_for_machines(figures: HaFigures) -> None:
+    told = json.loads(ha_report.figures_json(figures))
+    assert told["failover"]["ours"]["p50_ms"] == pytest.approx(20)
+    assert told["failover"]["java"]["max_ms"] == pytest.approx(29_000)
+    assert {row["pairing"] for row in told["sync"]} == {pairing.name for pairing in PAIRINGS}
+    assert len(told["catch_up"]) == 2 * len(PAIRINGS) + 2
+    assert set(json.loads(ha_report.figures_json(HaFigures((), (), ())))) == {"machine"}
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_bare_loop_moves_every_byte(tmp_path: Path, keeps: bool) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(bytes(range(256)) * 20_000)
+    size = 5_000_001
+    into = tmp_path / "copy" if keeps else None
+    assert 0 < send_file(source, size, tmp_path / "out", into) < 30
+    if into is not None:
+        assert into.read_bytes() == source.read_bytes()[:size]
+
+
+def test_a_watch_sees_the_first_and_the_last_byte(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    record = b"\0\0\0\x10MAGIC678\0\0\0\x01"
+
+    def write() -> None:
+        time.sleep(0.05)
+        with log.open("wb") as file:
+            file.truncate(4096)
+            file.write(record)
+            file.flush()
+            time.sleep(0.1)
+            file.seek(len(record) * 2)
+            file.write(record)
+
+    with Child("sleeper", [sys.executable, "-c", "input()"], tmp_path / "out", pipes=True) as child:
+        begin = time.perf_counter()
+        writer = threading.Thread(target=write)
+        writer.start()
+        first, last = LogWatch(log, child).wait(0, len(record) * 3)
+        writer.join()
+        assert first - begin >= 0.05
+        assert last - first >= 0.09
+        child.kill()
+        with pytest.raises(ChildError, match="did not catch up"):
+            LogWatch(log, child).wait(0, 4096)
+
+
+def test_parts_are_checked() -> None:
+    done = CliRunner().invoke(bench, ["ha", "--part", "speed"])
+    assert done.exit_code == 2
+    assert "catch-up" in done.output
