@@ -3,7 +3,9 @@
 python cluster_parent.py DIRECTORY '{"sync": true, "flush": false, "slaves": 1, "proxy": 12345, "settings": {}}'
 """
 
+import faulthandler
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from triomq_server.cluster.processes import ClusterProcesses
 
 
 def main() -> int:
+    # A node that stands still says where, when asked by this signal.
+    faulthandler.register(signal.SIGUSR1)
     asked = json.loads(sys.argv[2])
     plan = plan_cluster(
         Path(sys.argv[1]),

@@ -327,7 +327,10 @@ class Trial:
                 if len(set(ends.values())) == 1 and -1 not in ends.values():
                     return
                 await trio.sleep(0.05)
-        self.faults.append(f"stuck: after {SETTLE_S:g} quiet seconds the logs end at {ends}")
+        self.faults.append(f"stuck: after {SETTLE_S:g} quiet seconds the logs end at {ends}, pids {nodes.pids}")
+        for name in (MASTER, *self.slaves):
+            nodes.signal(name, signal.SIGUSR1)
+        await trio.sleep(1)
 
     def _audit(self) -> int:
         files = RealFiles()
@@ -381,7 +384,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="triomq-faults-", ignore_cleanup_errors=True) as home:
             outcome = trio.run(run_schedule, seed, Path(home))
             if outcome.faults:
-                print((Path(home) / "cluster.log").read_text(errors="replace")[-3000:])
+                print((Path(home) / "cluster.log").read_text(errors="replace")[-6000:])
         outcomes.append(outcome)
         if outcome.faults or options.verbose:
             print(
