@@ -103,6 +103,7 @@ class TransientError(MQError):
 class ConnectFailed(TransientError):
     """No connection to the address could be opened; nothing was sent."""
 
+    refresh_route = True  # another broker may have become the master meanwhile
     advice = "nothing was sent; check that the address is right and its process runs"
 
 
@@ -133,6 +134,7 @@ class BrokerFault(TransientError):
 class BrokerUnavailable(TransientError):
     """The broker does not take this request in its present state (code 14): a slave, stopping, or out of disk."""
 
+    refresh_route = True  # it may have become a slave
     advice = "use a master that accepts writes, or wait"
 
 
