@@ -31,6 +31,12 @@ DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUES = 4
 """Upper bound of the queues an auto-created topic gets (``defaultTopicQueueNums``)."""
 
+NEW_TOPIC_S = 1.0
+"""How long the name servers may take to hear of a topic that this client has just made by sending to it."""
+
+NEW_TOPIC_PAUSE_S = 0.02
+"""The first pause between two questions for such a topic; each is twice as long as the one before."""
+
 REFRESH_EVERY_S = 30.0
 """How often known routes are asked for again (``pollNameServerInterval``)."""
 
@@ -228,12 +234,25 @@ class Routes:
         """
         self.watch(topic)
         route = self._routes.get(topic)
-        if route is None or route.borrowed:
+        if route is None:
             route = await self.refresh(topic)
+        elif route.borrowed:
+            route = await self._new_topic(topic)
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if route is None or route.borrowed:
             raise RouteNotFound(f"no route to topic {topic}", address=self._name_servers.chosen or "")
+        return route
+
+    async def _new_topic(self, topic: str) -> Route | None:
+        """The route of a topic that sends of this client borrowed one for: its broker may be about to announce it."""
+        pause_s = NEW_TOPIC_PAUSE_S
+        limit = trio.current_time() + NEW_TOPIC_S
+        route = await self.refresh(topic)
+        while (route is None or route.borrowed) and trio.current_time() < limit:
+            await trio.sleep(pause_s)
+            pause_s *= 2
+            route = await self.refresh(topic)
         return route
 
     async def refresh(self, topic: str) -> Route | None:

@@ -438,6 +438,19 @@ async def test_the_default_topic_is_not_borrowed_for_reading(autojump_clock, clu
             await client.pull_consumer("G").fetch_queues("new")
 
 
+async def test_a_topic_made_by_a_send_is_waited_for(autojump_clock, cluster):
+    cluster.name_server.add_route("TBW102", cluster.broker)
+
+    async def announce():
+        await trio.sleep(0.2)
+        cluster.name_server.add_route("new", cluster.broker)
+
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        sent = await client.producer("P").send(triomq.Message("new", b"x"))
+        nursery.start_soon(announce)
+        assert bodies(await client.pull_consumer("G").pull(sent.queue, 0)) == [b"x"]
+
+
 async def test_sql_needs_a_broker_that_has_told_its_version(autojump_clock, cluster):
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")
