@@ -80,6 +80,12 @@ async def learn_offsets(config: BrokerConfig, offsets: OffsetTable, own_address:
 
     with trio.move_on_after(LIMIT_S):
         members = await members_of_set(config, open_link)
+        if members.get(0, own_address) != own_address:
+            _log.error(
+                "%s is registered as the master of %s too: with two masters their histories part, and the messages of one "
+                "are lost to the other; stop one of them, or make this one a slave with `triomq admin role`",
+                members[0], config.broker_name,
+            )  # fmt: skip
         async with trio.open_nursery() as nursery:
             for broker_id, address in members.items():
                 if broker_id != 0 and address != own_address:

@@ -158,3 +158,10 @@ async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open
         async with open_broker(network=network, disk=disk, namesrvAddr=NAMESRV):
             assert 2.9 < trio.current_time() - begin < 4
         assert slave.config.broker_id == 1
+
+
+async def test_a_second_master_is_told_that_it_is_one(open_broker: Any, caplog: Any) -> None:
+    network = MemoryNetwork()
+    async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV):
+        async with open_broker(network=network, namesrvAddr=NAMESRV, listenPort=SLAVE_PORT, storePathRootDir="/slave"):
+            assert "127.0.0.1:10911 is registered as the master of broker-a too" in caplog.text
