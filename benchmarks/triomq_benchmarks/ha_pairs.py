@@ -22,6 +22,7 @@ from .processes import Child, ChildError, free_port
 from .targets import Kind, Server, ask, broker
 
 WATCH_PAUSE_S = 0.0005
+LOG_END_ATTEMPTS, LOG_END_PAUSE_S = 40, 0.05
 CATCH_UP_LIMIT_S = 60.0
 HEARTBEAT_MS = 1000
 """A 4.9 slave reports for the first time after this interval, not at its connect; the default is 5 s."""
@@ -104,13 +105,17 @@ def _broker(kind: Kind, home: Path, name_servers: str, java: Java, settings: dic
 def log_end(address: str) -> int:
     """Where a broker's log ends.
 
+    A Java broker fails to say, now and then, while its statistics are empty: it is asked again for two seconds.
+
     Raises:
-      OSError: it does not answer, or, as a Java broker that has just been started, not with that.
+      OSError: it does not answer, or not with that.
     """
-    answer = ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-    if answer.code != ResponseCode.SUCCESS:
-        raise OSError(f"{address} does not say where its log ends: code {answer.code}, {answer.remark}")
-    return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
+    for _ in range(LOG_END_ATTEMPTS):
+        answer = ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        if answer.code == ResponseCode.SUCCESS:
+            return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
+        time.sleep(LOG_END_PAUSE_S)
+    raise OSError(f"{address} does not say where its log ends: code {answer.code}, {answer.remark}")
 
 
 def first_log_file(home: Path) -> Path:

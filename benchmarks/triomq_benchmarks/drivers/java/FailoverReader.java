@@ -8,6 +8,7 @@ import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
@@ -20,6 +21,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public final class FailoverReader {
     private static final int MAX_NUMS = 32;
     private static final long PAUSE_MS = 5;
+    private static final int ROUTE_ATTEMPTS = 100;
+    private static final long ROUTE_PAUSE_MS = 100;
     private static volatile long lastServed;
     private static volatile long failedAfter;
     private static volatile long firstAfter;
@@ -45,7 +48,7 @@ public final class FailoverReader {
                         consumer = open(command);
                         MessageQueue queue = new MessageQueue(
                             command.getString("topic"), command.getString("brokerName"), command.getIntValue("queue"));
-                        consumer.fetchSubscribeMessageQueues(queue.getTopic());
+                        waitForRoute(consumer, queue.getTopic());
                         running = true;
                         lastServed = 0;
                         failedAfter = 0;
@@ -92,6 +95,21 @@ public final class FailoverReader {
         consumer.setRegisterTopics(Set.of(command.getString("topic")));
         consumer.start();
         return consumer;
+    }
+
+    /** A topic or a master that is new may take a moment to be known. */
+    private static void waitForRoute(DefaultMQPullConsumer consumer, String topic) throws Exception {
+        for (int attempt = 1; true; attempt++) {
+            try {
+                consumer.fetchSubscribeMessageQueues(topic);
+                return;
+            } catch (MQClientException error) {
+                if (attempt == ROUTE_ATTEMPTS) {
+                    throw error;
+                }
+                Thread.sleep(ROUTE_PAUSE_MS);
+            }
+        }
     }
 
     private static void loop(DefaultMQPullConsumer consumer, MessageQueue queue) {
