@@ -162,6 +162,9 @@ async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open
 
 async def test_a_second_master_is_told_that_it_is_one(open_broker: Any, caplog: Any) -> None:
     network = MemoryNetwork()
-    async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV):
-        async with open_broker(network=network, namesrvAddr=NAMESRV, listenPort=SLAVE_PORT, storePathRootDir="/slave"):
-            assert "127.0.0.1:10911 is registered as the master of broker-a too" in caplog.text
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV),
+        open_broker(network=network, namesrvAddr=NAMESRV, listenPort=SLAVE_PORT, storePathRootDir="/slave"),
+    ):
+        assert "127.0.0.1:10911 is registered as the master of broker-a too" in caplog.text
