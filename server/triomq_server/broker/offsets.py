@@ -154,8 +154,7 @@ class OffsetTable:
 
     def persist(self) -> None:
         """Write `consumerOffset.json` now; a disk that says no is a log line, and the next call tries again."""
-        if self.resets is not None:
-            self.resets.persist()
+        self._persist_resets()
         if self._file is None:
             return
         try:
@@ -171,12 +170,16 @@ class OffsetTable:
             await trio.lowlevel.checkpoint()
             return
         self.changed = False
-        if self.resets is not None:
-            self.resets.persist()
+        self._persist_resets()
         try:
             await self._file.save_in_background(self.pretty())
         except OSError as error:
             self._note_failure(error)
+
+    def _persist_resets(self) -> None:
+        if self.resets is not None and self.resets.changed:
+            self.resets.forget_long_gone(self.table)
+            self.resets.persist()
 
     def _note_failure(self, error: OSError) -> None:
         self.changed = True

@@ -21,6 +21,9 @@ FIELD = "triomqResets"
 REMOVED = -1
 """Stands for the offset of a queue that a group no longer has."""
 
+REMEMBERED_MS = 7 * 24 * 3_600_000
+"""How long it is remembered that a group or topic is gone: a broker that was away for longer may bring its offsets back."""
+
 Offsets = dict[str, dict[int, int]]
 
 
@@ -84,6 +87,17 @@ class Resets:
             del offsets[key][queue_id]
             if not offsets[key]:
                 del offsets[key]
+
+    def forget_long_gone(self, offsets: Offsets) -> None:
+        """Drop the times of queues that have had no offset for REMEMBERED_MS, so that the table does not grow for ever."""
+        oldest = self._clock() - REMEMBERED_MS
+        for key in [key for key in self.table if key not in offsets or self.table[key].keys() - offsets[key].keys()]:
+            known = offsets.get(key, {})
+            kept = {queue: time for queue, time in self.table[key].items() if queue in known or time > oldest}
+            if kept:
+                self.table[key] = kept
+            else:
+                del self.table[key]
 
     # -- file and wire
 

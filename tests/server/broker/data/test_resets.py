@@ -11,7 +11,7 @@ import pytest
 from triomq_protocol import fastjson
 from triomq_protocol.errors import BodyError
 from triomq_server.broker.offsets import OffsetTable
-from triomq_server.broker.resets import Resets
+from triomq_server.broker.resets import REMEMBERED_MS, Resets
 from triomq_server.store.config_files import ConfigFile
 from triomq_server.store.memory_disk import MemoryDisk
 
@@ -166,3 +166,17 @@ def test_resets_survive_a_restart() -> None:
     master.persist()
     tell(opened(), slave)
     assert slave.query("g", "t", 0) == 50
+
+
+def test_what_is_long_gone_is_forgotten() -> None:
+    clock = Clock()
+    offsets = table(clock)
+    for group in "ghi":
+        offsets.commit(group, "t", 0, 9)
+        offsets.commit(group, "t", 1, 9)
+    offsets.remove_group("g")
+    offsets.commit("h", "t", 0, 1)
+    clock.now += REMEMBERED_MS
+    offsets.remove_group("i")
+    offsets.persist()
+    assert {key: set(queues) for key, queues in offsets.resets.table.items()} == {"t@h": {0}, "t@i": {0, 1}}
