@@ -23,8 +23,9 @@ _log = logging.getLogger(__name__)
 
 LINKS_PER_BATCH = 64
 """How many links are served before their answers are written."""
-_BATCHES_PER_TURN = 4
-"""How many batches may follow each other before other tasks have their turn."""
+_TURN_S = 0.001
+"""How long batches may follow each other before other tasks have their turn; a turn of the loop costs as much as a few
+small requests."""
 
 HAS_EPOLL = hasattr(select, "epoll")
 
@@ -109,7 +110,8 @@ class Poller:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-                for _ in range(_BATCHES_PER_TURN):
+                until = trio.current_time() + _TURN_S
+                while True:
                     if self._server.stopping:
                         await trio.sleep_forever()
                     ready = poll(0, LINKS_PER_BATCH)
@@ -119,6 +121,8 @@ class Poller:
                     self._serve(ready)
                     if len(ready) == 1 and not self._bulk:
                         break  # one small request: asking whether more has come would mostly be in vain
+                    if trio.current_time() >= until:
+                        break
         finally:
             self._epoll.close()
 
