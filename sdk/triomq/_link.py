@@ -331,6 +331,9 @@ class Link:
                 await trio.lowlevel.wait_task_rescheduled(self._stop_writer)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close(LinkLost("the connection broke", address=self.address, remark=str(error)))
+            if not started:
+                # Whoever starts the writer waits for this, also when what was waiting to be sent met a dead peer.
+                task_status.started()
 
     def _stop_writer(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._idle_writer = None

@@ -255,6 +255,16 @@ async def test_frames_of_one_tick_are_one_send(autojump_clock, nursery):
     assert sizes == [70]
 
 
+async def test_a_peer_that_dies_before_the_first_frame_is_a_lost_link(autojump_clock, nursery):
+    ours, theirs = memory_stream_pair()
+    link = Link("peer:1", ours)
+    link.write(b"x")
+    await theirs.aclose()
+    await link.run()
+    with pytest.raises(errors.LinkLost):
+        await link.request(ask(), 3)
+
+
 # --- requests of the peer --------------------------------------------------------------------------------------
 
 
