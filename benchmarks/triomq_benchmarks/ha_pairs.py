@@ -22,6 +22,7 @@ from .processes import Child, ChildError, free_port
 from .targets import Kind, Server, ask, broker
 
 WATCH_PAUSE_S = 0.0005
+START_ATTEMPTS = 3
 LOG_END_ATTEMPTS, LOG_END_PAUSE_S = 40, 0.05
 CATCH_UP_LIMIT_S = 60.0
 HEARTBEAT_MS = 1000
@@ -92,9 +93,16 @@ def slave(
 @contextmanager
 def _broker(kind: Kind, home: Path, name_servers: str, java: Java, settings: dict[str, object]) -> Iterator[Server]:
     with ExitStack() as stack:
-        server = stack.enter_context(
-            broker(kind, home, name_servers, java=java, heap="1g", port=free_port(-2, 1), settings=settings)
-        )
+        for attempt in range(START_ATTEMPTS):
+            try:
+                server = stack.enter_context(
+                    broker(kind, home, name_servers, java=java, heap="1g", port=free_port(-2, 1), settings=settings)
+                )
+                break
+            except ChildError as error:
+                # Somebody's outgoing connection took the port between the look and the bind.
+                if "in use" not in str(error) or attempt == START_ATTEMPTS - 1:
+                    raise
         try:
             yield server
         finally:
