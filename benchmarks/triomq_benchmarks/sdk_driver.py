@@ -24,6 +24,8 @@ PULL_MAX_NUMS = 32
 GROUP = "bench_producer"
 CONSUMER_GROUP = "bench_consumer"
 SEND_TIMEOUT_S = 10.0
+ROUTE_TRIES = 50
+ROUTE_PAUSE_S = 0.1
 
 
 class Command(msgspec.Struct, rename="camel", kw_only=True):
@@ -187,7 +189,7 @@ async def _send(command: Command, clients: Clients) -> dict[str, object]:
 
 async def _drain(command: Command, clients: Clients) -> dict[str, object]:
     consumer = await clients.consumer(command.name_servers)
-    queues = await consumer.fetch_queues(command.topic)
+    queues = await _queues(consumer, command.topic)
     tally = _tally(command)
 
     async def run(nursery: trio.Nursery) -> None:
@@ -196,6 +198,16 @@ async def _drain(command: Command, clients: Clients) -> dict[str, object]:
 
     await _timed(run, tally)
     return _result(tally)
+
+
+async def _queues(consumer: triomq.PullConsumer, topic: str) -> list[triomq.MessageQueue]:
+    """The queues of a topic; one that was created by a send is known to the name server a moment later."""
+    for _ in range(ROUTE_TRIES):
+        try:
+            return await consumer.fetch_queues(topic)
+        except triomq.RouteError:
+            await trio.sleep(ROUTE_PAUSE_S)
+    return await consumer.fetch_queues(topic)
 
 
 async def _drain_queue(consumer: triomq.PullConsumer, queue: triomq.MessageQueue, tally: Tally) -> None:

@@ -9,6 +9,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -21,6 +22,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class JavaClientLoad {
     private static final int SEND_TIMEOUT_MS = 10_000;
     private static final int PULL_MAX_NUMS = 32;
+    private static final int ROUTE_TRIES = 50;
+    private static final int ROUTE_PAUSE_MS = 100;
     // Clients stay open between commands, as in a long-lived application: opening them is not part of any figure.
     private static final ConcurrentHashMap<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
     private static final ConcurrentHashMap<String, DefaultMQPullConsumer> CONSUMERS = new ConcurrentHashMap<>();
@@ -186,7 +189,7 @@ final class JavaClientLoad {
             consumer.start();
             CONSUMERS.put(nameServers, consumer);
         }
-        Set<MessageQueue> queues = consumer.fetchSubscribeMessageQueues(topic);
+        Set<MessageQueue> queues = queues(consumer, topic);
         AtomicLong left = new AtomicLong(command.getLongValue("count"));
         AtomicLong messages = new AtomicLong();
         AtomicLong bytes = new AtomicLong();
@@ -205,6 +208,18 @@ final class JavaClientLoad {
             thread.join();
         }
         return latencies.result(System.nanoTime() - begin, messages.get(), bytes.get());
+    }
+
+    /** The queues of a topic; one that was created by a send is known to the name server a moment later. */
+    private static Set<MessageQueue> queues(DefaultMQPullConsumer consumer, String topic) throws Exception {
+        for (int attempt = 0; attempt < ROUTE_TRIES; attempt++) {
+            try {
+                return consumer.fetchSubscribeMessageQueues(topic);
+            } catch (MQClientException error) {
+                Thread.sleep(ROUTE_PAUSE_MS);
+            }
+        }
+        return consumer.fetchSubscribeMessageQueues(topic);
     }
 
     private static void drainQueue(DefaultMQPullConsumer consumer, MessageQueue queue, AtomicLong left,
