@@ -87,7 +87,9 @@ class Processes:
         self.pids: dict[str, int] = {}
         self.addresses: dict[str, str] = {}
         self.name_servers = ""
+        self.stopping = False
         self.faults: list[str] = []
+        self._killed: set[int] = set()
         self._heard = trio.Event()
         self._one_at_a_time = trio.Lock()
 
@@ -113,7 +115,7 @@ class Processes:
             self.addresses[node["name"]] = node["address"]
         if kind == "ended":
             self.pids.pop(str(event["name"]), None)
-            if event["status"] not in (0, -signal.SIGKILL):
+            if event["pid"] not in self._killed and not self.stopping:
                 self.faults.append(f"{event['name']} ended by itself with status {event['status']}")
         elif kind == "error":
             self.faults.append(f"the parent says: {event['error']}")
@@ -129,6 +131,8 @@ class Processes:
         pid = self.pids.get(name)
         if not pid:  # never 0, which would be ourselves
             return False
+        if number == signal.SIGKILL:
+            self._killed.add(pid)
         os.kill(pid, number)
         return True
 
@@ -162,6 +166,7 @@ async def _cluster(home: Path, setting: Setting, proxy: CuttingProxy) -> AsyncIt
         finally:
             for name in list(processes.pids):
                 processes.signal(name, signal.SIGCONT)
+            processes.stopping = True
             with trio.CancelScope(shield=True):
                 assert parent.stdin is not None
                 await parent.stdin.aclose()

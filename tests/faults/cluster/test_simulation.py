@@ -13,24 +13,21 @@ import pytest
 from cluster_simulation import HaMaster, kinds, simulate
 
 SEEDS = int(os.environ.get("TRIOMQ_SIMULATIONS", "200"))
+SHARE = 20
+"""Seeds per test."""
 FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, SHARE))
+def test_nothing_acknowledged_is_lost(first: int, capsys: pytest.CaptureFixture[str]) -> None:
     begin = time.perf_counter()
-    failed = []
-    acknowledged = stored = events = 0
-    for seed in range(FIRST, FIRST + SEEDS):
-        outcome = simulate(seed)
-        acknowledged += outcome.acknowledged
-        stored += outcome.stored
-        events += len(outcome.events)
-        if outcome.faults:
-            failed.append(outcome)
+    outcomes = [simulate(seed) for seed in range(first, min(first + SHARE, FIRST + SEEDS))]
+    failed = [each for each in outcomes if each.faults]
     with capsys.disabled():
         print(
-            f"\n{SEEDS} simulated schedules, {events} events, {acknowledged} acknowledged, {stored} stored, "
+            f"\n{len(outcomes)} simulated schedules from seed {first}, {sum(len(each.events) for each in outcomes)} events, "
+            f"{sum(each.acknowledged for each in outcomes)} acknowledged, {sum(each.stored for each in outcomes)} stored, "
             f"{len(failed)} failed, {time.perf_counter() - begin:.0f} s"
         )
     lines = [f"seed {each.seed} {each.setting}: {dict(kinds(each.faults))} {each.faults[:3]}" for each in failed]
