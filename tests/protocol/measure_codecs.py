@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from triomq_protocol import properties, record, tags
 from triomq_protocol.command import Command, decode_json_command
-from triomq_protocol.connection import Connection
 from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.requests import (
     PullMessageRequest,
@@ -71,7 +70,6 @@ def main() -> None:
          lambda: Command.request(310, SendMessageRequestV2(**SEND), body=BODY).encode())  # type: ignore[arg-type]  # fmt: skip
     show_records()
     show_texts()
-    show_pairing(request)
     show_large_body()
 
 
@@ -100,19 +98,6 @@ def show_texts() -> None:
     )
     show("one property", 0.6, lambda: properties.get_property(PROPERTIES, "UNIQ_KEY"))
     show("all properties", 1.0, lambda: properties.decode_properties(PROPERTIES))
-
-
-def show_pairing(request: Command) -> None:
-    link = Connection()
-
-    def exchange() -> None:
-        frames = []
-        for _ in range(64):
-            request.opaque = link.register(None)
-            frames.append(encode_send_answer(request, MSG_ID, 3, 123456))
-        assert len(link.receive_data(b"".join(frames))) == 64
-
-    show("register, encode and pair an answer, 64 at once, each", 3.0, exchange, number=300, per=64)
 
 
 def show_large_body() -> None:

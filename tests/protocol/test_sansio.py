@@ -47,7 +47,7 @@ def test_public_names_have_docstrings(room: str) -> None:
 
 def test_importing_it_starts_no_loop() -> None:
     code = (
-        "import sys, triomq_protocol.connection, triomq_protocol.requests, triomq_protocol.record, triomq_protocol.acl,"
+        "import sys, triomq_protocol.frame, triomq_protocol.requests, triomq_protocol.record, triomq_protocol.acl,"
         "triomq_protocol.replication\n"
         "print([name for name in ('trio', 'asyncio', 'socket', 'ssl', 'triomq', 'triomq_server') if name in sys.modules])"
     )
