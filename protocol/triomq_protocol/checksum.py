@@ -1,14 +1,11 @@
-"""CRC-32 of bodies, by the fastest library at hand: isal, zlib-ng, or the standard zlib; all give the same numbers."""
+"""CRC-32 of bodies, by isal where it has a wheel, else by the standard zlib; both give the same numbers."""
 
 from collections.abc import Callable
 
 try:
     from isal.isal_zlib import crc32 as _crc32
 except ImportError:  # no wheel for this machine
-    try:
-        from zlib_ng.zlib_ng import crc32 as _crc32
-    except ImportError:
-        from zlib import crc32 as _crc32
+    from zlib import crc32 as _crc32
 
 
 raw_crc32: Callable[[bytes | memoryview], int] = _crc32
