@@ -24,36 +24,12 @@ from triomq_protocol.requests import (
 from triomq_server.wire import Handlers, Link
 
 from .service import Broker
-from .topics import (
-    BENCHMARK_TOPIC,
-    CHECK_MAX_TIME_TOPIC,
-    DEFAULT_TOPIC,
-    HALF_TOPIC,
-    OFFSET_MOVED_TOPIC,
-    OP_HALF_TOPIC,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    TRACE_TOPIC,
-    topic_name_remark,
-)
+from .topics import SYSTEM_TOPICS_IN_ORDER, topic_name_remark
 
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 LMQ_PREFIX = "%LMQ%"
-
-SYSTEM_TOPICS_IN_ORDER = (
-    DEFAULT_TOPIC,
-    SCHEDULE_TOPIC,
-    BENCHMARK_TOPIC,
-    HALF_TOPIC,
-    TRACE_TOPIC,
-    OP_HALF_TOPIC,
-    CHECK_MAX_TIME_TOPIC,
-    SELF_TEST_TOPIC,
-    OFFSET_MOVED_TOPIC,
-)
-"""What every broker has, in the order of messages.md §9; a Java set's order depends on that of its insertions."""
 
 QUEUES_LIMIT = 65536
 """More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them for ever."""
