@@ -1,0 +1,102 @@
+"""Engines: where load generators run.  All run the same `run_share`, and tell the driver rows while they do.
+
+The local ones, in the driver's own loop or in child processes of this machine, are in `local_engines.py`; Spark's is in
+`spark_engine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from .intervals import IntervalRow
+from .run_result import WorkerResult
+from .workload import Workload
+
+Hear = Callable[[IntervalRow], None]
+"""Takes an increment; called in the driver's own loop."""
+
+
+class EngineError(Exception):
+    """The load generators could not be started; the message says why and what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Share:
+    """One load generator's part of a run; everything in it is plain data and can be pickled.
+
+    Attributes:
+        index: number of this worker, from 0.
+        count: how many there are.
+        workload: the whole workload.
+        name_servers: `host:port;host:port`.
+        topics: names of the topics, which exist.
+        groups: consumer groups; each consumes everything.
+        run_number: 32 bits that every message of this run carries, so that others are told from ours.
+        seed: of the whole run; the generator adds its index.
+        ledger: folder below which acknowledged and consumed messages are written; None: they are not.
+    """
+
+    index: int
+    count: int
+    workload: Workload
+    name_servers: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    run_number: int
+    seed: int
+    ledger: Path | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RunPlan:
+    """What an engine is to run: the fields are those of `Share`."""
+
+    workload: Workload
+    name_servers: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    run_number: int
+    seed: int
+    ledger: Path | None = None
+
+    def share(self, index: int, count: int) -> Share:
+        """One worker's part."""
+        return Share(index=index, count=count, **{each.name: getattr(self, each.name) for each in attrs.fields(RunPlan)})
+
+
+class Engine(Protocol):
+    """Runs the shares of a plan.
+
+    Attributes:
+        label: for results, for example `processes 2`.
+        workers: how many load generators it runs.
+    """
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+        """Run all shares to their end.
+
+        Args:
+            plan: what to do.
+            hear: gets every increment, soon after its second is over.
+            started: called once, as soon as the common start is agreed: the wall clock, in seconds since the epoch,
+                at which the measured part begins (second 0 of the rows).
+
+        Returns:
+            One result per worker; one that died is among them, with its `failure`.
+
+        Raises:
+            EngineError: nothing could be started.
+
+        Cancelling ends all generators; what they have told stays told.
+        """
+        ...

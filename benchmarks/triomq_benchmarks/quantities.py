@@ -1,0 +1,66 @@
+"""Durations, sizes, rates and shares as people write them: `20 s`, `1 KiB`, `5000/s`, `2.5 %`.
+
+A number without its unit is refused, except where the unit is no question (a rate is messages per second).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_DURATIONS: Mapping[str, float] = {
+    "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
+}  # fmt: skip
+_SIZES: Mapping[str, float] = {
+    "b": 1, "byte": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+    "kb": 1e3, "mb": 1e6, "gb": 1e9,
+}  # fmt: skip
+_RATES: Mapping[str, float] = {"/s": 1.0, "/sec": 1.0, "k/s": 1e3, "/min": 1 / 60, "/m": 1 / 60, "/h": 1 / 3600}
+_PARTS = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*(\S*)\s*\Z")
+
+
+class QuantityError(ValueError):
+    """A text is no such quantity; the message says what was read and how to write it."""
+
+
+def _parse(value: object, units: Mapping[str, float], kind: str, example: str, bare: float | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise QuantityError(f"{value!r} is no {kind}; write it like {example}")
+    match = _PARTS.match(str(value))
+    if match is None:
+        raise QuantityError(f"{value!r} is no {kind}; write it like {example}")
+    number, unit = float(match[1].replace("_", "").replace(",", "")), match[2].lower()
+    if not unit:
+        if bare is None:
+            raise QuantityError(f"{value!r} is a {kind} without its unit; write it like {example}")
+        return number * bare
+    if unit not in units:
+        raise QuantityError(f"{match[2]!r} is no unit of a {kind}; there are {', '.join(units)}, for example {example}")
+    return number * units[unit]
+
+
+def duration_s(value: object) -> float:
+    """Seconds of a duration such as `20 s`, `500 ms`, `2 min`. Raises QuantityError."""
+    return _parse(value, _DURATIONS, "duration", '"20 s"')
+
+
+def size_bytes(value: object) -> int:
+    """Bytes of a size such as `1 KiB`, `64 MiB`, `100 bytes`. Raises QuantityError."""
+    size = _parse(value, _SIZES, "size", '"1 KiB"')
+    if size != int(size):
+        raise QuantityError(f"{value!r} is no whole number of bytes")
+    return int(size)
+
+
+def rate_per_s(value: object) -> float:
+    """Messages per second of a rate such as `5000/s`, `5 k/s`, or a bare number. Raises QuantityError."""
+    text = re.sub(r"\s*/\s*", "/", value) if isinstance(value, str) else value
+    return _parse(text, _RATES, "rate", '"5000/s"', bare=1.0)
+
+
+def share(value: object) -> float:
+    """A part of a whole, from 0 to 1, such as `25 %` or `0.25`. Raises QuantityError."""
+    part = _parse(value, {"%": 0.01}, "share", '"25 %"', bare=1.0)
+    if part > 1:
+        raise QuantityError(f"{value!r} is more than the whole; write it like \"25 %\" or 0.25")
+    return part
