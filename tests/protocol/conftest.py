@@ -45,6 +45,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
+def vector_folder() -> Path:
+    """Where the vector files are, for what stands beside their cases."""
+    return FOLDER
+
+
+@pytest.fixture
 def equal(request: pytest.FixtureRequest) -> Callable[[object, object], None]:
     """Compare with what Java made; each call counts as one comparison of the test's vector file."""
     marker = request.node.get_closest_marker("vectors")
