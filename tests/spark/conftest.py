@@ -1,0 +1,45 @@
+"""One Spark session for the whole run, since starting it costs more than most tests; skipped with the reason where it cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from triomq_benchmarks.builds import ToolUnavailableError
+from triomq_benchmarks.spark_environment import check_spark, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[2]"
+
+
+def _reason_to_skip() -> str | None:
+    try:
+        check_spark()
+    except ToolUnavailableError as error:
+        return str(error)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip this ring, and nothing else, where pyspark or Java is missing; Spark's own warnings are not ours to mend."""
+    here = [item for item in items if "tests/spark/" in item.nodeid]
+    if not here:
+        return
+    reason = _reason_to_skip()
+    for item in here:
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        item.add_marker(pytest.mark.filterwarnings("default::DeprecationWarning:pyspark"))
+        item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session that all tests of this ring share: `local[2]`, data sources in Python with filter push-down."""
+    settings = {"spark.sql.python.filterPushdown.enabled": "true"}
+    with open_session(MASTER, name="triomq-tests", settings=settings) as session:
+        yield session
