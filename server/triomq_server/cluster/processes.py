@@ -39,6 +39,7 @@ class _Process:
     said: bytes = b""
     error: str | None = None
     wanted: bool = True
+    restarted_at: float | None = None
 
 
 class ClusterProcesses:
@@ -112,7 +113,7 @@ class ClusterProcesses:
         while not self._stop and not all(process.ready for process in processes):
             self._wait(None)
             for process in processes:
-                if process.pid == 0 and not process.ready:
+                if process.pid == 0:
                     raise StartError(f"{process.plan.name}: {process.error or 'ended before it was ready'}")
 
     def _fork(self, process: _Process) -> None:
@@ -141,6 +142,7 @@ class ClusterProcesses:
         if process.said:
             process.error = json.loads(process.said).get("error")
             process.ready = process.error is None
+        self._tell_restart(process)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -153,7 +155,9 @@ class ClusterProcesses:
 
     def _wait(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
-            key.data()
+            # What came before it may have dealt with it: a node that has ended leaves both a signal and its last word.
+            if self._selector.get_map().get(key.fileobj) is key:
+                key.data()
 
     def _read_signals(self) -> None:
         for number in os.read(self._signals_read, 512):
@@ -169,9 +173,9 @@ class ClusterProcesses:
             pid, status = os.waitpid(process.pid, os.WNOHANG)
             if not pid:
                 continue
-            process.pid = 0
             if process.status_fd >= 0:
                 self._read_status(process)
+            process.pid = 0
             self._announce(
                 {
                     "event": "ended",
@@ -209,16 +213,23 @@ class ClusterProcesses:
             os.kill(process.pid, signal.SIGTERM if verb == "stop" else signal.SIGKILL)
 
     def _start_again(self, process: _Process) -> None:
+        """Fork, and go on: how it ends is told when the node says so, and other nodes come and go meanwhile."""
         if process.pid:
             self._announce({"event": "error", "error": f"{process.plan.name} runs already"})
             return
-        begin = time.monotonic()
-        try:
-            self._start([process])
-        except StartError as error:
-            self._announce({"event": "error", "error": str(error)})
+        process.restarted_at = time.monotonic()
+        self._fork(process)
+
+    def _tell_restart(self, process: _Process) -> None:
+        """The node has said that it is ready, or why it is not, or it has ended without a word."""
+        begin, process.restarted_at = process.restarted_at, None
+        if begin is None:
             return
-        self._announce({"event": "started", "ready_s": round(time.monotonic() - begin, 3), **_describe(process)})
+        if process.ready:
+            self._announce({"event": "started", "ready_s": round(time.monotonic() - begin, 3), **_describe(process)})
+        else:
+            text = f"{process.plan.name}: {process.error or 'ended before it was ready'}"
+            self._announce({"event": "error", "error": text})
 
     # -- stopping ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,125 @@
+"""The parent of a cluster of processes hears of everything, also of things that come at the same moment.
+
+The moments are made: the parent is stopped until two things are waiting for it, and goes on then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+LIMIT_S = 30.0
+MASTER, SLAVE = "broker-a", "broker-a-s"
+
+
+class Parent:
+    """A cluster's parent process and its events."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self.pids: dict[str, int] = {}
+        self._received = b""
+
+    async def event(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while b"\n" not in self._received:
+            data = await self.process.stdout.receive_some()
+            assert data, "the parent has ended"
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    async def say(self, text: str) -> None:
+        assert self.process.stdin is not None
+        await self.process.stdin.send_all(text.encode() + b"\n")
+
+    def children(self) -> set[int]:
+        pid = self.process.pid
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+    async def kill(self, name: str) -> None:
+        os.kill(self.pids[name], signal.SIGKILL)
+        event = await self.event()
+        assert (event["event"], event["name"]) == ("ended", name)
+
+    async def start_and_stand_still(self, name: str) -> int:
+        """The node's new process; the parent is stopped before that is ready, and its word waits."""
+        before = self.children()
+        await self.say(f"start {name}")
+        while not self.children() - before:  # noqa: ASYNC110 -- nobody announces a fork
+            await trio.sleep(0.001)
+        self.process.send_signal(signal.SIGSTOP)
+        (pid,) = self.children() - before
+        while not _listens(pid):  # noqa: ASYNC110
+            await trio.sleep(0.02)
+        await trio.sleep(0.3)
+        return pid
+
+
+def _listens(pid: int) -> bool:
+    """A broker has its three ports before it says that it is ready; sockets that listen have state 0A."""
+    inodes = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[3] == "0A" and f"socket:[{row[9]}]" in inodes for row in rows) >= 3
+
+
+@asynccontextmanager
+async def running_parent(home: Path) -> AsyncIterator[Parent]:
+    command = [sys.executable, "-m", "triomq_server", "cluster", "--json", "--control", "--directory", str(home)]
+    with (home / "cluster.log").open("wb") as errors:
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with trio.fail_after(LIMIT_S):
+            parent = Parent(process)
+            ready = await parent.event()
+            parent.pids = {node["name"]: node["pid"] for node in ready["nodes"]}
+            yield parent
+    finally:
+        with trio.CancelScope(shield=True):
+            process.send_signal(signal.SIGCONT)
+            await process.stdin.aclose()
+            with trio.move_on_after(LIMIT_S):
+                await process.wait()
+            process.kill()
+            await process.wait()
+            await process.stdout.aclose()
+
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are looked up in /proc")
+
+
+async def test_a_node_gets_ready_while_another_is_to_start(tmp_path: Path) -> None:
+    async with running_parent(tmp_path) as parent:
+        await parent.kill(SLAVE)
+        await parent.kill(MASTER)
+        await parent.start_and_stand_still(MASTER)
+        await parent.say(f"start {SLAVE}")
+        parent.process.send_signal(signal.SIGCONT)
+        events = [await parent.event(), await parent.event()]
+        assert [(each["event"], each.get("name")) for each in events] == [("started", MASTER), ("started", SLAVE)]
+
+
+async def test_a_node_ends_as_soon_as_it_is_ready(tmp_path: Path) -> None:
+    async with running_parent(tmp_path) as parent:
+        await parent.kill(SLAVE)
+        os.kill(await parent.start_and_stand_still(SLAVE), signal.SIGKILL)
+        parent.process.send_signal(signal.SIGCONT)
+        events = [await parent.event(), await parent.event()]
+        assert [each["event"] for each in events] == ["started", "ended"]
+        await parent.say(f"start {SLAVE}")
+        assert (await parent.event())["event"] == "started"
