@@ -75,6 +75,11 @@ class Heartbeats:
         self._consumers[group] = data
         self._change.set()
 
+    def update_consumer(self, group: str, data: ConsumerData) -> None:
+        """A consumer's subscriptions have changed: the next heartbeat says so, and :meth:`beat` says it now."""
+        if group in self._consumers:
+            self._consumers[group] = data
+
     @property
     def consumer_groups(self) -> frozenset[str]:
         """The consumer groups this client is in."""

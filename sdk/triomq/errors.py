@@ -233,6 +233,12 @@ class NotFound(CallError):
     advice = "nothing is stored under it"
 
 
+class OffsetIllegal(CallError):
+    """The broker does not have the offset that was to be pulled, and the consumer's policy is to raise."""
+
+    advice = "seek to an offset inside the queue's range, or choose another illegal_offset policy"
+
+
 class BrokerRefused(CallError):
     """Any other response code."""
 
