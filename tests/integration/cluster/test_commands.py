@@ -194,11 +194,12 @@ def test_a_cluster_of_processes(tmp_path: Path) -> None:
         assert (event["event"], event["name"], event["status"], event["wanted"]) == ("ended", "broker-a", -9, False)
         process.stdin.write("start broker-a\nstart nobody\nstart broker-a\n")
         process.stdin.flush()
+        # A node that starts holds up nobody: what is wrong with the others is told meanwhile.
+        assert "not understood" in json.loads(process.stdout.readline())["error"]
+        assert "runs already" in json.loads(process.stdout.readline())["error"]
         event = json.loads(process.stdout.readline())
         assert (event["event"], event["name"]) == ("started", "broker-a")
         pids["broker-a"] = event["pid"]
-        assert "not understood" in json.loads(process.stdout.readline())["error"]
-        assert "runs already" in json.loads(process.stdout.readline())["error"]
         out, errors = process.communicate(timeout=LIMIT_S)
     events = [json.loads(line) for line in out.splitlines()]
     assert [event["status"] for event in events if event["event"] == "ended"] == [0, 0, 0]
