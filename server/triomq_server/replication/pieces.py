@@ -15,12 +15,24 @@ _HEAD = struct.Struct(">qi")
 class PieceDecoder:
     """Reads 12-byte heads and whatever of the bodies has arrived."""
 
-    __slots__ = ("_head", "_left", "_offset")
+    __slots__ = ("_head", "left", "offset")
 
     def __init__(self) -> None:
         self._head = b""
-        self._offset = 0
-        self._left = 0
+        self.offset = 0
+        """Log offset of the next byte of the body that is being read."""
+        self.left = 0
+        """How much of that body is still to come; 0 between frames."""
+
+    @property
+    def head_left(self) -> int:
+        """How much of the next head is still to come."""
+        return TRANSFER_HEAD_BYTES - len(self._head)
+
+    def skip(self, size: int) -> None:
+        """So many bytes of the body have been taken by other means."""
+        self.offset += size
+        self.left -= size
 
     def feed(self, data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         """Yield (log offset, bytes left of the frame, the part of them that is here), in order.
@@ -31,20 +43,20 @@ class PieceDecoder:
         at = 0
         end = len(data)
         while at < end:
-            if not self._left:
-                need = TRANSFER_HEAD_BYTES - len(self._head)
+            if not self.left:
+                need = self.head_left
                 self._head += data[at : at + need]
                 at += need
                 if len(self._head) < TRANSFER_HEAD_BYTES:
                     return
-                self._offset, self._left = _HEAD.unpack(self._head)
+                self.offset, self.left = _HEAD.unpack(self._head)
                 self._head = b""
-                if at >= end or self._left <= 0:
-                    yield self._offset, self._left, data[end:]
-                    self._left = max(self._left, 0)
+                if at >= end or self.left <= 0:
+                    yield self.offset, self.left, data[end:]
+                    self.left = max(self.left, 0)
                     continue
-            part = data[at : at + self._left]
-            yield self._offset, self._left, part
+            part = data[at : at + self.left]
+            yield self.offset, self.left, part
             at += len(part)
-            self._offset += len(part)
-            self._left -= len(part)
+            self.offset += len(part)
+            self.left -= len(part)

@@ -1,7 +1,7 @@
 """The slave's end of replication: follows one master's log, byte by byte, and reports how far it has come.
 
-Bytes go from one receive buffer straight to the store, also when a frame is not complete yet, so no frame size is too
-large. Connection loss, a master that moved and offsets that do not fit all end in a new connection after a short pause.
+Bytes go straight into the log (`intake`), also when a frame is not complete yet, so no frame size is too large. What has
+come is reported at once, and made readable afterwards. Connection loss, a master that moved and offsets that do not fit all end in a new connection after a short pause.
 Before each connection the two logs are compared (`standing`), so that no other history is ever followed, and a slave with
 an empty log learns where the master's begins: its first report then says so, and it gets everything.
 It answers to `HAService.HAClient`; the bytes stand in the replication specification, sections 2 and 4.
@@ -16,11 +16,11 @@ import attrs
 import trio
 
 from triomq_protocol.replication import encode_report
-from triomq_server.replication import rules
-from triomq_server.replication.pieces import PieceDecoder
+from triomq_server.replication.inlets import Inlet, open_inlet
+from triomq_server.replication.intake import BUFFER_BYTES, Intake, ReplicationError
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.standing import Comparison, MasterLog, NotComparableError, Standing, compare
-from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, reason, receive_into
+from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, reason
 from triomq_server.wire import LinkError
 
 _log = logging.getLogger(__name__)
@@ -31,8 +31,12 @@ OpenMaster = Callable[[str], AbstractAsyncContextManager[MasterLog]]
 MOVE_AFTER_S = 25.0
 """How long name servers must have agreed on another master before an open link is given up."""
 
-_BUFFER_BYTES = 256 * 1024
-"""Small enough that the records of one receive are dispatched in a few milliseconds: the slave serves pulls meanwhile."""
+DISPATCH_BYTES = 256 * 1024
+"""What is dispatched before others have their turn: a millisecond's work or two, the slave serves pulls meanwhile."""
+STREAMING_BYTES = 65536
+"""A master that sends so much at once is taken to send more."""
+STREAM_PAUSE_S = 0.002
+"""When nothing has come from it for so long, it has sent everything, and there is time for what has come."""
 
 
 @attrs.define
@@ -58,10 +62,6 @@ class SlaveStatus:
     reports: int = 0
     last_error: str | None = None
     compared: Comparison = attrs.field(factory=lambda: Comparison(standing=Standing.UNKNOWN))
-
-
-class ReplicationError(Exception):
-    """The master's bytes cannot be taken over; the link is closed and opened again."""
 
 
 class HaSlave:
@@ -101,7 +101,11 @@ class HaSlave:
         self._start = 0  # what an empty log reports: where the master's begins
         self._random = random.Random(seed)
         self._moved = trio.Event()
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._intake: Intake | None = None
+        self._last_report = -float("inf")
+        self._streaming = False
+        self._undispatched = False  # more of the log could be dispatched
         self.status = SlaveStatus(master=master)
 
     @property
@@ -110,7 +114,8 @@ class HaSlave:
         compared = self.status.compared
         if not self.status.connected or not compared.standing.may_follow:
             return compared.standing
-        return Standing.CLEAN if self._log.log_max_offset >= self._heard_end else Standing.BEHIND
+        heard_end = self._heard_end if self._intake is None else self._intake.heard_end
+        return Standing.CLEAN if self._log.log_max_offset >= heard_end else Standing.BEHIND
 
     def follow(self, master: str | None) -> None:
         """Take another address as the master's HA service, for the next connect; None: stop connecting anew.
@@ -142,6 +147,7 @@ class HaSlave:
                 continue
             self._moved = trio.Event()
             lived = await self._compared(master) and await self._one_link(master)
+            await self._dispatch_all()
             self._tell_loss(lived=lived)
             # A link that lived is worth a quick return, but not by all slaves in the same instant.
             pause_s = (
@@ -180,7 +186,7 @@ class HaSlave:
         if not found.standing.may_follow:
             self._note_refusal(master, found)
         self.status.compared = found
-        self._heard_end = found.master_end
+        self._heard_end, self._intake = found.master_end, None
         return found.standing.may_follow
 
     async def _prepare_start(self, found: Comparison, remote: MasterLog) -> None:
@@ -197,7 +203,8 @@ class HaSlave:
             first = await remote.record(0)
             if first is not None:
                 self._log.append_raw(first, 0)
-                self._log.notify_arrivals()
+                self._log.announce_end()
+                await self._dispatch_all()
 
     def _note_refusal(self, master: str, found: Comparison) -> None:
         text = (
@@ -243,57 +250,73 @@ class HaSlave:
         self.status.last_error = reason
 
     async def _follow(self, stream: trio.abc.Stream) -> None:
-        decoder = PieceDecoder()
         settings = self._settings
-        reported = await self._report(stream)
-        began = last_report = last_received = trio.current_time()
-        while True:
-            heartbeat_due = last_report + settings.heartbeat_s
-            silence_due = last_received + settings.housekeeping_s
-            with trio.move_on_at(min(heartbeat_due, silence_due)):
-                received = await receive_into(stream, self._buffer)
-                if not received:
-                    return
-                last_received = self.status.last_received = trio.current_time()
-                self._take(decoder, self._buffer[:received])
-            now = trio.current_time()
-            if now >= last_received + settings.housekeeping_s:
-                raise ReplicationError(f"silent for {settings.housekeeping_s:g} s")
-            if self._start and not self._log.log_max_offset and now >= began + 2 * settings.heartbeat_s:
-                raise ReplicationError(f"nothing comes from offset {self._start}")  # expired since the comparison
-            if self._log.log_max_offset > reported or now >= heartbeat_due:
-                reported = await self._report(stream)
-                last_report = now
+        with open_inlet(stream) as inlet:
+            intake = self._intake = Intake(self._log, inlet, self._buffer, settings.file_bytes, self._heard_end)
+            began = last_received = trio.current_time()
+            await self._report(stream, inlet)
+            while not intake.ended:
+                if await self._take_turn(stream, inlet, intake):
+                    last_received = self.status.last_received = trio.current_time()
+                    continue
+                with trio.move_on_at(
+                    min(self._last_report + settings.heartbeat_s, last_received + settings.housekeeping_s)
+                ):
+                    await inlet.wait()
+                    continue
+                now = trio.current_time()
+                if now >= last_received + settings.housekeeping_s:
+                    raise ReplicationError(f"silent for {settings.housekeeping_s:g} s")
+                if self._start and not self._log.log_max_offset and now >= began + 2 * settings.heartbeat_s:
+                    raise ReplicationError(f"nothing comes from offset {self._start}")  # expired since the comparison
+                if now >= self._last_report + settings.heartbeat_s:
+                    await self._report(stream, inlet)
 
-    async def _report(self, stream: trio.abc.Stream) -> int:
+    async def _take_turn(self, stream: trio.abc.Stream, inlet: Inlet, intake: Intake) -> bool:
+        """Take what has come, report it, and let it be read; false if nothing has come and nothing is left to do.
+
+        Senders wait for the report, readers for the dispatch, which takes much longer; and the more of an acknowledged
+        log is here, the safer it is. So as long as bytes stream in they are taken first, up to a limit.
+        """
+        log = self._log
+        taken = intake.taken_bytes
+        came = intake.take_turn()
+        if intake.taken_bytes > taken:
+            self.status.received_bytes += intake.taken_bytes - taken
+            log.announce_end()
+            await self._report(stream, inlet)
+        if came >= STREAMING_BYTES:
+            self._streaming = True
+        if self._streaming and log.log_max_offset - log.dispatched_offset <= self._settings.fall_behind_max_bytes:
+            self._undispatched = True
+            if intake.empty:
+                # Who sends so much is not done only because the next bytes are not here yet.
+                self._streaming = False
+                with trio.move_on_after(STREAM_PAUSE_S):
+                    await inlet.wait()
+                    self._streaming = True
+            else:
+                await trio.lowlevel.checkpoint()
+            return True
+        if came or self._undispatched:
+            self._undispatched = log.dispatch(DISPATCH_BYTES)
+            if self._undispatched:
+                await trio.lowlevel.checkpoint()
+        return bool(came) or self._undispatched
+
+    async def _report(self, stream: trio.abc.Stream, inlet: Inlet) -> None:
         """Send how far the log reaches; a master that takes nothing for the housekeeping time counts as lost."""
-        offset = self._log.log_max_offset or self._start
-        with trio.fail_after(self._settings.housekeeping_s):
-            await stream.send_all(encode_report(offset))
+        left = inlet.send_now(encode_report(self._log.log_max_offset or self._start))
+        if left:
+            with trio.fail_after(self._settings.housekeeping_s):
+                await stream.send_all(left)
         self.status.reports += 1
-        return offset
+        self._last_report = trio.current_time()
 
-    def _take(self, decoder: PieceDecoder, data: memoryview) -> None:
-        """Append all log bytes of one receive."""
-        received_bytes = self.status.received_bytes
+    async def _dispatch_all(self) -> None:
+        """Let everything be read that has come: the comparison of two logs looks for the last record."""
         try:
-            for offset, frame_left, body in decoder.feed(data):
-                self._check(offset, frame_left)
-                if body:
-                    self._log.append_raw(body, offset)
-                    self.status.received_bytes += len(body)
-        finally:
-            if self.status.received_bytes > received_bytes:
-                self._log.notify_arrivals()
-
-    def _check(self, offset: int, frame_left: int) -> None:
-        """Refuse what would not continue the log, before a byte of it is taken."""
-        own, file_bytes = self._log.log_max_offset, self._settings.file_bytes
-        self._heard_end = max(self._heard_end, offset + frame_left)
-        if not rules.follows(own, offset, file_bytes):
-            raise ReplicationError(f"frame at offset {offset}, own log ends at {own}")
-        if not rules.stays_in_file(offset, frame_left, file_bytes):
-            raise ReplicationError(
-                f"frame of {frame_left} bytes at offset {offset} crosses a log file of {file_bytes} bytes: "
-                "mappedFileSizeCommitLog differs between master and slave"
-            )
+            while self._log.dispatch(DISPATCH_BYTES):
+                await trio.lowlevel.checkpoint()
+        except OSError as error:
+            _log.error("what has come from the master cannot be read yet: %s", error)

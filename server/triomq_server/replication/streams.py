@@ -24,7 +24,6 @@ __all__ = [
     "listen_tcp",
     "peer_name",
     "reason",
-    "receive_into",
     "send_views",
 ]
 
@@ -52,8 +51,21 @@ class FollowingLog(OwnLog, Protocol):
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         """Put the master's bytes at the log's end, which is `offset`."""
 
-    def notify_arrivals(self) -> None:
-        """Tell held pulls what has arrived."""
+    def raw_place(self, offset: int, size_bytes: int) -> tuple[int, int] | None:
+        """Descriptor and position of the file where these bytes belong, None where only `append_raw` can put them."""
+
+    def raw_written(self, size_bytes: int) -> None:
+        """So many bytes have been written to the `raw_place`."""
+
+    def announce_end(self) -> None:
+        """Tell further slaves how far the log reaches now."""
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Up to here the log can be read as messages."""
+
+    def dispatch(self, most_bytes: int) -> bool:
+        """Let about so many bytes of what has come be read; whether there may be more to do."""
 
 
 def peer_name(stream: trio.abc.Stream) -> str:
@@ -99,18 +111,6 @@ def views_after(views: list[bytes | memoryview], sent_bytes: int) -> list[bytes 
             return [memoryview(view)[sent_bytes:], *views[index + 1 :]]
         sent_bytes -= len(view)
     return []
-
-
-async def receive_into(stream: trio.abc.Stream, buffer: memoryview) -> int:
-    """Put what has arrived into `buffer` and return its length; 0 at the end of the stream."""
-    if isinstance(stream, trio.SocketStream):
-        try:
-            return await stream.socket.recv_into(buffer)
-        except OSError as error:
-            raise trio.BrokenResourceError from error
-    data = await stream.receive_some(len(buffer))
-    buffer[: len(data)] = data
-    return len(data)
 
 
 def let_writes_fill(stream: trio.abc.Stream) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 import struct
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from .batches import Element, split_batch
 from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from .disk import Disk
 from .messages import AppendResult, AppendStatus, NewBatch, NewRecord
+from .raw_file import RawFile
 from .segments import Segment, Segments
 
 _log = logging.getLogger(__name__)
@@ -100,6 +102,7 @@ class CommitLog:
         self._prepared: Segment | None = None
         self._preparing = threading.Lock()
         self._topics: dict[str, bytes] = {}
+        self._raw = RawFile()
 
     # ---- appending
 
@@ -227,28 +230,60 @@ class CommitLog:
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         """Write a master's bytes at the log's end (ha.md §4.1). ValueError if they do not fit there, OSError if full.
 
-        An empty log begins at `offset`, which then must be the start of a file.
+        An empty log begins at `offset`, which then must be the start of a file. After an OSError the log ends behind what
+        has been written.
         """
-        size = self.segments.size
+        descriptor = self.raw_place(offset, len(data))
+        if descriptor < 0:
+            end = self._position + len(data)
+            if end > self._limit:
+                self._reserve(end)
+            self._buffer[self._position : end] = data
+            self.raw_written(len(data))
+            return
+        size = len(data)
+        while size:
+            written = os.pwrite(descriptor, data, self._position)
+            self.raw_written(written)
+            size -= written
+            data = data[written:] if size else data
+
+    def raw_place(self, offset: int, size: int) -> int:
+        """Make the file of a master's bytes for `offset` current; its descriptor, -1 where it is not a system's file.
+
+        They go to `raw_position` of it; `raw_written` then says how many have come. Errors as with `append_raw`.
+        """
         if self._current is None:
-            if offset % size:
-                raise ValueError(f"an empty log cannot begin at {offset}: not the start of a file of {size} bytes")
-            self._enter(self.segments.build(offset, RESERVE_BYTES), new=True)
+            if offset % self.segments.size:
+                raise ValueError(
+                    f"an empty log cannot begin at {offset}: not the start of a file of {self.segments.size} bytes"
+                )
+            self._enter(self.segments.build(offset, 0), new=True)
             self.min_offset = self.max_offset = offset
         if offset != self.max_offset:
             raise ValueError(f"bytes for offset {offset} cannot be put at the log's end {self.max_offset}")
-        if not data:
-            return
-        if self._position == size:
-            self._enter(self._next_segment(), new=True)
-        end = self._position + len(data)
-        if end > size:
-            raise ValueError(f"{len(data)} bytes at {offset} would cross the end of a file of {size} bytes")
-        if end > self._limit:
-            self._reserve(end)
-        self._buffer[self._position : end] = data
-        self._position = end
-        self.max_offset = offset + len(data)
+        if self._position == self.segments.size and size:
+            self._enter(self._next_segment(0), new=True)
+        if self._position + size > self.segments.size:
+            raise ValueError(f"{size} bytes at {offset} would cross the end of a file of {self.segments.size} bytes")
+        assert self._current is not None
+        descriptor = self._raw.of(self._current)
+        if descriptor >= 0:
+            # Written through the descriptor, bytes need no room taken ahead, and no page of the map: that is three times
+            # as fast as copying into the map of a fresh file. Own appends will reserve their room anew.
+            self._current.forget_reserved()
+            self._limit = 0
+        return descriptor
+
+    @property
+    def raw_position(self) -> int:
+        """Where in the current file the next byte goes."""
+        return self._position
+
+    def raw_written(self, size: int) -> None:
+        """So many bytes have been put at `raw_position`."""
+        self._position += size
+        self.max_offset += size
 
     # ---- room to write
 
@@ -289,7 +324,7 @@ class CommitLog:
             self._limit = current.reserved
             self.room_wanted()
 
-    def _next_segment(self) -> Segment:
+    def _next_segment(self, reserve: int = RESERVE_BYTES) -> Segment:
         current = self._current
         assert current is not None
         with (
@@ -297,7 +332,7 @@ class CommitLog:
         ):  # a preparation under way is awaited: it is nearly done, and must not create the file twice
             segment, self._prepared = self._prepared, None
             if segment is None or segment.base != current.end:
-                segment = self.segments.build(current.end, RESERVE_BYTES)
+                segment = self.segments.build(current.end, reserve)
         return segment
 
     def _enter(self, segment: Segment, *, new: bool = False) -> None:
@@ -316,7 +351,7 @@ class CommitLog:
         if current is None:
             return
         if current.reserved < current.size:
-            current.reserve(min(current.reserved + RESERVE_BYTES, current.size))
+            current.reserve_ahead(RESERVE_BYTES)
         else:
             with self._preparing:
                 if self._prepared is None and current is self._current:
@@ -357,6 +392,7 @@ class CommitLog:
     def close(self) -> None:
         """Unmap everything; a file prepared ahead but never used is deleted."""
         self.settle()
+        self._raw.close()
         self.segments.close()
         with self._preparing:
             if self._prepared is not None:

@@ -79,8 +79,12 @@ class MappedFile(Protocol):
         """
         ...
 
-    def open_descriptor(self) -> int | None:
-        """A new descriptor for reading, which the caller closes; None if this is no file of the system. OSError."""
+    def open_descriptor(self, *, writable: bool = False) -> int | None:
+        """A new descriptor, which the caller closes; None if this is no file of the system. OSError.
+
+        What is written through one is seen in the buffer, and the other way round. Such a write needs no reservation: a
+        full disk is an ordinary ENOSPC there.
+        """
         ...
 
     def close(self) -> None:
@@ -238,9 +242,9 @@ class RealMappedFile:
             os.close(fd)
         return found
 
-    def open_descriptor(self) -> int | None:
-        """A new descriptor for reading."""
-        return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+    def open_descriptor(self, *, writable: bool = False) -> int | None:
+        """A new descriptor."""
+        return os.open(self._path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
 
     def close(self) -> None:
         """Unmap now, or when the last slice is dropped."""

@@ -156,14 +156,23 @@ class Dispatcher:
 
     # ---- records read back
 
-    def follow(self) -> None:
-        """Dispatch the records that are complete now, after bytes came from a master. OSError when the disk is full."""
+    def follow(self, most_bytes: int) -> bool:
+        """Dispatch records that a master has sent: all that are complete now, or about `most_bytes`. OSError: a full disk.
+
+        Returns:
+            Whether there may be more to do.
+        """
         log = self._commitlog
+        if self.dispatched_offset < log.min_offset:
+            self.dispatched_offset = log.min_offset  # expired before it was looked at
+        until = self.dispatched_offset + most_bytes
         segment = log.segments.find(self.dispatched_offset)
         while segment is not None and self.dispatched_offset < log.max_offset:
+            if self.dispatched_offset >= until:
+                return True
             at = self.dispatched_offset - segment.base
             end = min(log.max_offset - segment.base, segment.size)
-            if self._follow_run(segment, at, end):
+            if self._follow_run(segment, at, end, until - segment.base):
                 if self.dispatched_offset == segment.end:
                     segment = log.segments.find(self.dispatched_offset)
                 continue
@@ -174,21 +183,22 @@ class Dispatcher:
                 self.dispatched_offset += record.size
             elif record is Finding.BLANK:
                 if segment.end > log.max_offset:
-                    return  # the mark has come, the rest of the filler has not
+                    return False  # the mark has come, the rest of the filler has not
                 self.dispatched_offset = segment.end
             else:
                 self._complain(record)
-                return
+                return False
             if self.dispatched_offset == segment.end:
                 segment = log.segments.find(self.dispatched_offset)
+        return False
 
-    def _follow_run(self, segment: Segment, at: int, end: int) -> bool:
+    def _follow_run(self, segment: Segment, at: int, end: int, until: int) -> bool:
         """Dispatch the ordinary records that come next; false if the very next one is none."""
         if self._index is not None and not self._keys and self.dispatched_offset <= self._index.end_offset:
             return False  # after a crash the index may know these already; the thorough way looks
         watched = self.watched
         news = self._news if self.arrival_listeners and (watched is None or watched) else None
-        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, news, watched)
+        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, news, watched, until)
         if run.at == at:
             return False
         self.dispatched_offset = segment.base + run.at
@@ -302,19 +312,23 @@ class Dispatcher:
         """Whether entries wait for room on the disk."""
         return bool(self._keys)
 
+    def announce_end(self) -> None:
+        """Tell who follows the log how far it reaches now: slaves first of all, a sender may be waiting for them."""
+        end = self._commitlog.max_offset
+        if end != self._announced_offset:
+            self._announced_offset = end
+            for tell in self.append_listeners:
+                tell(end)
+
     def notify(self) -> None:
-        """Index what has been collected, then tell the listeners what arrived."""
+        """Tell the listeners how far the log reaches; index what has been collected, and tell what arrived."""
+        self.announce_end()
         self.update_index()
         if self._news:
             news, self._news = self._news, []
             for listener in self.arrival_listeners:
                 for arrival in news:
                     listener(arrival)
-        end = self._commitlog.max_offset
-        if end != self._announced_offset:
-            self._announced_offset = end
-            for tell in self.append_listeners:
-                tell(end)
 
     def start_at_end(self) -> None:
         """After recovery: everything in the log counts as dispatched, nothing of it is news."""

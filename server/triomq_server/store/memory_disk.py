@@ -83,7 +83,7 @@ class MemoryFile:
         last = max((page for page in self.backed if page * PAGE_BYTES < end), default=-1)
         return max(start, min((last + 1) * PAGE_BYTES, end))
 
-    def open_descriptor(self) -> int | None:
+    def open_descriptor(self, *, writable: bool = False) -> int | None:  # noqa: ARG002 - there is none of either kind
         """None: the system knows nothing of this file."""
         return None
 

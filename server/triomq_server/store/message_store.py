@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _LMQ_PREFIX = "%LMQ%"
 _PENDING_MAX = 4096
+_ALL = 1 << 62
 _UNAVAILABLE = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
 _ILLEGAL = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 
@@ -71,7 +72,10 @@ class MessageStore:
 
     def close(self) -> None:
         """Answer nothing and take nothing any more; `open_store` does the rest."""
-        self.notify_arrivals()
+        try:
+            self.dispatch()
+        except OSError as e:
+            _log.error("the store cannot grow: %s; the next start will go on from here", e)
         self._open = False
         self._settle_flags()
 
@@ -129,6 +133,7 @@ class MessageStore:
         Raises:
             StoreDamaged: something else than an unfinished record stands at the end; nothing has been dropped.
         """
+        self.dispatch()
         end = self._dispatcher.dispatched_offset
         if end < self._commitlog.max_offset:
             foreign = self._dispatcher.foreign_bytes()
@@ -153,7 +158,7 @@ class MessageStore:
 
         Only ever by an operator's order, or for a record that is not whole. `offset` is where a record begins, or the end.
         """
-        self.notify_arrivals()
+        self.dispatch()
         before = self._commitlog.max_offset
         self._commitlog.truncate(offset)
         for queue in self._queues:
@@ -248,16 +253,44 @@ class MessageStore:
         return _UNAVAILABLE
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
-        """Replication: put a master's bytes at the log's end and dispatch the records that are complete now.
+        """Replication: put a master's bytes at the log's end. Call `dispatch` afterwards, so that they can be read.
 
-        `offset` must be the log's end, or the start of a file when the log is empty. Call `notify_arrivals` afterwards.
+        `offset` must be the log's end, or the start of a file when the log is empty.
         Raises ValueError when the bytes do not fit there, OSError when the disk is full.
         """
-        empty = not self._commitlog.segments.items
+        self._begin_at(offset)
         self._commitlog.append_raw(data, offset)
-        if empty:
+
+    def raw_place(self, offset: int, size_bytes: int) -> tuple[int, int] | None:
+        """Replication: descriptor and position of the file that a master's bytes for log offset `offset` belong to.
+
+        Whoever writes them there says so to `raw_written`, before anything else is done with the store. None where there
+        is no such file: then `append_raw` has to do it. Errors as with `append_raw`.
+        """
+        self._begin_at(offset)
+        descriptor = self._commitlog.raw_place(offset, size_bytes)
+        return None if descriptor < 0 else (descriptor, self._commitlog.raw_position)
+
+    def raw_written(self, size_bytes: int) -> None:
+        """So many bytes have been written to the `raw_place`."""
+        self._commitlog.raw_written(size_bytes)
+
+    def _begin_at(self, offset: int) -> None:
+        if not self._commitlog.segments.items:
             self._dispatcher.dispatched_offset = offset
-        self._dispatcher.follow()
+
+    def announce_end(self) -> None:
+        """Tell `append_listeners` how far the log reaches now, whatever of it has been dispatched."""
+        self._dispatcher.announce_end()
+
+    def dispatch(self, most_bytes: int = _ALL) -> bool:
+        """Replication: let what a master has sent be read, at most about `most_bytes` of it, and tell the listeners.
+
+        Returns whether there may be more to do. OSError when the disk is full.
+        """
+        more = self._dispatcher.follow(most_bytes) if self._is_slave else False
+        self._dispatcher.notify()
+        return more
 
     def notify_arrivals(self) -> None:
         """Tell listeners what arrived since the last call, and index it. Call at the end of a receive batch."""

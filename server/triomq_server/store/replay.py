@@ -63,6 +63,7 @@ class Replay:
         keys: list[Key],
         news: list[Arrival] | None,
         watched: Collection[tuple[str, int]] | None,
+        until: int,
     ) -> Run:
         """Dispatch from position `at` of the file that begins at log offset `base`, up to `end`.
 
@@ -74,11 +75,13 @@ class Replay:
             keys: takes (topic, key, log offset, store time) for the index.
             news: takes the arrivals, if anybody wants to hear of them.
             watched: the queues whose arrivals are wanted; None: all.
+            until: no record that begins here or behind is begun with.
         """
         unpack, head_bytes, magic_wanted = _HEAD.unpack_from, _HEAD.size, MESSAGE_MAGIC
         table, topics, index, pack_unit = self._table, self._topics, self._index, UNIT.pack_into
         timestamp = 0
-        while at + head_bytes < end:
+        last = min(until, end - head_bytes)
+        while at < last:
             size, magic, queue_id, queue_offset, offset, sys_flag, store_time, body_bytes = unpack(buffer, at)
             stop = at + size
             tail_at = at + head_bytes + body_bytes

@@ -89,6 +89,20 @@ class Segment:
                 self.file.reserve(start, end)
                 self.reserved = end
 
+    def reserve_ahead(self, size: int) -> None:
+        """Reserve so many bytes more, if anything is reserved at all. For a worker thread. OSError."""
+        with self._reserving:
+            end = min(self.reserved + size, self.size)
+            if 0 < self.reserved < end:
+                self.file.reserve(self.reserved, end, blank=True)
+                self.reserved = end
+
+    def forget_reserved(self) -> None:
+        """Bytes come through a descriptor from now on, so nothing behind the end may be filled with zeros any more."""
+        if self.reserved:
+            with self._reserving:
+                self.reserved = 0
+
     def cut(self, position: int) -> None:
         """Forget and zero everything from `position` on, so that no stale record can be taken for a new one."""
         with self._reserving:

@@ -32,6 +32,7 @@ class MemoryLog:
         self.file_bytes = file_bytes
         self.append_listeners: list[Callable[[int], None]] = []
         self.arrivals = 0
+        self.dispatched: int | None = None
         self.full = False
 
     @property
@@ -51,6 +52,13 @@ class MemoryLog:
     def open_log_file(self, offset: int) -> int | None:
         return None
 
+    @property
+    def dispatched_offset(self) -> int:
+        return self.log_max_offset if self.dispatched is None else self.dispatched
+
+    def raw_place(self, offset: int, size_bytes: int) -> None:
+        return None
+
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         if self.full:
             raise OSError(28, "No space left on device")
@@ -58,15 +66,19 @@ class MemoryLog:
             self.begin = offset
         assert offset == self.log_max_offset
         assert offset % self.file_bytes + len(data) <= self.file_bytes
-        self.append(bytes(data))
+        self.data += data
 
     def append(self, data: bytes) -> None:
         self.data += data
+        self.announce_end()
+
+    def announce_end(self) -> None:
         for listener in self.append_listeners:
             listener(self.log_max_offset)
 
-    def notify_arrivals(self) -> None:
+    def dispatch(self, most_bytes: int) -> bool:
         self.arrivals += 1
+        return False
 
 
 class Line(trio.abc.Listener[trio.abc.Stream]):
@@ -192,6 +204,7 @@ class StorePair:
         while target.log_max_offset < end:
             part = source.log_slice(target.log_max_offset, end - target.log_max_offset)
             target.append_raw(part, target.log_max_offset)
+        target.dispatch()
 
 
 @pytest.fixture

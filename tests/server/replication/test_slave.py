@@ -223,6 +223,7 @@ async def test_a_chain_of_slaves(following, line, memory_log, autojump_clock) ->
         async with following(second):
             await trio.sleep(0.1)
             first.append_raw(b"def", 3)
+            first.announce_end()
             await trio.sleep(0.1)
             assert second.data == b"abcdef"
         nursery.cancel_scope.cancel()

@@ -26,7 +26,7 @@ def copy_log(
     while target.log_max_offset < end:
         part = source.log_slice(target.log_max_offset, min(chance.randrange(1, most), end - target.log_max_offset))
         target.append_raw(part, target.log_max_offset)
-        target.notify_arrivals()
+        target.dispatch()
         assert target.dispatched_offset <= target.log_max_offset
 
 
@@ -156,6 +156,7 @@ async def test_foreign_bytes_stop_dispatch_with_one_complaint(
     async with open_store(make_config("/store"), disk=memory_disk, is_slave=True) as slave:
         for n in range(3):
             slave.append_raw(b"garbage!" * 20, n * 160)
+            slave.dispatch()
         assert slave.dispatched_offset == 0
     assert caplog.text.count("neither a record nor an end-of-file mark at offset 0") == 1
 
@@ -249,6 +250,7 @@ async def test_a_masters_topic_that_cannot_have_a_directory_gets_no_queue(
     first = record(b"%RETRY%../../x", 0)
     async with open_store(make_config("/store"), disk=memory_disk, is_slave=True) as slave:
         slave.append_raw(first + record(b"T", len(first)), 0)
+        slave.dispatch()
         assert slave.queue_bounds("T", 0) == (0, 1)
         assert slave.dispatched_offset == slave.log_max_offset
         killed = memory_disk.after_kill()

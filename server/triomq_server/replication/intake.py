@@ -1,0 +1,119 @@
+"""From the wire into the log: what a master sends is checked, and put at the log's end with as few copies as possible.
+
+Small frames come many in one receive, through a buffer. The body of a large one goes from the socket into the log's file
+inside the kernel; then only the heads are received here.
+"""
+
+from __future__ import annotations
+
+from triomq_server.replication import rules
+from triomq_server.replication.inlets import Inlet
+from triomq_server.replication.pieces import PieceDecoder
+from triomq_server.replication.streams import FollowingLog
+
+BUFFER_BYTES = 256 * 1024
+"""What one receive takes at most: it is copied on while the processor's cache still holds it."""
+TURN_BYTES = 1024 * 1024
+"""What is taken before others have their turn: half a millisecond's work."""
+SPLICE_LEAST_BYTES = 65536
+"""Bodies of less than this go through the buffer."""
+
+
+class ReplicationError(Exception):
+    """The master's bytes cannot be taken over; the link is closed and opened again."""
+
+
+class Intake:
+    """Takes the bytes of one link.
+
+    Args:
+      log: where they belong.
+      inlet: where they come from.
+      buffer: `BUFFER_BYTES` of scratch.
+      file_bytes: size of a log file.
+      heard_end: how far the master's log is known to reach.
+
+    Attributes:
+      heard_end: the same, by what the frames say.
+      taken_bytes: log bytes taken so far.
+      ended: the master has closed the link.
+      empty: at the end of the last turn nothing more had come.
+    """
+
+    def __init__(self, log: FollowingLog, inlet: Inlet, buffer: memoryview, file_bytes: int, heard_end: int) -> None:
+        self._log = log
+        self._inlet = inlet
+        self._buffer = buffer
+        self._file_bytes = file_bytes
+        self._decoder = PieceDecoder()
+        self._large = False  # so was the last frame, and so probably is the next
+        self.heard_end = heard_end
+        self.taken_bytes = 0
+        self.ended = False
+        self.empty = False
+
+    def take_turn(self) -> int:
+        """Take what has come, up to about `TURN_BYTES`; how many bytes of the wire that was.
+
+        Raises:
+          ReplicationError: the bytes do not continue this log; none of that frame has been taken.
+          OSError: the disk did not take them all.
+          trio.BrokenResourceError: the link is broken.
+        """
+        came = 0
+        self.empty = False
+        while came < TURN_BYTES:
+            size = self._splice() if self._large and self._decoder.left else self._receive()
+            if size is None:
+                self.empty = True
+                break
+            if not size:
+                self.ended = True
+                break
+            came += size
+            if self.empty:
+                break
+        return came
+
+    def _receive(self) -> int | None:
+        """Through the buffer; of a large frame only the head."""
+        decoder = self._decoder
+        buffer = self._buffer[: decoder.head_left] if self._large else self._buffer
+        size = self._inlet.receive_now(buffer)
+        if not size:
+            return size
+        for offset, frame_left, body in decoder.feed(buffer[:size]):
+            self._check(offset, frame_left)
+            if body:
+                self._log.append_raw(body, offset)
+                self.taken_bytes += len(body)
+        self._large = decoder.left >= SPLICE_LEAST_BYTES and self._inlet.can_splice and self._has_place()
+        # After a read that leaves room, asking once more would mostly be in vain.
+        self.empty = size < len(buffer) and not self._large
+        return size
+
+    def _has_place(self) -> bool:
+        return self._log.raw_place(self._decoder.offset, self._decoder.left) is not None
+
+    def _splice(self) -> int | None:
+        decoder = self._decoder
+        place = self._log.raw_place(decoder.offset, decoder.left)
+        assert place is not None
+        size = self._inlet.splice_now(*place, decoder.left)
+        if size:
+            self._log.raw_written(size)
+            decoder.skip(size)
+            self.taken_bytes += size
+        return size
+
+    def _check(self, offset: int, frame_left: int) -> None:
+        """Refuse what would not continue the log, before a byte of it is taken."""
+        own, file_bytes = self._log.log_max_offset, self._file_bytes
+        self.heard_end = max(self.heard_end, offset + frame_left)
+        if not rules.follows(own, offset, file_bytes):
+            raise ReplicationError(f"frame at offset {offset}, own log ends at {own}")
+        if not rules.stays_in_file(offset, frame_left, file_bytes):
+            raise ReplicationError(
+                f"frame of {frame_left} bytes at offset {offset} crosses a log file of {file_bytes} bytes: "
+                "mappedFileSizeCommitLog differs between master and slave"
+            )
