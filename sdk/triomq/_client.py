@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from triomq._admin import Admin
-from triomq._broker_requests import BrokerRequests
+from triomq._client_requests import ClientRequests, PulledGroup
 from triomq._compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._dialing import Dialer, dial_tcp
 from triomq._heartbeats import Heartbeats
@@ -89,8 +89,7 @@ class Client:
         self._clock = options.get("clock", wall_ms)
         self._chance = options.get("chance") or random.Random()
         self._unique_keys = UniqueKeys(ip, self._clock)
-        self._requests = BrokerRequests(lambda: self._name_servers.addresses)
-        self._requests.started_ms = self._clock()
+        self._requests = ClientRequests(nursery.start_soon, lambda: self._name_servers.addresses, self._clock())
         self._links = Links(
             nursery,
             options.get("dial", dial_tcp),
@@ -242,7 +241,7 @@ class Client:
             preference=preference,
             hooks=hooks,
         )
-        self._requests.consumers[group] = consumer.positions
+        self._requests.consumers[group] = PulledGroup(consumer.positions)
         self._members.append(consumer)
         return consumer
 
