@@ -1,12 +1,13 @@
 """Where one consumer stands in its queues: a memory over an offset store (consumer.md §12).
 
 The memory is what consuming moves; the store, at the brokers or in a file, is told every few seconds, before a
-queue is given up, and at the end.  Where to start is decided by a pure function; what to do about an offset that
-is not there, in ``_pull_engine.py``.  Upstream: ``RemoteBrokerOffsetStore``, ``RebalancePushImpl.computePullFromWhere``.
+queue is given up, and at the end.  The decisions (where to start, what to do about an offset that is not there)
+are pure functions.  Upstream: ``RemoteBrokerOffsetStore``, ``RebalancePushImpl.computePullFromWhere``.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -19,8 +20,9 @@ import trio
 from triomq._consumer_events import ConsumerEvent, report_to
 from triomq._message import MessageQueue
 from triomq._offsets import OffsetStore
+from triomq._pull_result import PullResult
 from triomq._queue_bounds import QueueBounds
-from triomq.errors import InvalidCall, MQError
+from triomq.errors import InvalidCall, MQError, OffsetIllegal
 
 log = logging.getLogger("triomq.positions")
 
@@ -40,6 +42,53 @@ RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 
 StartFrom = Literal["last", "first"] | datetime | int
 """Where a group without offsets starts: at the queues' ends, at their beginnings, or at a time (int: ms since 1970)."""
+
+
+class IllegalOffset(enum.Enum):
+    """What to do when a broker does not have the offset that is to be pulled."""
+
+    BROKER = "broker"
+    """Go on where the broker says: at the queue's nearer end."""
+
+    EARLIEST = "earliest"
+    """Go on at the first message that is there: some may come again, none is skipped."""
+
+    LATEST = "latest"
+    """Go on behind the last message."""
+
+    RAISE = "raise"
+    """End the consumer with :class:`~triomq.errors.OffsetIllegal`."""
+
+
+def illegal_offset_policy(value: IllegalOffset | str) -> IllegalOffset:
+    """The policy of a name.
+
+    Raises:
+        InvalidCall: there is none of this name.
+    """
+    try:
+        return IllegalOffset(value)
+    except ValueError:
+        known = ", ".join(each.value for each in IllegalOffset)
+        raise InvalidCall(f"no illegal_offset policy {value!r}; there are {known}") from None
+
+
+def corrected_offset(policy: IllegalOffset, *, next_offset: int, min_offset: int, max_offset: int) -> int | None:
+    """Where to go on after an illegal offset; None when the consumer is to end.
+
+    Args:
+        policy: what the user chose.
+        next_offset: the broker's proposal.
+        min_offset: the queue's first offset.
+        max_offset: the offset behind its last message.
+    """
+    proposals = {
+        IllegalOffset.BROKER: next_offset,
+        IllegalOffset.EARLIEST: min_offset,
+        IllegalOffset.LATEST: max_offset,
+    }
+    chosen = proposals.get(policy)
+    return None if chosen is None else max(chosen, 0)
 
 
 @attrs.frozen
@@ -105,8 +154,9 @@ class Positions:
         store: keeps it beyond this process.
         bounds: tells the queues' ranges.
         start_from: where queues without an offset start.
+        illegal_offset: what to do about offsets that brokers do not have.
         memory_first: whether :meth:`start` looks into the memory before the store (lite pull).
-        report: hears events ``offset_refused`` and ``reset``.
+        report: hears events ``offset_illegal``, ``offset_refused`` and ``reset``.
     """
 
     def __init__(
@@ -115,10 +165,12 @@ class Positions:
         bounds: QueueBounds,
         *,
         start_from: StartFrom = "last",
+        illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
         memory_first: bool = False,
         report: Callable[[ConsumerEvent], None] | None = None,
     ) -> None:
         self.start_from = check_start_from(start_from)
+        self.policy = illegal_offset_policy(illegal_offset)
         self._store = store
         self._bounds = bounds
         self._memory_first = memory_first
@@ -227,7 +279,7 @@ class Positions:
                 self._persisted.update((queue, offset) for queue, offset in part.items() if queue in self._offsets)
         return done
 
-    # --- starting and resetting -----------------------------------------------------------------------------
+    # --- starting and correcting -----------------------------------------------------------------------------
 
     async def start(self, queue: MessageQueue) -> int:
         """Where to start in a queue that has just been assigned (consumer.md §12.4).
@@ -259,6 +311,29 @@ class Positions:
             return await self._bounds.offset_by_time(queue, start.time_ms)
         assert start.offset is not None
         return start.offset
+
+    async def correct(self, queue: MessageQueue, offset: int, result: PullResult) -> int:
+        """Choose another offset after the broker called this one illegal; the store hears of it.
+
+        Args:
+            queue: which.
+            offset: what was to be pulled.
+            result: the broker's answer, of status ``OFFSET_ILLEGAL``.
+
+        Raises:
+            OffsetIllegal: the policy is ``"raise"``.
+        """
+        chosen = corrected_offset(
+            self.policy, next_offset=result.next_offset, min_offset=result.min_offset, max_offset=result.max_offset
+        )
+        what = f"{queue} has no offset {offset}, only {result.min_offset} to {result.max_offset}"
+        goes_on = "the consumer ends" if chosen is None else f"going on at {chosen}"
+        self._report(ConsumerEvent("offset_illegal", f"{what}; {goes_on} (policy {self.policy.value})", queue))
+        if chosen is None:
+            raise OffsetIllegal(what, address=result.broker_address)
+        self.update(queue, chosen, increase_only=False)
+        await self.persist([queue])
+        return chosen
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
         """An operator's order: the queue goes on there, forwards or back; the store hears of it."""
