@@ -67,7 +67,7 @@ from triomq._compression import ZlibCompressor as ZlibCompressor
 from triomq._compression import Lz4Compressor as Lz4Compressor
 from triomq._compression import ZstdCompressor as ZstdCompressor
 from triomq._offsets import OffsetStore as OffsetStore
-from triomq._offsets import FileOffsets as FileOffsets
+from triomq._offset_files import FileOffsets as FileOffsets
 
 # Looking on
 from triomq._hooks import SendContext as SendContext

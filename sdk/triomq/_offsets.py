@@ -1,16 +1,13 @@
-"""Where consumer groups stand: offsets kept by the brokers, or in a local file (consumer.md §12).
+"""Where consumer groups stand: offsets kept by the brokers (consumer.md §12.2).
 
-Upstream: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
+Local files are in ``_offset_files.py``, the memory of a running consumer in ``_positions.py``.  Upstream:
+``RemoteBrokerOffsetStore``.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
-
-import trio
 
 from triomq._link import Link
 from triomq._links import Links
@@ -20,9 +17,8 @@ from triomq._routes import Routes
 from triomq.errors import ConnectFailed, MQError, ProtocolViolation, RouteNotFound, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
-from triomq_protocol.errors import BodyError, HeaderError
+from triomq_protocol.errors import HeaderError
 from triomq_protocol.requests import (
-    LocalOffsetTable,
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
     UpdateConsumerOffsetRequest,
@@ -166,61 +162,3 @@ class BrokerOffsets:
             if answer.code != ResponseCode.SUCCESS:
                 what = f"committing offset {offset} of group {self._group} in {queue}"
                 raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
-
-
-class FileOffsets:
-    """Offsets in a local file, in the format of Java's broadcasting consumers.
-
-    Written to a temporary file that takes the old one's place, which becomes ``.bak``.
-
-    Args:
-        path: the file; its folder is made if need be.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._offsets: dict[MessageQueue, int] | None = None
-
-    async def read(self, queue: MessageQueue, /) -> int | None:
-        """The offset in the file."""
-        await trio.lowlevel.checkpoint()
-        return self._table().get(queue)
-
-    async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
-        """Write the file anew."""
-        await trio.lowlevel.checkpoint()
-        table = self._table()
-        table.update(offsets)
-        self._write(LocalOffsetTable(offset_table=table).encode())
-
-    def _table(self) -> dict[MessageQueue, int]:
-        if self._offsets is None:
-            self._offsets = self._load()
-        return self._offsets
-
-    def _load(self) -> dict[MessageQueue, int]:
-        # An unreadable file counts as lost, and the one before it is taken; an unreadable .bak is an error.
-        for path, last in ((self._path, False), (self._backup, True)):
-            if not path.exists() or not path.stat().st_size:
-                continue
-            try:
-                return dict(LocalOffsetTable.decode(path.read_bytes()).offset_table)
-            except BodyError as error:
-                if last:
-                    raise MQError(f"the offset file {path} cannot be read", remark=str(error)) from error
-        return {}
-
-    @property
-    def _backup(self) -> Path:
-        return self._path.with_name(self._path.name + ".bak")
-
-    def _write(self, data: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if self._path.exists():
-            os.replace(self._path, self._backup)
-        os.replace(temporary, self._path)
