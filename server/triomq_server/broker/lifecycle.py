@@ -26,14 +26,16 @@ from .addresses import FAST_PORT_DISTANCE, BrokerAddresses, bind_host, joined, p
 from .admin_runtime import sample_stats
 from .client_requests import link_closed, watch_clients
 from .clients import ClientTable
+from .delay_offsets import DelayOffsets
 from .groups import GroupTable
 from .handlers import fast_handlers, main_handlers
 from .long_polling import SCAN_S, HeldPulls
-from .offsets import DelayOffsets, OffsetTable
+from .offsets import OffsetTable
 from .registration import Identity, Registration
 from .resets import Resets
 from .returning import learn_offsets
 from .roles import Roles
+from .schedule import Schedule, persist_delay_offsets
 from .service import Broker
 from .stats import BrokerStats
 from .topics import TopicTable
@@ -139,7 +141,7 @@ class _Life:
             path = posixpath.join(config.store.store_path_root_dir, "triomq", "offsetResets.json")
             resets = Resets(ConfigFile(path, self._disk), clock)
         offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets)
-        delay_offsets = DelayOffsets(self._file("delayOffset.json"))
+        delay_offsets = DelayOffsets(self._file("delayOffset.json"), careful=config.store.compat != "4.9")
         for table in (topics, groups, offsets, delay_offsets):
             table.load()
         address = joined(config.broker_ip1, config.listen_port)
@@ -217,6 +219,8 @@ class _Life:
             )
         background.start_soon(broker.held_pulls.run)
         background.start_soon(_persist_offsets, broker)
+        background.start_soon(Schedule(broker).run)
+        background.start_soon(persist_delay_offsets, broker)
         background.start_soon(watch_clients, broker)
         background.start_soon(sample_stats, broker)
         roles.begin()

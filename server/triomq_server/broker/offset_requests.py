@@ -111,4 +111,5 @@ def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> C
 
 def get_all_delay_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 45: how far each delay level has been delivered, for slaves."""
-    return command.answer(body=broker.delay_offsets.encode())
+    acknowledged = 0 if broker.roles is None else broker.roles.master.acknowledged_offset
+    return command.answer(body=broker.delay_offsets.for_slaves(acknowledged))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import trio
 
 from triomq_protocol import fastjson
-from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_server.store.config_files import ConfigFile, damaged
 
 from .resets import Resets
@@ -192,40 +191,6 @@ class OffsetTable:
                     self.resets.note(key, queue_id)
             del self.table[key]
             self.changed = True
-
-
-class DelayOffsets:
-    """How far each delay level has been delivered: `delayOffset.json`, which a slave copies from its master.
-
-    Args:
-        file: `config/delayOffset.json`; None keeps the table in memory only.
-    """
-
-    def __init__(self, file: ConfigFile | None) -> None:
-        self._file = file
-        self.table: dict[int, int] = {}
-        """Delay level to the next queue offset of the schedule topic."""
-
-    def encode(self) -> bytes:
-        """The compact text that slaves fetch (code 45)."""
-        return fastjson.dumps({"offsetTable": self.table})
-
-    def load(self) -> None:
-        """Read `delayOffset.json`; a missing file is no error. Raises OSError or ConfigFileDamaged."""
-        data = self._file.load() if self._file is not None else None
-        table = data.get("offsetTable") if isinstance(data, Mapping) else None
-        if self._file is not None and isinstance(table, Mapping):
-            try:
-                self.table = {int(level): int(offset) for level, offset in table.items()}
-            except (TypeError, ValueError) as error:
-                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
-
-    def save_received(self, body: bytes) -> None:
-        """Keep the master's table exactly as it came. Raises BodyError for something else than a table."""
-        table = DelayOffsetTable.decode(body).offset_table
-        self.table = dict(table)
-        if self._file is not None:
-            self._file.save(body)
 
 
 def offset_table_of(data: Mapping[object, object]) -> dict[str, dict[int, int]]:

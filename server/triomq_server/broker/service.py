@@ -21,9 +21,10 @@ from triomq_server.store import MessageStore
 from triomq_server.store.config_files import ConfigFile
 
 from .clients import ClientTable
+from .delay_offsets import DelayOffsets
 from .groups import GroupTable
 from .long_polling import HeldPulls
-from .offsets import DelayOffsets, OffsetTable
+from .offsets import OffsetTable
 from .registration import Registration
 from .stats import BrokerStats
 from .topics import TopicTable

@@ -40,6 +40,7 @@ class MessageStore:
     Attributes:
         arrival_listeners: told of each message that became readable, from `notify_arrivals`.
         append_listeners: told the log's new end, from `notify_arrivals`.
+        delay_listener: told the queue of each message that `append` put into the schedule topic, at once.
         disk: the store's files; for the broker's own tables beside it.
         recovery_report: what opening found.
         running_flags: RocketMQ's bits (`NOT_READABLE` ...); change them through `set_flag` and `clear_flag`.
@@ -60,6 +61,7 @@ class MessageStore:
         self._cleaner = parts.cleaner
         self.arrival_listeners = self._dispatcher.arrival_listeners
         self.append_listeners = self._dispatcher.append_listeners
+        self.delay_listener: Callable[[int], None] = lambda _: None
         self._dispatcher.index_full = self._no_space
         self._flusher.failed = self._disk_failed
         self._cleaner.space_judged = self._space_judged
@@ -226,6 +228,7 @@ class MessageStore:
         if result.status is AppendStatus.PUT_OK:
             if delay >= 0:
                 code = result.store_timestamp + delay
+                self.delay_listener(r.queue_id)
             pending = self._dispatcher.pending
             pending.append((r, result, code))
             if len(pending) >= _PENDING_MAX:

@@ -15,10 +15,11 @@ from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.header import Header
 from triomq_server.broker.clients import ClientTable
+from triomq_server.broker.delay_offsets import DelayOffsets
 from triomq_server.broker.groups import GroupTable
 from triomq_server.broker.handlers import main_handlers
 from triomq_server.broker.long_polling import HeldPulls
-from triomq_server.broker.offsets import DelayOffsets, OffsetTable
+from triomq_server.broker.offsets import OffsetTable
 from triomq_server.broker.registration import Identity, Registration
 from triomq_server.broker.service import Broker
 from triomq_server.broker.stats import BrokerStats

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from triomq_protocol import fastjson
-from triomq_server.broker.offsets import DelayOffsets, OffsetTable
+from triomq_server.broker.delay_offsets import DelayOffsets
+from triomq_server.broker.offsets import OffsetTable
 from triomq_server.store.config_files import ConfigFileDamaged
 
 
@@ -127,12 +129,52 @@ def test_a_slave_merges_whole_queue_maps() -> None:
 def test_delay_offsets_are_kept_as_received() -> None:
     file = TextFile()
     delays = DelayOffsets(file)  # type: ignore[arg-type]
-    assert delays.encode() == b'{"offsetTable":{}}'
+    assert delays.for_slaves(0) == b'{"offsetTable":{}}'
     delays.save_received(b'{"offsetTable":{1:2,3:4}}')
     assert file.text == b'{"offsetTable":{1:2,3:4}}'
     again = DelayOffsets(file)  # type: ignore[arg-type]
     again.load()
-    assert again.encode() == b'{"offsetTable":{1:2,3:4}}'
+    assert again.for_slaves(0) == b'{"offsetTable":{1:2,3:4}}'
+    assert again.table == {1: 2, 3: 4}
+
+
+def test_a_slave_is_told_only_of_deliveries_that_slaves_have() -> None:
+    careful, plain = DelayOffsets(None), DelayOffsets(None, careful=False)
+    for delays in (careful, plain):
+        delays.advance(1, 1, 100)
+        delays.advance(2, 5, 200)
+        delays.advance(1, 2, 300)
+        assert delays.table == {1: 2, 2: 5}
+    assert plain.for_slaves(0) == b'{"offsetTable":{1:2,2:5}}'
+    assert careful.for_slaves(99) == b'{"offsetTable":{}}'
+    assert careful.for_slaves(200) == b'{"offsetTable":{1:1,2:5}}'
+    assert careful.for_slaves(0) == b'{"offsetTable":{1:1,2:5}}'
+    assert careful.for_slaves(300) == b'{"offsetTable":{1:2,2:5}}'
+
+
+async def test_a_delivery_is_on_disk_before_the_table_counts_it() -> None:
+    file = TextFile()
+    delays = DelayOffsets(file)  # type: ignore[arg-type]
+    delays.advance(2, 1, 100)
+    steps = []
+
+    async def flush() -> None:
+        steps.append(file.text)
+        delays.advance(2, 2, 200)
+        await trio.lowlevel.checkpoint()
+
+    async def broken() -> None:
+        raise OSError("no space")
+
+    await delays.persist_in_background(broken)
+    assert not file.text
+    await delays.persist_in_background(flush)
+    assert not steps[0]
+    assert file.text == b'{\n\t"offsetTable":{2:1\n\t}\n}'
+    assert delays.changed
+    delays.persist()
+    assert b"{2:2" in file.text
+    assert not delays.changed
 
 
 @pytest.mark.parametrize("table", [OffsetTable, DelayOffsets])

@@ -1,0 +1,226 @@
+"""Delivery of delayed messages: out of the schedule topic, at their time, into the topic they were sent to.
+
+A level with messages has one task, which sleeps until the first of them is due; an idle level has none, and a slave's levels are
+all idle. It answers to `ScheduleMessageService`; rules: store.md §19, messages.md §11.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.properties import KEYS, REAL_QID, REAL_TOPIC, TAGS, UNIQ_KEY
+from triomq_protocol.record import RecordView
+from triomq_server.config import BrokerRole, FlushDiskType
+from triomq_server.store import AppendStatus, NewRecord
+from triomq_server.store.dispatch import parse_delay_levels
+
+from .service import Broker
+from .topics import HALF_TOPIC, SCHEDULE_TOPIC
+
+_log = logging.getLogger(__name__)
+Park = Callable[[int, float, Callable[[bool], None]], None]
+
+FIRST_RUN_49_S = 1.0
+"""How long 4.9 waits after its start. Here overdue messages come at once."""
+RETRY_S = 0.1
+"""A message that the store did not take is tried again after this time."""
+LONGEST_SLEEP_S = 1.0
+"""The wall clock may be set while a level sleeps; it is looked at this often."""
+RUN_MOST = 64
+"""Messages delivered in one go, before other tasks have their turn and the progress is noted."""
+
+
+class Schedule:
+    """Delivers what is due while the broker is a master.
+
+    Args:
+        broker: whose schedule topic it is.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._offsets = broker.delay_offsets
+        self._delays_ms = parse_delay_levels(broker.config.store.message_delay_level)
+        self._as_in_49 = broker.config.store.compat == "4.9"
+        self._busy: set[int] = set()
+        self._nursery: trio.Nursery | None = None
+        self._role_settled = trio.Event()
+        self._refused = False
+        self.read_config()
+        broker.on_config_change.append(self.read_config)
+        self._store.delay_listener = self.delayed
+
+    def read_config(self) -> None:
+        """The role may have changed: a slave delivers nothing, a new master what is due."""
+        self._role_settled.set()
+        config = self._broker.config.store
+        synchronous = config.flush_disk_type is FlushDiskType.SYNC_FLUSH or config.broker_role is BrokerRole.SYNC_MASTER
+        self._waits = synchronous and not self._as_in_49
+        if self._nursery is not None and self._broker.is_slave:
+            self._nursery.cancel_scope.cancel()
+
+    def delayed(self, queue_id: int) -> None:
+        """The store has a new message in this queue of the schedule topic."""
+        if self._nursery is not None and queue_id not in self._busy and queue_id < len(self._delays_ms):
+            self._busy.add(queue_id)
+            self._nursery.start_soon(self._deliver_level, queue_id)
+
+    async def run(self) -> NoReturn:
+        """Deliver until cancelled."""
+        try:
+            if self._as_in_49:
+                await trio.sleep(FIRST_RUN_49_S)
+            while True:
+                self._role_settled = trio.Event()
+                if not self._broker.is_slave:
+                    await self._be_master()
+                await self._role_settled.wait()
+        finally:
+            self._offsets.persist()
+
+    async def _be_master(self) -> None:
+        """Deliver until the broker becomes a slave."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for queue_id in range(len(self._delays_ms)):
+                    self.delayed(queue_id)
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+            self._busy.clear()
+
+    # -- one level
+
+    async def _deliver_level(self, queue_id: int) -> None:
+        """Deliver a level's messages, each at its time, until there are none."""
+        while True:
+            offset = self._position(queue_id)
+            first = self._store.queue_unit(SCHEDULE_TOPIC, queue_id, offset)
+            if first is None:
+                # Nothing awaits between this look and the end of the task: a message that comes now starts another.
+                self._busy.discard(queue_id)
+                return
+            now_ms = self._broker.clock()
+            due_ms = self._due_ms(queue_id, first[2], now_ms)
+            if due_ms > now_ms:
+                await trio.sleep(min((due_ms - now_ms) / 1000, LONGEST_SLEEP_S))
+            elif not await self._deliver_due(queue_id, offset):
+                await trio.sleep(RETRY_S)
+
+    def _position(self, queue_id: int) -> int:
+        """The next queue offset to deliver, put right for good where the queue begins later or ends earlier."""
+        low, high = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)
+        noted = self._offsets.table.get(queue_id + 1, 0)
+        offset = min(max(noted, low), high)
+        if offset != noted:
+            self._offsets.advance(queue_id + 1, offset, self._store.log_max_offset)
+        return offset
+
+    def _due_ms(self, queue_id: int, tags_code: int, now_ms: int) -> int:
+        """When a message is due. One due later than the level's delay from now tells of a clock set back: it is due at once."""
+        return tags_code if tags_code <= now_ms + self._delays_ms[queue_id] else now_ms
+
+    async def _deliver_due(self, queue_id: int, offset: int) -> bool:
+        """Deliver some of the messages that are due, from a queue offset on; False if the store refused one."""
+        store, broker = self._store, self._broker
+        stored, log_end = True, 0
+        for following in range(offset, offset + RUN_MOST):
+            unit = store.queue_unit(SCHEDULE_TOPIC, queue_id, following)
+            now_ms = broker.clock()
+            if unit is None or self._due_ms(queue_id, unit[2], now_ms) > now_ms:
+                break
+            record = self._copy(unit[0], unit[1])
+            if record is not None:
+                result = store.append(record)
+                if result.status is not AppendStatus.PUT_OK:
+                    self._note_refusal(record.topic, result.status)
+                    stored = False
+                    break
+                self._refused = False
+                log_end = result.end_offset
+                broker.stats.count_put(record.topic, 1, result.size_bytes)
+            offset = following + 1
+        store.notify_arrivals()
+        try:
+            if log_end and self._waits:
+                await self._settle(log_end)
+        finally:
+            if self._offsets.table.get(queue_id + 1) != offset:
+                self._offsets.advance(queue_id + 1, offset, log_end or store.log_max_offset)
+        await trio.lowlevel.checkpoint()
+        return stored
+
+    def _note_refusal(self, topic: str, status: AppendStatus) -> None:
+        if not self._refused:
+            _log.error("delayed messages wait: the store answered %s to one for %s; trying on", status.name, topic)
+        self._refused = True
+
+    def _copy(self, physical_offset: int, size_bytes: int) -> NewRecord | None:
+        """The message as it is stored at its time, all properties kept; None if it is gone or must not be delivered."""
+        data = self._store.record_at(physical_offset, size_bytes)
+        try:
+            delayed = None if data is None else RecordView(data)
+        except BodyError as error:
+            _log.error("the delayed message at log offset %d cannot be read: %s", physical_offset, error)
+            return None
+        if delayed is None:
+            return None
+        properties = delayed.properties
+        topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
+        if topic is None or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
+            _log.error(
+                "the delayed message at log offset %d is dropped: it is for %s, queue %r",
+                physical_offset,
+                topic,
+                queue_id,
+            )
+            return None
+        return NewRecord(
+            topic,
+            int(queue_id),
+            delayed.body,
+            delayed.properties_bytes,
+            delayed.flag,
+            delayed.sys_flag,
+            delayed.born_timestamp,
+            delayed.born_host_bytes,
+            delayed.store_host_bytes,
+            delayed.reconsume_times,
+            tags=properties.get(TAGS),
+            keys=properties.get(KEYS),
+            uniq_key=properties.get(UNIQ_KEY),
+        )
+
+    async def _settle(self, log_end: int) -> None:
+        """Wait until disk and slave have the copies, where senders would have to wait too.
+
+        The progress may only be noted then: otherwise a message that was safe while it waited would be less so when it comes.
+        Whatever the outcome, the copies are in the log, so they are not made again. RocketMQ does not wait.
+        """
+        config, now = self._broker.config.store, trio.current_time()
+        if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            await _answer(self._store.park_until_flushed, log_end, now + config.sync_flush_timeout / 1000)
+        replication = self._broker.replication
+        if config.broker_role is BrokerRole.SYNC_MASTER and replication is not None and replication.slave_ok(log_end):
+            await _answer(replication.park_until_replicated, log_end, now + config.slave_timeout / 1000)
+
+
+async def _answer(park: Park, log_end: int, deadline: float) -> None:
+    """Wait for a callback's call, which comes at the deadline at the latest."""
+    called = trio.Event()
+    park(log_end, deadline, lambda _: called.set())
+    await called.wait()
+
+
+async def persist_delay_offsets(broker: Broker) -> NoReturn:
+    """Write down the progress every flushDelayOffsetInterval, if there is any; a slave's file is its master's."""
+    while True:
+        await trio.sleep(max(broker.config.store.flush_delay_offset_interval, 1) / 1000)
+        if not broker.is_slave:
+            await broker.delay_offsets.persist_in_background(broker.store.flush)
