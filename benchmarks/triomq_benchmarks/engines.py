@@ -37,6 +37,7 @@ class Share:
         groups: consumer groups; each consumes everything.
         run_number: 32 bits that every message of this run carries, so that others are told from ours.
         seed: of the whole run; the generator adds its index.
+        payload: the payload file's content; empty where there is none.
         ledger: folder below which acknowledged and consumed messages are written; None: they are not.
     """
 
@@ -48,6 +49,7 @@ class Share:
     groups: tuple[str, ...]
     run_number: int
     seed: int
+    payload: bytes = b""
     ledger: Path | None = None
 
 
@@ -61,26 +63,26 @@ class RunPlan:
     groups: tuple[str, ...]
     run_number: int
     seed: int
+    payload: bytes = b""
     ledger: Path | None = None
 
     def share(self, index: int, count: int) -> Share:
         """One worker's part."""
-        return Share(index=index, count=count, **{each.name: getattr(self, each.name) for each in attrs.fields(RunPlan)})
+        return Share(
+            index=index, count=count, **{each.name: getattr(self, each.name) for each in attrs.fields(RunPlan)}
+        )
 
 
 class Engine(Protocol):
-    """Runs the shares of a plan.
-
-    Attributes:
-        label: for results, for example `processes 2`.
-        workers: how many load generators it runs.
-    """
+    """Runs the shares of a plan."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """For results, for example `processes 2`."""
 
     @property
-    def workers(self) -> int: ...
+    def workers(self) -> int:
+        """How many load generators it runs."""
 
     async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
         """Run all shares to their end.
@@ -99,4 +101,3 @@ class Engine(Protocol):
 
         Cancelling ends all generators; what they have told stays told.
         """
-        ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import attrs
 from hdrh.histogram import HdrHistogram
@@ -124,11 +125,11 @@ def add(rows: Iterable[IntervalRow], *, worker: int | None = None) -> IntervalRo
     """
     several = list(rows)
     first = several[0]
-    encoded = {}
+    encoded: dict[str, Any] = {}
     for field in HISTOGRAMS:
         parts = [getattr(row, field) for row in several if getattr(row, field)]
         encoded[field] = parts[0] if len(parts) == 1 else encode(histogram_of(several, field, warm_up=True))
-    counters = {name: sum(getattr(row, name) for row in several) for name in _COUNTERS}
+    counters: dict[str, Any] = {name: sum(getattr(row, name) for row in several) for name in _COUNTERS}
     return IntervalRow(
         worker=first.worker if worker is None else worker,
         second=first.second,
@@ -174,5 +175,13 @@ def quantiles(histogram: HdrHistogram) -> Quantiles:
     if not count:
         return Quantiles(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     wanted = histogram.get_percentile_to_value_dict([50, 90, 99, 99.9, 99.99])
-    figures = [wanted[key] / 1000 for key in (50, 90, 99, 99.9, 99.99)]
-    return Quantiles(count, histogram.get_mean_value() / 1000, *figures, histogram.get_max_value() / 1000)
+    return Quantiles(
+        count=count,
+        mean_ms=histogram.get_mean_value() / 1000,
+        p50_ms=wanted[50] / 1000,
+        p90_ms=wanted[90] / 1000,
+        p99_ms=wanted[99] / 1000,
+        p999_ms=wanted[99.9] / 1000,
+        p9999_ms=wanted[99.99] / 1000,
+        max_ms=histogram.get_max_value() / 1000,
+    )

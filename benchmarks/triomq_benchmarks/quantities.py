@@ -62,5 +62,5 @@ def share(value: object) -> float:
     """A part of a whole, from 0 to 1, such as `25 %` or `0.25`. Raises QuantityError."""
     part = _parse(value, {"%": 0.01}, "share", '"25 %"', bare=1.0)
     if part > 1:
-        raise QuantityError(f"{value!r} is more than the whole; write it like \"25 %\" or 0.25")
+        raise QuantityError(f'{value!r} is more than the whole; write it like "25 %" or 0.25')
     return part

@@ -54,6 +54,7 @@ class WorkerResult:
         acked: acknowledged messages.
         errors: sends that failed for good.
         consumed: messages its consumers got.
+        last_consumed_s: when the last message was consumed, in seconds since the measured part began; None: none was.
         unsent: messages that were meant to be sent but were not, because the run was over before their turn.
         error_examples: error class -> the first such error's text.
         clock_offset_ms: this worker's wall clock minus the driver's, as estimated; None where both are one clock.
@@ -68,6 +69,7 @@ class WorkerResult:
     acked: int = 0
     errors: int = 0
     consumed: int = 0
+    last_consumed_s: float | None = None
     unsent: int = 0
     error_examples: Mapping[str, str] = attrs.field(factory=dict)
     clock_offset_ms: float | None = None

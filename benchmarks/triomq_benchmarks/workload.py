@@ -9,6 +9,7 @@ import enum
 import operator
 import re
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import attrs
 
@@ -114,15 +115,17 @@ class Fault:
         ending = f" for {self.for_s:g} s" if self.for_s else ""
         return f"{self.kind} {self.node} at {self.at_s:g} s{ending}"
 
-    _TEXT = re.compile(r"(?P<kind>\w+)\s+(?P<node>[\w.-]+)\s+at\s+(?P<at>.+?)(?:\s+for\s+(?P<length>.+))?\Z")
-    _LENGTHS_S = {FaultKind.KILL: 0.0, FaultKind.PAUSE: 2.0, FaultKind.RESTART: 1.0, FaultKind.CUT: 2.0}
+    _TEXT: ClassVar = re.compile(r"(?P<kind>\w+)\s+(?P<node>[\w.-]+)\s+at\s+(?P<at>.+?)(?:\s+for\s+(?P<length>.+))?\Z")
+    _LENGTHS_S: ClassVar = {FaultKind.KILL: 0.0, FaultKind.PAUSE: 2.0, FaultKind.RESTART: 1.0, FaultKind.CUT: 2.0}
 
     @classmethod
     def parse(cls, text: object) -> Fault:
         """Read `KIND NODE at TIME [for TIME]`. Raises WorkloadError."""
         match = cls._TEXT.match(text.strip()) if isinstance(text, str) else None
         if match is None:
-            raise WorkloadError(f'{text!r} is no fault; write it like "kill master at 10 s" or "pause slave at 5 s for 2 s"')
+            raise WorkloadError(
+                f'{text!r} is no fault; write it like "kill master at 10 s" or "pause slave at 5 s for 2 s"'
+            )
         try:
             kind = FaultKind(match["kind"].lower())
         except ValueError:
@@ -152,7 +155,7 @@ class Threshold:
     symbol: str
     limit: float
 
-    _TEXT = re.compile(r"([\w.]+)\s*(<=|>=|==|<|>)\s*([0-9.]+)\Z")
+    _TEXT: ClassVar = re.compile(r"([\w.]+)\s*(<=|>=|==|<|>)\s*([0-9.]+)\Z")
 
     def __str__(self) -> str:
         return f"{self.measure} {self.symbol} {self.limit:g}"
@@ -180,7 +183,7 @@ MEASURES = (
         for histogram in ("intended_to_ack", "actual_to_ack", "lateness", "intended_to_consumed")
         for percentile in PERCENTILES
     ),
-    "rate", "consume_rate", "errors", "unsent", "backlog", "held_s", "drained_s",
+    "rate", "consume_rate", "errors", "unsent", "backlog", "held_s", "drained_s", "from_master", "from_slave",
 )  # fmt: skip
 
 

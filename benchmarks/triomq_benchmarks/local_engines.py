@@ -1,0 +1,243 @@
+"""The engines that need nothing but this machine: one load generator in the driver's loop, or several child processes.
+
+A child takes its share on standard input and answers with lines of JSON (`share_process.py`).  Its standard input stays
+open as long as the driver wants it to run: a driver that dies, however it dies, leaves no child behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import attrs
+import msgspec
+import trio
+
+from .engines import EngineError, Hear, RunPlan, Share
+from .generator import RunLedger, run_share
+from .intervals import IntervalRow
+from .run_result import WorkerResult
+
+READY_LIMIT_S: Final = 60.0
+STOP_LIMIT_S: Final = 5.0
+LINE_BYTES_MAX: Final = 1 << 24
+
+
+def check_workers(plan: RunPlan, workers: int) -> None:
+    """Raise EngineError if some of so many workers would have nothing to do."""
+    workload = plan.workload
+    most = max(workload.producer_count, workload.consumers)
+    if workers > most:
+        raise EngineError(
+            f"{workers} workers for {workload.producer_count} producers and {workload.consumers} consumers: some would have "
+            f"nothing to do. Take at most {most}, or raise producers in the workload (--set producers={workers})"
+        )
+
+
+@contextmanager
+def share_ledger(share: Share) -> Iterator[RunLedger | None]:
+    """The ledger of a share, where the run has one. Raises `run_ledger.LedgerError`."""
+    if share.ledger is None:
+        yield None
+        return
+    # Only a run with a ledger needs Arrow.
+    from .run_ledger import folder_sink, open_ledger
+
+    sink = folder_sink(share.ledger)
+    with open_ledger(sink, worker=share.index, workers=share.count, groups=share.groups) as ledger:
+        yield ledger
+
+
+@attrs.frozen
+class LocalEngine:
+    """One load generator, in the driver's own loop."""
+
+    label: str = "local"
+    workers: int = 1
+
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+        """Run the whole plan as one share; see `Engine.run`."""
+        share = plan.share(0, 1)
+
+        async def agree(earliest: float) -> float:
+            await trio.lowlevel.checkpoint()
+            started(earliest)
+            return earliest
+
+        with share_ledger(share) as ledger:
+            return [await run_share(share, hear, ledger, agree_start=agree)]
+
+
+class ProcessEngine:
+    """Several load generators, each a process of its own, with one common start.
+
+    Args:
+        workers: how many.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    @property
+    def label(self) -> str:
+        """For results."""
+        return f"processes {self.workers}"
+
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+        """Run the plan; see `Engine.run`."""
+        check_workers(plan, self.workers)
+        children = [_ChildShare(plan.share(index, self.workers), hear) for index in range(self.workers)]
+        try:
+            async with trio.open_nursery() as nursery:
+                for child in children:
+                    nursery.start_soon(child.start)
+            await _agree(children, started)
+            async with trio.open_nursery() as nursery:
+                for child in children:
+                    nursery.start_soon(child.listen)
+        except* EngineError as errors:
+            raise EngineError(str(errors.exceptions[0])) from None
+        finally:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    for child in children:
+                        nursery.start_soon(child.stop)
+        return [child.result for child in children]
+
+
+async def _agree(children: list[_ChildShare], started: Callable[[float], None]) -> None:
+    """Wait until all are ready, and tell all the latest of their earliest starts."""
+    with trio.move_on_after(READY_LIMIT_S) as limit:
+        async with trio.open_nursery() as nursery:
+            for child in children:
+                nursery.start_soon(child.wait_ready)
+    if limit.cancelled_caught:
+        slow = [str(child.index) for child in children if math.isinf(child.earliest)]
+        raise EngineError(f"workers {', '.join(slow)} were not ready after {READY_LIMIT_S:g} s")
+    start = max(child.earliest for child in children)
+    started(start)
+    for child in children:
+        await child.say(f"start {start!r}\n".encode())
+
+
+class _ChildShare:
+    """One child process, as the driver sees it."""
+
+    def __init__(self, share: Share, hear: Hear) -> None:
+        self.index = share.index
+        self.earliest = math.inf
+        self.result = WorkerResult(worker=share.index, host="", pid=0, failure="it was never started")
+        self._share = share
+        self._hear = hear
+        self._process: trio.Process | None = None
+        self._pending = bytearray()
+        self._done = False
+
+    async def start(self) -> None:
+        """Start the process and give it its share."""
+        command = [sys.executable, "-m", "triomq_benchmarks.share_process"]
+        # A session of its own: a terminal's Ctrl-C is for the driver, which then ends its children in order.
+        self._process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self.result = attrs.evolve(self.result, pid=self._process.pid, failure="it was ended early")
+        await self.say(base64.b64encode(pickle.dumps(self._share)) + b"\n")
+
+    async def say(self, line: bytes) -> None:
+        """Give the child a line; one that is gone hears nothing."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send_all(line)
+        except trio.BrokenResourceError:
+            # How it ended is told by the end of its output.
+            return
+
+    async def wait_ready(self) -> None:
+        """Until the child is ready. Raises EngineError."""
+        line = await self._line()
+        if line is None:
+            raise EngineError(f"worker {self.index} {await self._ending()}")
+        message = msgspec.json.decode(line, type=dict[str, object])
+        if "ready" not in message:
+            raise EngineError(f"worker {self.index}: {message.get('error')}")
+        self.earliest = float(str(message["ready"]))
+
+    async def listen(self) -> None:
+        """Until the child is done, or dead."""
+        while (line := await self._line()) is not None:
+            if line.startswith(b'{"row"'):
+                self._hear(msgspec.json.decode(line, type=_RowLine).row)
+            elif line.startswith(b'{"result"'):
+                self.result = msgspec.json.decode(line, type=_ResultLine).result
+                break
+            else:
+                failure = msgspec.json.decode(line, type=dict[str, str])["error"]
+                self.result = attrs.evolve(self.result, failure=failure)
+                break
+        else:
+            self.result = attrs.evolve(self.result, failure=f"{await self._ending()} in mid-run")
+        self._done = True
+
+    async def stop(self) -> None:
+        """End the child if it still runs, and wait for it; it tells what it has seen so far."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.aclose()
+        if not self._done:
+            early = self.result
+            with trio.move_on_after(STOP_LIMIT_S):
+                await self.listen()
+                if self.result.failure:
+                    self.result = early
+        for number in (signal.SIGTERM, signal.SIGKILL, None):
+            with trio.move_on_after(STOP_LIMIT_S):
+                await process.wait()
+                break
+            if number is not None:
+                process.send_signal(number)
+        await process.stdout.aclose()
+
+    async def _ending(self) -> str:
+        """How the child ended, which it has."""
+        assert self._process is not None
+        with trio.move_on_after(STOP_LIMIT_S):
+            code = await self._process.wait()
+            return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return "closed its output"
+
+    async def _line(self) -> bytes | None:
+        """The child's next line; None at the end of its output."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while True:
+            line, newline, rest = self._pending.partition(b"\n")
+            if newline:
+                self._pending = rest
+                return bytes(line)
+            data = await self._process.stdout.receive_some(1 << 16)
+            if not data:
+                return None
+            self._pending += data
+            if len(self._pending) > LINE_BYTES_MAX:
+                raise EngineError(f"worker {self.index} sends a line without end")
+
+
+@attrs.frozen
+class _RowLine:
+    row: IntervalRow
+
+
+@attrs.frozen
+class _ResultLine:
+    result: WorkerResult

@@ -1,0 +1,104 @@
+"""What a generator has seen and not yet told, second by second; folded into rows a little at a time.
+
+On the hot path a latency is one append to an array.  Histograms are made once a second, with a checkpoint now and then,
+so that the generator does not stop to count while messages are due.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from .intervals import HISTOGRAMS, IntervalRow, encode, fold, new_histogram
+
+FLUSH_S = 1.0
+
+
+class Cell:
+    """One second of one worker, as far as it has not been told; latencies in microseconds."""
+
+    __slots__ = (
+        "acked", "actual_to_ack", "consumed", "consumed_bytes", "errors", "from_master", "from_slave", "held_s",
+        "intended_to_ack", "intended_to_consumed", "lateness", "sent", "sent_bytes",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.sent = self.acked = self.errors = self.consumed = 0
+        self.sent_bytes = self.consumed_bytes = 0
+        self.from_master = self.from_slave = 0
+        self.held_s = 0.0
+        self.intended_to_ack = array("q")
+        self.actual_to_ack = array("q")
+        self.lateness = array("q")
+        self.intended_to_consumed = array("q")
+
+
+class SecondCells:
+    """The cells of one worker.
+
+    Args:
+        worker: its number.
+        emit: gets the rows.
+        backlog: asked at each flush for the messages before the consumers; None: nobody knows.
+    """
+
+    def __init__(self, worker: int, emit: Callable[[IntervalRow], None], backlog: Callable[[], int | None]) -> None:
+        self.origin = 0.0
+        """When the measured part begins, on trio's clock; set before the first cell is asked for."""
+        self._worker = worker
+        self._emit = emit
+        self._backlog = backlog
+        self._cells: dict[int, Cell] = {}
+
+    def at(self, instant: float) -> Cell:
+        """The cell of an instant of trio's clock."""
+        second = math.floor(instant - self.origin)
+        cell = self._cells.get(second)
+        if cell is None:
+            cell = self._cells[second] = Cell()
+        return cell
+
+    async def run(self) -> None:
+        """Tell what there is about once a second, until cancelled."""
+        while True:
+            await trio.sleep(FLUSH_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Tell everything there is."""
+        now = math.floor(trio.current_time() - self.origin)
+        backlog = self._backlog()
+        cells, self._cells = self._cells, {}
+        for second, cell in sorted(cells.items()):
+            encoded: dict[str, Any] = {name: await _encoded(getattr(cell, name)) for name in HISTOGRAMS}
+            row = IntervalRow(
+                worker=self._worker,
+                second=second,
+                sent=cell.sent,
+                acked=cell.acked,
+                errors=cell.errors,
+                consumed=cell.consumed,
+                sent_bytes=cell.sent_bytes,
+                consumed_bytes=cell.consumed_bytes,
+                from_master=cell.from_master,
+                from_slave=cell.from_slave,
+                held_s=cell.held_s,
+                backlog=backlog if second == now else None,
+                **encoded,
+            )
+            self._emit(row)
+        if now not in cells and backlog is not None:
+            self._emit(IntervalRow(worker=self._worker, second=now, backlog=backlog))
+
+
+async def _encoded(microseconds: array[int]) -> bytes:
+    if not microseconds:
+        return b""
+    histogram = new_histogram()
+    for _ in fold(histogram, microseconds):
+        await trio.lowlevel.checkpoint()
+    return encode(histogram)
