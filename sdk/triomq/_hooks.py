@@ -1,4 +1,4 @@
-"""Hooks: user code that sees every send and every pull (client.md §6.15).
+"""Hooks: user code that sees every send, every pull and every call of a handler (client.md §6.15).
 
 They are plain functions, called before and after; what they raise is logged and changes nothing.
 """
@@ -13,6 +13,7 @@ import attrs
 
 from triomq._message import Message, MessageQueue
 from triomq._pull_result import PullResult
+from triomq._received import ReceivedMessage
 from triomq._results import SendResult
 from triomq.errors import MQError
 
@@ -69,6 +70,29 @@ class PullHook(Protocol):
         """The pull has ended; not called when its caller was cancelled."""
 
 
+@attrs.frozen
+class ConsumeContext:
+    """Messages given to a handler, as hooks see it.
+
+    Args:
+        group: consumer group.
+        messages: of one queue; one, unless the consumer takes batches.
+    """
+
+    group: str
+    messages: Sequence[ReceivedMessage]
+
+
+class ConsumeHook(Protocol):
+    """Sees every call of a push consumer's handler."""
+
+    def before_consume(self, context: ConsumeContext, /) -> None:
+        """The handler is about to be called."""
+
+    def after_consume(self, context: ConsumeContext, error: Exception | None, /) -> None:
+        """The handler has returned, or raised; not called when it was cancelled."""
+
+
 def call_before_send(hooks: Sequence[SendHook], context: SendContext) -> None:
     """Call every hook; one that raises is logged."""
     for hook in hooks:
@@ -103,3 +127,21 @@ def call_after_pull(hooks: Sequence[PullHook], context: PullContext, outcome: Pu
             hook.after_pull(context, outcome)
         except Exception:
             log.exception("the hook %r failed after a pull", hook)
+
+
+def call_before_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.before_consume(context)
+        except Exception:
+            log.exception("the hook %r failed before a handler", hook)
+
+
+def call_after_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext, error: Exception | None) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.after_consume(context, error)
+        except Exception:
+            log.exception("the hook %r failed after a handler", hook)

@@ -49,11 +49,12 @@ class Outgoing:
         unique_key: the id users see.
         deadline: on trio's clock, for all attempts together.
         pinned: the queue it must go to; such a message gets one attempt, so that order is kept.
+        retry: of a copy for a retry topic: how often it failed, and how often it may before it is a dead letter.
     """
 
     __slots__ = (
         "attempts", "batch", "body", "born_ms", "deadline", "flag", "last_broker", "pinned", "properties",
-        "refresh_route", "result", "sys_flag", "topic", "unique_key",
+        "refresh_route", "result", "retry", "sys_flag", "topic", "unique_key",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +74,7 @@ class Outgoing:
         self.last_broker: str | None = None
         self.refresh_route = False
         self.result: SendResult | None = None
+        self.retry: tuple[int, int] | None = None
 
 
 class Target:

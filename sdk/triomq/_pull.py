@@ -7,52 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import trio
 from cachetools import LRUCache
 
-from triomq._hooks import PullContext, PullHook, call_after_pull, call_before_pull
-from triomq._link import Link, TaskWaiter
+from triomq._hooks import PullHook
 from triomq._links import Links
 from triomq._message import MessageQueue
-from triomq._node_cache import Node, NodeCache, ReadPreference
-from triomq._offsets import BrokerLinks, OffsetStore
-from triomq._pull_result import PullResult, PullStatus
-from triomq._routes import Route, Routes
+from triomq._node_cache import ReadPreference
+from triomq._offsets import OffsetStore
+from triomq._pull_call import PullCall, Puller
+from triomq._pull_result import PullResult
+from triomq._queue_bounds import QueueBounds
+from triomq._routes import Routes
+from triomq._subscription import Sql, Subscription, make_subscription
 from triomq.errors import (
-    Attempt,
     ClientClosed,
-    ConnectFailed,
     InvalidCall,
-    LinkLost,
-    MQError,
-    Overloaded,
-    ProtocolViolation,
-    RequestTimeout,
     RouteNotFound,
-    UnsupportedRequest,
-    error_for_code,
 )
-from triomq_protocol import flags
-from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
-from triomq_protocol.errors import HeaderError, LocalProtocolError
-from triomq_protocol.header import Header
-from triomq_protocol.requests import (
-    GetEarliestMsgStoretimeRequest,
-    GetEarliestMsgStoretimeResponse,
-    GetMaxOffsetRequest,
-    GetMaxOffsetResponse,
-    GetMinOffsetRequest,
-    GetMinOffsetResponse,
-    SearchOffsetRequest,
-    SearchOffsetResponse,
-)
-from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
-from triomq_protocol.tags import TagFilter, parse_subscription
-
-H = TypeVar("H", bound=Header)
 
 PULL_TIMEOUT_S: Final = 10.0
 """How long a pull that does not block may take (``consumerPullTimeoutMillis``)."""
@@ -60,17 +34,8 @@ PULL_TIMEOUT_S: Final = 10.0
 SUSPEND_S: Final = 20.0
 """How long a broker may hold a blocking pull (``brokerSuspendMaxTimeMillis``)."""
 
-SUSPEND_MARGIN_S: Final = 10.0
-"""How much longer than that the client waits: brokers look at held pulls every 5 s (consumer.md §3)."""
-
-QUERY_TIMEOUT_S: Final = 6.0
-"""How long a broker may take for an offset query (client.md §3.8)."""
-
 FILTERS_MAX: Final = 256
 """How many parsed tag expressions a consumer keeps."""
-
-SQL92_VERSION: Final = 232
-"""Brokers older than this do not filter by SQL (client.md §1.1)."""
 
 
 class PullConsumer:
@@ -100,18 +65,16 @@ class PullConsumer:
         hooks: Sequence[PullHook] = (),
     ) -> None:
         self.group = group
-        self.nodes = NodeCache(preference)
+        self._puller = Puller(group, routes, links, preference=preference, hooks=hooks)
+        self.nodes = self._puller.nodes
         """Which broker serves each queue next."""
         self._routes = routes
-        self._links = links
-        self._brokers = BrokerLinks(routes, links)
+        self._bounds = QueueBounds(self._puller.brokers)
         self._offsets = offsets
         self._leave = leave
-        self._hooks = tuple(hooks)
         self._positions: dict[MessageQueue, int] = {}
-        self._filters: LRUCache[str, TagFilter] = LRUCache(FILTERS_MAX)
+        self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)
         self._closed = False
-        routes.changed.append(self._hear_route)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read, brokers by name, then queue ids.
@@ -165,11 +128,21 @@ class PullConsumer:
             raise InvalidCall(f"max_messages is {max_messages}, not at least 1")
         if offset is not None and offset < 0:
             raise InvalidCall(f"the offset is {offset}, not at least 0")
-        wanted = self._filter(tags) if sql is None else None
+        wanted = self._subscription(queue.topic, tags, sql)
         start = offset if offset is not None else await self.position(queue)
         suspend_ms = self._suspend_ms(suspend_s) if block else 0
-        call = _Pull(queue, start, max_messages, suspend_ms, wanted, sql, PULL_TIMEOUT_S)
-        result = await (self._pull_with_hooks(call) if self._hooks else self._pull(call))
+        result = await self._puller.pull(
+            PullCall(
+                queue,
+                start,
+                max_messages=max_messages,
+                suspend_ms=suspend_ms,
+                subscription=wanted,
+                # A pull consumer's heartbeat carries no subscription (consumer.md §4).
+                sub_version=0,
+                timeout_s=PULL_TIMEOUT_S,
+            )
+        )
         if offset is None:
             self._positions[queue] = result.next_offset
         return result
@@ -211,29 +184,35 @@ class PullConsumer:
                 raise InvalidCall(f"nothing was pulled from {queue} yet, so there is no position to commit")
         await self._offsets.commit({queue: offset})
 
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the queue's first message."""
-        header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-        return (await self._query(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponse)).offset
+    async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset of the queue's first message.
 
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset behind the queue's last message."""
-        header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-        return (await self._query(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponse)).offset
+        Args:
+            queue: which.
+            only_master: do not ask a slave when the master cannot be reached; it may hold other messages.
+        """
+        self._check_open()
+        return await self._bounds.min_offset(queue, only_master=only_master)
+
+    async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset behind the queue's last message.
+
+        Args:
+            queue: which.
+            only_master: do not ask a slave when the master cannot be reached; it may end earlier.
+        """
+        self._check_open()
+        return await self._bounds.max_offset(queue, only_master=only_master)
 
     async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
         """The offset of the message stored nearest to a time, in ms since 1970, within the queue's range."""
-        header = SearchOffsetRequest(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms, bname=queue.broker_name
-        )
-        return (await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, SearchOffsetResponse)).offset
+        self._check_open()
+        return await self._bounds.offset_by_time(queue, time_ms)
 
     async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
-        header = GetEarliestMsgStoretimeRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-        code = RequestCode.GET_EARLIEST_MSG_STORETIME
-        stored_ms = (await self._query(queue, code, header, GetEarliestMsgStoretimeResponse)).timestamp
-        return stored_ms if stored_ms >= 0 else None
+        self._check_open()
+        return await self._bounds.earliest_stored_ms(queue)
 
     @property
     def position_count(self) -> int:
@@ -250,7 +229,7 @@ class PullConsumer:
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
-        self._routes.changed.remove(self._hear_route)
+        self._puller.close()
         with trio.CancelScope(shield=True):
             await self._leave()
 
@@ -263,111 +242,15 @@ class PullConsumer:
     ) -> None:
         await self.aclose()
 
-    # --- one pull --------------------------------------------------------------------------------------------
+    # --- arguments -------------------------------------------------------------------------------------------
 
-    async def _pull_with_hooks(self, call: _Pull) -> PullResult:
-        context = PullContext(self.group, call.queue, call.offset)
-        call_before_pull(self._hooks, context)
-        try:
-            result = await self._pull(call)
-        except MQError as error:
-            call_after_pull(self._hooks, context, error)
-            raise
-        call_after_pull(self._hooks, context, result)
-        return result
-
-    async def _pull(self, call: _Pull) -> PullResult:
-        addresses = await self._brokers.addresses(call.queue)
-        attempts: list[Attempt] = []
-        failed: set[str] = set()
-        lost: set[str] = set()
-        refreshed = False
-        while True:
-            started = trio.current_time()
-            node = self.nodes.choose(
-                call.queue, addresses, started, skip=lambda address: address in failed or self._links.is_down(address)
-            )
-            if node is None:
-                raise RouteNotFound(
-                    f"the route has no broker of {call.queue} to read from as {self.nodes.preference.value}"
-                )
-            try:
-                return await self._pull_from(node, call)
-            except (ConnectFailed, LinkLost, RequestTimeout) as error:
-                attempts.append(Attempt(node.address, error, trio.current_time() - started))
-                if isinstance(error, LinkLost) and node.address not in lost:
-                    # A broker that restarted: its old link is gone, a new one may do. A pull changes nothing there.
-                    lost.add(node.address)
-                    continue
-                if isinstance(error, RequestTimeout):
-                    self.nodes.note_silence(node.address, trio.current_time())
-                failed.add(node.address)
-                allowed = set(self.nodes.allowed(addresses).values())
-                if failed >= allowed or len(attempts) > 2 * len(addresses):
-                    # Somebody may have come since the route was fetched: a slave, or the master at another address.
-                    fresh = None if refreshed else await self._brokers.fresh_addresses(call.queue)
-                    if fresh and not failed >= set(self.nodes.allowed(fresh).values()):
-                        addresses, refreshed = fresh, True
-                        continue
-                    what = f"pull of {call.queue} at offset {call.offset}"
-                    raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
-
-    async def _pull_from(self, node: Node, call: _Pull) -> PullResult:
-        link = await self._links.get(node.address)
-        if call.sql is not None and link.peer_version < SQL92_VERSION:
-            raise UnsupportedRequest(
-                "the broker does not filter by SQL, or has not told its version by a heartbeat yet",
-                address=link.address,
-            )
-        if not link.has_room:
-            with trio.move_on_after(call.timeout_s):
-                await link.wait_room()
-            if not link.has_room:
-                raise Overloaded("the link has too many requests waiting", address=link.address)
-        timeout_s = call.timeout_s if not call.suspend_ms else call.suspend_ms / 1000 + SUSPEND_MARGIN_S
-        waiter = TaskWaiter(trio.current_time() + timeout_s)
-        opaque = link.next_opaque()
-        link.submit(call.frame(self.group, opaque), opaque, waiter)
-        answer = await waiter.wait(link.pending, opaque)
-        self.nodes.note_answer(node.address)
-        return self._result_of(answer, call, node)
-
-    def _result_of(self, answer: Command, call: _Pull, node: Node) -> PullResult:
-        what = f"pull of {call.queue} at offset {call.offset}"
-        try:
-            status = PullStatus(answer.code)
-        except ValueError:
-            raise error_for_code(answer.code, answer.remark, what=what, address=node.address) from None
-        try:
-            header = decode_pull_answer(answer)
-        except HeaderError as error:
-            raise ProtocolViolation(what, address=node.address, remark=str(error)) from error
-        suggested = header.suggest_which_broker_id or 0
-        self.nodes.suggest(call.queue, suggested, trio.current_time())
-        return PullResult(
-            status,
-            call.queue,
-            next_offset=header.next_begin_offset if header.next_begin_offset is not None else call.offset,
-            min_offset=header.min_offset if header.min_offset is not None else -1,
-            max_offset=header.max_offset if header.max_offset is not None else -1,
-            suggested_broker_id=suggested,
-            broker_address=node.address,
-            body=answer.body,
-            tags=call.tags,
-        )
-
-    def _filter(self, tags: str | None) -> TagFilter | None:
-        if tags is None or tags == "*":
-            return None
-        if not isinstance(tags, str):
+    def _subscription(self, topic: str, tags: str | None, sql: str | None) -> Subscription:
+        if tags is not None and not isinstance(tags, str):
             raise InvalidCall(f"the tags are {type(tags).__name__}, not text like 'a || b'")
-        found = self._filters.get(tags)
+        found = self._subscriptions.get((topic, tags, sql))
         if found is None:
-            try:
-                found = parse_subscription(tags)
-            except LocalProtocolError as error:
-                raise InvalidCall(f"the tags {tags!r} cannot be used: {error}") from error
-            self._filters[tags] = found
+            found = make_subscription(topic, Sql(sql) if sql is not None else tags, 0)
+            self._subscriptions[topic, tags, sql] = found
         return found
 
     def _suspend_ms(self, suspend_s: float) -> int:
@@ -375,70 +258,6 @@ class PullConsumer:
         left_s = trio.current_effective_deadline() - trio.current_time()
         return max(1, int(min(suspend_s, left_s) * 1000))
 
-    # --- queries ---------------------------------------------------------------------------------------------
-
-    async def _query(self, queue: MessageQueue, code: RequestCode, header: Header, answer_type: type[H]) -> H:
-        self._check_open()
-        link: Link = await self._brokers.of(queue)
-        try:
-            answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
-        except LinkLost:
-            # The broker restarted, or is gone and another one of its name answers.
-            link = await self._brokers.of(queue)
-            answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
-        what = f"{code.name} of {queue}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
-        try:
-            return answer.header(answer_type)
-        except HeaderError as error:
-            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
-
-    def _hear_route(self, route: Route) -> None:
-        self.nodes.forget_gone(route.topic, route.addresses)
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed(f"the consumer of group {self.group} is closed")
-
-
-class _Pull:
-    """The parts of one pull that stay the same whoever is asked."""
-
-    __slots__ = ("max_messages", "offset", "queue", "sql", "suspend_ms", "tags", "timeout_s")
-
-    def __init__(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        max_messages: int,
-        suspend_ms: int,
-        tags: TagFilter | None,
-        sql: str | None,
-        timeout_s: float,
-    ) -> None:
-        self.queue = queue
-        self.offset = offset
-        self.max_messages = max_messages
-        self.suspend_ms = suspend_ms
-        self.tags = tags
-        self.sql = sql
-        self.timeout_s = timeout_s
-
-    def frame(self, group: str, opaque: int) -> bytes:
-        """The request; its expression travels with it, since a pull consumer's heartbeat carries none."""
-        return encode_pull_request(
-            opaque,
-            consumer_group=group,
-            topic=self.queue.topic,
-            queue_id=self.queue.queue_id,
-            queue_offset=self.offset,
-            max_msg_nums=self.max_messages,
-            sys_flag=flags.PULL_SUBSCRIPTION | (flags.PULL_SUSPEND if self.suspend_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=self.suspend_ms,
-            subscription=self.sql if self.sql is not None else self.tags.expression if self.tags is not None else "*",
-            sub_version=0,
-            expression_type="SQL92" if self.sql is not None else "TAG",
-            broker_name=self.queue.broker_name,
-        )

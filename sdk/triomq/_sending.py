@@ -185,7 +185,8 @@ class Sender:
     def frame(self, out: Outgoing, target: Target, opaque: int, *, oneway: bool = False) -> bytes:
         """The request of one attempt: queue and broker are this attempt's own (client.md §6.9)."""
         queue = target.queue
-        if out.sys_flag or out.flag or out.batch or oneway:
+        if out.sys_flag or out.flag or out.batch or oneway or out.retry is not None:
+            times, max_times = out.retry if out.retry is not None else (0, None)
             return encode_send_request_v2(
                 opaque,
                 producer_group=self.group,
@@ -198,6 +199,8 @@ class Sender:
                 body=out.body,
                 broker_name=queue.broker_name,
                 batch=out.batch,
+                reconsume_times=times,
+                max_reconsume_times=max_times,
                 default_topic=self._routes.default_topic,
                 default_topic_queue_nums=self._routes.default_topic_queues,
                 code=RequestCode.SEND_BATCH_MESSAGE if out.batch else RequestCode.SEND_MESSAGE_V2,

@@ -1,0 +1,153 @@
+"""Giving messages out to many handlers at once, in no particular order (consumer.md §8).
+
+Failed messages leave their queue only when a broker has taken them back.  Upstream:
+``ConsumeMessageConcurrentlyService``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from triomq._consumer_events import ConsumerEvent
+from triomq._delivery import Later, Takers
+from triomq._process_queue import HeldMessage, Stage
+from triomq._pull_engine import PulledQueue
+from triomq._send_back import SendBack
+
+log = logging.getLogger("triomq.consumer")
+
+RESUBMIT_S: Final = 5.0
+"""When a message that no broker would take back is tried here again (consumer.md §8)."""
+
+EXPIRED_LEVEL: Final = 3
+"""Delay level of messages that were in hand for too long."""
+
+EXPIRED_PER_SWEEP: Final = 16
+"""How many of a queue one sweep sends back at most."""
+
+PORTION_MAX: Final = 32
+"""How many messages one thread takes along at most."""
+
+Spawn = Callable[..., object]
+"""Starts a task in the consumer's nursery."""
+
+
+class ConcurrentDispatch:
+    """Messages of all queues in the order they came, to whoever asks.
+
+    Args:
+        send_back: where failed ones go; None (broadcast): they are logged and lost.
+        spawn: starts tasks.
+        report: hears events.
+    """
+
+    def __init__(self, *, send_back: SendBack | None, spawn: Spawn, report: Callable[[ConsumerEvent], None]) -> None:
+        self.takers = Takers()
+        self._ready: deque[HeldMessage] = deque()
+        self._send_back = send_back
+        self._spawn = spawn
+        self._report = report
+
+    def pulled(self, _source: PulledQueue, messages: list[HeldMessage]) -> None:
+        """New messages."""
+        self._ready.extend(messages)
+        self.takers.wake()
+
+    def restarted(self, source: PulledQueue) -> None:
+        """Messages that were given up are passed over when their turn comes."""
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def take(self, most: int, now: float) -> list[HeldMessage] | None:
+        """The next messages of one queue, at most so many."""
+        ready = self._ready
+        if self.takers.draining:
+            return None
+        while ready:
+            message = ready.popleft()
+            if message.stage is not Stage.WAITING:
+                continue
+            message.stage = Stage.STARTED
+            message.started_s = now
+            batch = [message]
+            holder = message.holder
+            while len(batch) < most and ready and ready[0].holder is holder:
+                message = ready.popleft()
+                if message.stage is Stage.WAITING:
+                    message.stage = Stage.STARTED
+                    message.started_s = now
+                    batch.append(message)
+            holder.owner.consumed_s = now
+            if ready:
+                self.takers.wake()
+            return batch
+        return None
+
+    def portion(self, takers: int) -> int:
+        """How many messages one of so many takers may fairly take at once."""
+        return min(PORTION_MAX, max(1, len(self._ready) // takers))
+
+    def succeed(self, batch: Sequence[HeldMessage]) -> None:
+        """They are consumed."""
+        for message in batch:
+            message.holder.owner.finish(message)
+
+    async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
+        """They go back to the broker; those it does not take are tried here again after 5 s."""
+        for message in batch:
+            if message.stage is Stage.ENDED:
+                continue  # its queue is somebody else's now, and so is the message
+            if self._send_back is None:
+                log.error("a broadcast message was not consumed and is lost: %r", message)
+            elif not await self._send_back.send_back(message, later.delay_level):
+                self._try_again_here(message)
+                continue
+            message.holder.owner.finish(message)
+
+    def put_back(self, batch: Sequence[HeldMessage]) -> None:
+        """Give them out again, as the next ones."""
+        for message in reversed(batch):
+            if message.stage is Stage.STARTED:
+                message.stage = Stage.WAITING
+                self._ready.appendleft(message)
+        self.takers.wake()
+
+    async def settle(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
+        """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
+        self.succeed(batch[:done])
+        failed = batch[done : done + 1] if later is not None else []
+        self.put_back(batch[done + len(failed) :])
+        if later is not None:
+            await self.fail(failed, later)
+
+    async def expire(self, sources: Sequence[PulledQueue], limit_s: float) -> None:
+        """Send back what holds a queue's commit point and has been in hand for too long; its handler runs on."""
+        assert self._send_back is not None
+        for source in sources:
+            for _ in range(EXPIRED_PER_SWEEP):
+                first = source.process.first
+                if first is None or first.stage is not Stage.STARTED:
+                    break
+                if trio.current_time() - first.started_s < limit_s:
+                    break
+                text = f"{first!r} has been in hand for {limit_s:g} s: it comes again, to whoever is free"
+                self._report(ConsumerEvent("expired", text, source.queue))
+                if not await self._send_back.send_back(first, EXPIRED_LEVEL):
+                    break
+                source.finish(first)
+
+    def _try_again_here(self, message: HeldMessage) -> None:
+        message.extra_times += 1
+        text = f"no broker took {message!r} back; it is tried here again in {RESUBMIT_S:g} s"
+        self._report(ConsumerEvent("send_back_failed", text, message.queue))
+        self._spawn(self._resubmit, message)
+
+    async def _resubmit(self, message: HeldMessage) -> None:
+        await trio.sleep(RESUBMIT_S)
+        self.put_back((message,))

@@ -1,0 +1,274 @@
+"""One pull on the wire: whom to ask, what to write, what the answer means (consumer.md §2 and §3).
+
+Pull, push and lite pull consumers all pull through a :class:`Puller` of their own; each keeps its group's
+node cache.  Upstream: ``PullAPIWrapper``, ``MQClientAPIImpl``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
+
+from triomq._hooks import PullContext, PullHook, call_after_pull, call_before_pull
+from triomq._link import TaskWaiter
+from triomq._links import Links
+from triomq._message import MessageQueue
+from triomq._node_cache import Node, NodeCache, ReadPreference
+from triomq._offsets import BrokerLinks
+from triomq._pull_result import PullResult, PullStatus
+from triomq._routes import Route, Routes
+from triomq._subscription import SQL92_VERSION, Subscription
+from triomq.errors import (
+    Attempt,
+    ConnectFailed,
+    LinkLost,
+    MQError,
+    Overloaded,
+    ProtocolViolation,
+    RequestTimeout,
+    RouteNotFound,
+    UnsupportedRequest,
+    error_for_code,
+)
+from triomq_protocol import flags
+from triomq_protocol.command import Command
+from triomq_protocol.errors import HeaderError
+from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
+
+SUSPEND_MARGIN_S: Final = 10.0
+"""How much longer than the broker may hold a pull the client waits: brokers look every 5 s (consumer.md §3)."""
+
+
+class PullCall:
+    """The parts of one pull that stay the same whoever is asked.
+
+    Args:
+        queue: what to pull.
+        offset: from where.
+        max_messages: at most so many.
+        suspend_ms: how long the broker may hold the request; 0: not at all.
+        subscription: what is wanted.
+        sub_version: ``subVersion`` on the wire; 0 for consumers whose heartbeat carries no subscription.
+        timeout_s: how long to wait for an answer that is not held.
+        carries_expression: whether the expression travels with the pull; else the broker takes the heartbeat's.
+        commit_offset: what the group has consumed, for the master to note; None: nothing to note.
+        lite: the bit of lite pull consumers.
+    """
+
+    __slots__ = (
+        "carries_expression", "commit_offset", "lite", "max_messages", "offset", "queue", "sub_version", "subscription",
+        "suspend_ms", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int,
+        suspend_ms: int,
+        subscription: Subscription,
+        sub_version: int,
+        timeout_s: float,
+        carries_expression: bool = True,
+        commit_offset: int | None = None,
+        lite: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.offset = offset
+        self.max_messages = max_messages
+        self.suspend_ms = suspend_ms
+        self.subscription = subscription
+        self.sub_version = sub_version
+        self.timeout_s = timeout_s
+        self.carries_expression = carries_expression
+        self.commit_offset = commit_offset
+        self.lite = lite
+
+    def frame(self, group: str, opaque: int, *, to_slave: bool = False) -> bytes:
+        """The request for one broker; slaves do not hear the commit bit (consumer.md §2.2)."""
+        wanted = self.subscription
+        sys_flag = flags.PULL_SUSPEND if self.suspend_ms else 0
+        if self.carries_expression:
+            sys_flag |= flags.PULL_SUBSCRIPTION
+        if self.commit_offset is not None and not to_slave:
+            sys_flag |= flags.PULL_COMMIT_OFFSET
+        if self.lite:
+            sys_flag |= flags.PULL_LITE
+        if wanted.class_filter:
+            sys_flag |= flags.PULL_CLASS_FILTER
+        return encode_pull_request(
+            opaque,
+            consumer_group=group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self.offset,
+            max_msg_nums=self.max_messages,
+            sys_flag=sys_flag,
+            commit_offset=self.commit_offset or 0,
+            suspend_timeout_millis=self.suspend_ms,
+            subscription=wanted.expression if self.carries_expression else None,
+            sub_version=self.sub_version,
+            expression_type=wanted.kind,
+            broker_name=self.queue.broker_name,
+        )
+
+
+class Puller:
+    """Pulls for one consumer group.
+
+    Args:
+        group: consumer group.
+        routes: where topics live.
+        links: how brokers are reached.
+        preference: from whom to pull.
+        hooks: see :class:`PullHook`.
+        chance: chooses among filter servers.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        routes: Routes,
+        links: Links,
+        *,
+        preference: ReadPreference = ReadPreference.SUGGESTED,
+        hooks: Sequence[PullHook] = (),
+        chance: random.Random | None = None,
+    ) -> None:
+        self.group = group
+        self.nodes = NodeCache(preference)
+        """Which broker serves each queue next."""
+        self.brokers = BrokerLinks(routes, links)
+        """How the queues' masters are reached, for offsets and locks."""
+        self._routes = routes
+        self._links = links
+        self._hooks = tuple(hooks)
+        self._chance = chance if chance is not None else random.Random()
+        routes.changed.append(self._hear_route)
+
+    def close(self) -> None:
+        """Follow route changes no longer."""
+        self._routes.changed.remove(self._hear_route)
+
+    async def pull(self, call: PullCall) -> PullResult:
+        """Pull once.
+
+        When the broker that was asked cannot be reached, the next one of the same name is asked at once.
+
+        Raises:
+            MQError: no broker of the queue could answer; all attempts are listed.
+        """
+        if not self._hooks:
+            return await self._pull(call)
+        context = PullContext(self.group, call.queue, call.offset)
+        call_before_pull(self._hooks, context)
+        try:
+            result = await self._pull(call)
+        except MQError as error:
+            call_after_pull(self._hooks, context, error)
+            raise
+        call_after_pull(self._hooks, context, result)
+        return result
+
+    async def _pull(self, call: PullCall) -> PullResult:
+        addresses = await self.brokers.addresses(call.queue)
+        attempts: list[Attempt] = []
+        failed: set[str] = set()
+        lost: set[str] = set()
+        refreshed = False
+        while True:
+            started = trio.current_time()
+            node = self.nodes.choose(
+                call.queue, addresses, started, skip=lambda address: address in failed or self._links.is_down(address)
+            )
+            if node is None:
+                raise RouteNotFound(
+                    f"the route has no broker of {call.queue} to read from as {self.nodes.preference.value}"
+                )
+            try:
+                return await self._pull_from(node, call)
+            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+                attempts.append(Attempt(node.address, error, trio.current_time() - started))
+                if isinstance(error, LinkLost) and node.address not in lost:
+                    # A broker that restarted: its old link is gone, a new one may do. A pull changes nothing there.
+                    lost.add(node.address)
+                    continue
+                if isinstance(error, RequestTimeout):
+                    self.nodes.note_silence(node.address, trio.current_time())
+                failed.add(node.address)
+                allowed = set(self.nodes.allowed(addresses).values())
+                if failed >= allowed or len(attempts) > 2 * len(addresses):
+                    # Somebody may have come since the route was fetched: a slave, or the master at another address.
+                    fresh = None if refreshed else await self.brokers.fresh_addresses(call.queue)
+                    if fresh and not failed >= set(self.nodes.allowed(fresh).values()):
+                        addresses, refreshed = fresh, True
+                        continue
+                    what = f"pull of {call.queue} at offset {call.offset}"
+                    raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
+
+    async def _pull_from(self, node: Node, call: PullCall) -> PullResult:
+        subscription = call.subscription
+        address = self._filter_server(call.queue, node) if subscription.class_filter else node.address
+        link = self._links.ready(address)
+        if link is None:
+            link = await self._links.get(address)
+        if not subscription.filters_by_tag and link.peer_version < SQL92_VERSION:
+            raise UnsupportedRequest(
+                "the broker does not filter by SQL, or has not told its version by a heartbeat yet",
+                address=link.address,
+            )
+        if not link.has_room:
+            with trio.move_on_after(call.timeout_s):
+                await link.wait_room()
+            if not link.has_room:
+                raise Overloaded("the link has too many requests waiting", address=link.address)
+        timeout_s = call.timeout_s if not call.suspend_ms else call.suspend_ms / 1000 + SUSPEND_MARGIN_S
+        waiter = TaskWaiter(trio.current_time() + timeout_s)
+        opaque = link.next_opaque()
+        link.submit(call.frame(self.group, opaque, to_slave=node.is_slave), opaque, waiter)
+        answer = await waiter.wait(link.pending, opaque)
+        self.nodes.note_answer(node.address)
+        return self._result_of(answer, call, node)
+
+    def _result_of(self, answer: Command, call: PullCall, node: Node) -> PullResult:
+        what = f"pull of {call.queue} at offset {call.offset}"
+        try:
+            status = PullStatus(answer.code)
+        except ValueError:
+            raise error_for_code(answer.code, answer.remark, what=what, address=node.address) from None
+        try:
+            header = decode_pull_answer(answer)
+        except HeaderError as error:
+            raise ProtocolViolation(what, address=node.address, remark=str(error)) from error
+        suggested = header.suggest_which_broker_id or 0
+        self.nodes.suggest(call.queue, suggested, trio.current_time())
+        tags = call.subscription.tags
+        return PullResult(
+            status,
+            call.queue,
+            next_offset=header.next_begin_offset if header.next_begin_offset is not None else call.offset,
+            min_offset=header.min_offset if header.min_offset is not None else -1,
+            max_offset=header.max_offset if header.max_offset is not None else -1,
+            suggested_broker_id=suggested,
+            broker_address=node.address,
+            body=answer.body,
+            tags=tags,
+        )
+
+    def _filter_server(self, queue: MessageQueue, node: Node) -> str:
+        """One of the filter servers that the broker announced: they, not the broker, run filter classes."""
+        route = self._routes.known(queue.topic)
+        table: Mapping[str, list[str]] = (route.data.filter_server_table or {}) if route is not None else {}
+        servers = table.get(node.address)
+        if not servers:
+            raise UnsupportedRequest(
+                f"the route of {queue.topic} has no filter server of this broker", address=node.address
+            )
+        return self._chance.choice(servers)
+
+    def _hear_route(self, route: Route) -> None:
+        self.nodes.forget_gone(route.topic, route.addresses)
