@@ -29,9 +29,11 @@ from triomq_protocol.requests import (
     UnregisterClientRequest,
     UnregisterClientResponse,
 )
+from triomq_protocol.sql92 import Sql92Error
 from triomq_server.wire import Handlers, Link
 
 from .clients import EXPIRY_MS, ClientChannel, ConsumerGroup
+from .consumer_filters import compiled, is_tag_type
 from .locks import LockTable
 from .service import Broker
 from .topics import RETRY_PREFIX, topic_name_remark
@@ -50,7 +52,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.plain[RequestCode.HEART_BEAT] = partial(heartbeat, broker)
     handlers.plain[RequestCode.UNREGISTER_CLIENT] = partial(unregister, broker)
     handlers.plain[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = partial(list_consumers, broker)
-    handlers.plain[RequestCode.CHECK_CLIENT_CONFIG] = check_client
+    handlers.plain[RequestCode.CHECK_CLIENT_CONFIG] = partial(check_client, broker)
     handlers.plain[RequestCode.LOCK_BATCH_MQ] = partial(lock_queues, broker, locks)
     handlers.plain[RequestCode.UNLOCK_BATCH_MQ] = partial(unlock_queues, locks)
 
@@ -96,7 +98,9 @@ def _take_consumer(broker: Broker, consumer: ConsumerData, channel: ClientChanne
     if config is not None and topic_name_remark(retry_topic) is None:
         sys_flag = TOPIC_SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0
         broker.topics.ensure(retry_topic, config.retry_queue_nums, sys_flag=sys_flag)
-    if broker.clients.register_consumer(consumer, channel):
+    changed = broker.clients.register_consumer(consumer, channel)
+    broker.filters.settle(name, broker.clients.consumers[name].subscriptions.values())
+    if changed:
         _notify_if_enabled(broker, name)
 
 
@@ -120,15 +124,21 @@ def list_consumers(broker: Broker, _link: Link, command: Command) -> Command:
     return command.answer(header=GetConsumerListByGroupResponse(), body=body)
 
 
-def check_client(_link: Link, command: Command) -> Command:
-    """46: whether the broker could serve a subscription; tags always, SQL92 never (it has no such filter)."""
+def check_client(broker: Broker, _link: Link, command: Command) -> Command:
+    """46: whether the broker could serve a subscription: tags always, SQL92 if it may and the expression compiles."""
     if not command.body:
         return command.answer()
     subscription = CheckClientConfigBody.decode(command.body).subscription_data
-    if subscription is None or subscription.expression_type in {None, "", "TAG"}:
+    if subscription is None or is_tag_type(subscription.expression_type):
         return command.answer()
-    remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
-    return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    if not broker.config.enable_property_filter:
+        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        compiled(subscription.expression_type, subscription.sub_string)
+    except Sql92Error as error:
+        return command.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+    return command.answer()
 
 
 # -- news to the group

@@ -26,6 +26,7 @@ from .addresses import FAST_PORT_DISTANCE, BrokerAddresses, bind_host, joined, p
 from .admin_runtime import sample_stats
 from .client_requests import link_closed, watch_clients
 from .clients import ClientTable
+from .consumer_filters import ConsumerFilters
 from .delay_offsets import DelayOffsets
 from .groups import GroupTable
 from .handlers import fast_handlers, main_handlers
@@ -39,6 +40,9 @@ from .schedule import Schedule, persist_delay_offsets
 from .service import Broker
 from .stats import BrokerStats
 from .topics import TopicTable
+
+FILTERS_PERSIST_S = 10.0
+"""How often property filters are written down."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +130,7 @@ class _Life:
                 finally:
                     background.cancel_scope.cancel()
                     broker.offsets.persist()
+                    broker.filters.persist()
                     for table in (broker.topics, broker.groups):
                         table.persist_if_unsaved()
 
@@ -142,7 +147,8 @@ class _Life:
             resets = Resets(ConfigFile(path, self._disk), clock)
         offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets)
         delay_offsets = DelayOffsets(self._file("delayOffset.json"), careful=config.store.compat != "4.9")
-        for table in (topics, groups, offsets, delay_offsets):
+        filters = ConsumerFilters(self._file("consumerFilter.json"), clock)
+        for table in (topics, groups, offsets, delay_offsets, filters):
             table.load()
         address = joined(config.broker_ip1, config.listen_port)
         ha_address = joined(config.broker_ip2, config.store.ha_listen_port)
@@ -164,6 +170,7 @@ class _Life:
             offsets=offsets,
             delay_offsets=delay_offsets,
             clients=ClientTable(),
+            filters=filters,
             stats=BrokerStats(config.broker_cluster_name, clock()),
             held_pulls=_held_pulls(config, store),
             registration=registration,
@@ -221,6 +228,7 @@ class _Life:
         background.start_soon(_persist_offsets, broker)
         background.start_soon(Schedule(broker).run)
         background.start_soon(persist_delay_offsets, broker)
+        background.start_soon(_persist_filters, broker)
         background.start_soon(watch_clients, broker)
         background.start_soon(sample_stats, broker)
         roles.begin()
@@ -231,10 +239,22 @@ class _Life:
 def _held_pulls(config: BrokerConfig, store: MessageStore) -> HeldPulls:
     """Deadlines to the moment; with compat 4.9, or without long polling, by a scan as RocketMQ has it."""
     limit = config.pull_thread_pool_queue_capacity
+    record_of = partial(_record_of, store)
     if config.store.compat != "4.9":
-        return HeldPulls(limit=limit)
+        return HeldPulls(limit=limit, record_of=record_of)
     scan_s = SCAN_S if config.long_polling_enable else config.short_polling_time_mills / 1000
-    return HeldPulls(limit=limit, scan_s=scan_s, queue_end=lambda topic, queue: store.queue_bounds(topic, queue)[1])
+    return HeldPulls(
+        limit=limit,
+        scan_s=scan_s,
+        queue_end=lambda topic, queue: store.queue_bounds(topic, queue)[1],
+        record_of=record_of,
+    )
+
+
+def _record_of(store: MessageStore, topic: str, queue_id: int, offset: int) -> memoryview | None:
+    """The record at an offset of a queue."""
+    unit = store.queue_unit(topic, queue_id, offset)
+    return None if unit is None else store.record_at(unit[0], unit[1])
 
 
 def _closed(broker: Broker, link: Link) -> None:
@@ -250,3 +270,11 @@ async def _persist_offsets(broker: Broker) -> NoReturn:
         await broker.offsets.persist_in_background()
         broker.topics.persist_if_unsaved()
         broker.groups.persist_if_unsaved()
+
+
+async def _persist_filters(broker: Broker) -> NoReturn:
+    """Write down property filters every ten seconds, if there are new ones."""
+    while True:
+        await trio.sleep(FILTERS_PERSIST_S)
+        broker.filters.bury(broker.clients.subscription, broker.config.filter_data_clean_time_span)
+        await broker.filters.persist_in_background()

@@ -30,10 +30,24 @@ class HeldPull:
         topic, queue_id, offset: where it reads.
         matcher: its filter; None wants every message.
         deadline: when it is answered whatever there is, on trio's clock.
+        examines: its filter looks into the records themselves.
+        examined: up to this queue offset it has done so, and found nothing.
         waits: false once it has been woken or dropped.
     """
 
-    __slots__ = ("command", "deadline", "link", "matcher", "number", "offset", "queue_id", "topic", "waits")
+    __slots__ = (
+        "command",
+        "deadline",
+        "examined",
+        "examines",
+        "link",
+        "matcher",
+        "number",
+        "offset",
+        "queue_id",
+        "topic",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -53,6 +67,8 @@ class HeldPull:
         self.matcher = matcher
         self.deadline = deadline
         self.waits = True
+        self.examines = False
+        self.examined = offset
         self.number = 0
 
 
@@ -65,6 +81,7 @@ class HeldPulls:
             often, as RocketMQ 4.9 does.
         queue_end: the end of a queue; with it each scan also wakes pulls that have missed an arrival, which is
             how slaves of 4.9 work.
+        record_of: the record at an offset of a queue, for filters that look into records.
     """
 
     def __init__(
@@ -73,12 +90,14 @@ class HeldPulls:
         limit: int,
         scan_s: float | None = None,
         queue_end: Callable[[str, int], int] | None = None,
+        record_of: Callable[[str, int, int], memoryview | None] = lambda *_: None,
     ) -> None:
         self.resume: Callable[[HeldPull], None] = _ignore
         """Runs a pull again and sends its answer; must not wait and must not park again. Set by `pulling`."""
         self._limit = limit
         self._scan_s = scan_s
         self._queue_end = queue_end
+        self._record_of = record_of
         self.queues: dict[tuple[str, int], dict[int, HeldPull]] = {}
         """The parked pulls of each queue that has any."""
         self._links: dict[Link, dict[int, HeldPull]] = {}
@@ -113,8 +132,20 @@ class HeldPulls:
                 for held in queue.values()
                 if held.offset < arrival.next_offset
                 and (held.matcher is None or held.matcher.by_consume_queue(arrival.tags_code))
+                and (not held.examines or self._examine(held, arrival.next_offset))
             ]
         )
+
+    def _examine(self, held: HeldPull, end: int) -> bool:
+        """Whether there is a record that the pull wants before a queue offset; what has been looked at is not again."""
+        matcher = held.matcher
+        assert matcher is not None
+        for offset in range(held.examined, end):
+            held.examined = offset + 1
+            record = self._record_of(held.topic, held.queue_id, offset)
+            if record is not None and matcher.by_commitlog(record):
+                return True
+        return False
 
     def drop_link(self, link: Link) -> None:
         """Forget the pulls of a closed link."""

@@ -25,17 +25,18 @@ from triomq_protocol.record import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import BROADCASTING, SubscriptionData
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse, encode_pull_answer_head
+from triomq_protocol.sql92 import TEXT_MAX, Sql92Error
 from triomq_protocol.tags import parse_subscription
 from triomq_server.store import NewRecord, ReadResult, ReadStatus, TagMatcher
 from triomq_server.wire import Answer, Handlers, Link
 
+from .consumer_filters import PropertyMatcher, RetryMatcher, compiled, is_tag_type
 from .long_polling import HeldPull
 from .refusals import FAQ, RefusedError
 from .service import Broker
 from .suggestion import judge
-from .topics import OFFSET_MOVED_TOPIC
+from .topics import OFFSET_MOVED_TOPIC, RETRY_PREFIX
 
-TAG_TYPE = "TAG"
 _REMARKS = {status: status.name for status in ReadStatus}
 
 
@@ -81,6 +82,8 @@ class Pulling:
         self._slave = self._broker.is_slave
         self._final = not self._broker.is_slave or config.store.offset_check_in_slave
         self._memory_bytes = config.store.in_memory_bytes
+        self._filters_properties = config.enable_property_filter
+        self._filters_retries = config.filter_support_retry
 
     def pull(self, link: Link, command: Command) -> Answer:
         """Answer a pull, or park it if it finds nothing and may wait."""
@@ -146,25 +149,43 @@ class Pulling:
     def _matcher(self, header: PullMessageRequest, group: SubscriptionGroupConfig) -> TagMatcher | None:
         """The pull's filter, None for every message; raises RefusedError."""
         if header.sys_flag & PULL_SUBSCRIPTION:
-            matcher: TagMatcher | None = None
-            kind = header.expression_type or TAG_TYPE
-            if kind == TAG_TYPE:
-                try:
-                    matcher = _inline_matcher(header.subscription)
-                except LocalProtocolError:
-                    raise RefusedError(
-                        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-                    ) from None
+            kind = header.expression_type or ""
+            matcher = self._inline(header)
         else:
             subscription = self._subscription(header, group)
-            kind = subscription.expression_type or TAG_TYPE
-            matcher = _registered_matcher(subscription)
-        if kind != TAG_TYPE:
-            # There is no other filter in this broker, whatever enablePropertyFilter says.
+            kind = subscription.expression_type or ""
+            matcher = _registered_matcher(subscription) if is_tag_type(kind) else self._compiled(header)
+        if is_tag_type(kind):
+            if self._filters_retries and header.topic.startswith(RETRY_PREFIX):
+                return RetryMatcher(self._broker.filters, header.consumer_group)
+        elif not self._filters_properties:
             raise RefusedError(
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
         return matcher
+
+    def _inline(self, header: PullMessageRequest) -> TagMatcher | None:
+        """The filter that the request itself brings; raises RefusedError."""
+        if not is_tag_type(header.expression_type):
+            return _inline_property_matcher(header.expression_type or "", header.subscription)
+        try:
+            return _inline_matcher(header.subscription)
+        except LocalProtocolError:
+            raise RefusedError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            ) from None
+
+    def _compiled(self, header: PullMessageRequest) -> TagMatcher:
+        """The property filter that a heartbeat brought; raises RefusedError."""
+        found = self._broker.filters.find(header.topic, header.consumer_group)
+        if found is None:
+            raise RefusedError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.client_version < header.sub_version:
+            raise RefusedError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+        return found.matcher
 
     def _subscription(self, header: PullMessageRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
         """What the group's heartbeats said of the topic; raises RefusedError."""
@@ -267,6 +288,7 @@ class Pulling:
         wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
         deadline = trio.current_time() + wait_ms / 1000
         held = HeldPull(link, command, header.topic, header.queue_id, header.queue_offset, matcher, deadline)
+        held.examines = isinstance(matcher, PropertyMatcher)
         return self._broker.held_pulls.park(held)
 
     def _store_offset_moved(self, header: PullMessageRequest, read: ReadResult) -> None:
@@ -302,6 +324,21 @@ def _inline_matcher(expression: str | None) -> TagMatcher | None:
     """The filter of a tag expression. Raises LocalProtocolError for one without any tag."""
     wanted = parse_subscription(expression)
     return TagCodes(wanted.codes) if wanted.codes else None
+
+
+def _inline_property_matcher(kind: str, expression: str | None) -> TagMatcher | None:
+    """The filter of an expression that came with a pull; one that cannot be compiled lets everything pass, as in 4.9."""
+    if len(expression or "") > TEXT_MAX:
+        return None  # nor is it kept in the cache
+    return _cached_property_matcher(kind, expression)
+
+
+@lru_cache(maxsize=512)
+def _cached_property_matcher(kind: str, expression: str | None) -> TagMatcher | None:
+    try:
+        return PropertyMatcher(compiled(kind, expression))
+    except Sql92Error:
+        return None
 
 
 def _registered_matcher(subscription: SubscriptionData) -> TagMatcher | None:

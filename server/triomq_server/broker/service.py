@@ -21,6 +21,7 @@ from triomq_server.store import MessageStore
 from triomq_server.store.config_files import ConfigFile
 
 from .clients import ClientTable
+from .consumer_filters import ConsumerFilters
 from .delay_offsets import DelayOffsets
 from .groups import GroupTable
 from .long_polling import HeldPulls
@@ -91,6 +92,7 @@ class Broker:
         topics, groups, offsets: its tables; topics and groups persist each change, offsets every few seconds.
         delay_offsets: how far delayed messages have been delivered, for slaves to fetch.
         clients: producers and consumers with a live link.
+        filters: compiled property filters of consumer groups.
         stats: counters of traffic.
         held_pulls: pulls that wait for messages.
         registration: keeps the name servers informed; `registration.register_soon()` after a change.
@@ -110,6 +112,7 @@ class Broker:
     offsets: OffsetTable
     delay_offsets: DelayOffsets
     clients: ClientTable
+    filters: ConsumerFilters
     stats: BrokerStats
     held_pulls: HeldPulls
     registration: Registration

@@ -214,7 +214,9 @@ class BrokerConfig(ServerNetworkConfig):
             "aclEnable=true has no effect: access is not checked, every client may send and read": self.acl_enable,
             "enableDLegerCommitLog=true has no effect: there is no DLedger, the broker runs as "
             f"{self.store.broker_role}": self.store.enable_dleger_commit_log,
-            "enablePropertyFilter=true has no effect: SQL92 filters are refused": self.enable_property_filter,
+            "enableCalcFilterBitMap=true has no effect: filters look into the messages, no bit map is kept": (
+                self.enable_calc_filter_bit_map
+            ),
         }
         return [text for text, on in asked.items() if on]
 

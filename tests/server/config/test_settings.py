@@ -159,7 +159,7 @@ def test_unknown_keys_are_kept_and_named() -> None:
     assert config.listen_port == 20911
 
 
-@pytest.mark.parametrize("key", ["aclEnable", "enableDLegerCommitLog", "enablePropertyFilter"])
+@pytest.mark.parametrize("key", ["aclEnable", "enableDLegerCommitLog", "enableCalcFilterBitMap"])
 def test_what_is_asked_for_and_not_there_is_said(key: str) -> None:
     _, warnings = BrokerConfig.from_properties({key: "true"})
     assert [warning.startswith(f"{key}=true has no effect") for warning in warnings] == [True]

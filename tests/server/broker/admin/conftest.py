@@ -15,6 +15,7 @@ from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.header import Header
 from triomq_server.broker.clients import ClientTable
+from triomq_server.broker.consumer_filters import ConsumerFilters
 from triomq_server.broker.delay_offsets import DelayOffsets
 from triomq_server.broker.groups import GroupTable
 from triomq_server.broker.handlers import main_handlers
@@ -183,6 +184,7 @@ async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
             offsets=OffsetTable(None),
             delay_offsets=DelayOffsets(None),
             clients=ClientTable(),
+            filters=ConsumerFilters(None, clock),
             stats=BrokerStats(config.broker_cluster_name, clock()),
             held_pulls=HeldPulls(limit=100),
             registration=Registration(config, identity, topics.snapshot, _no_link, chance=random.Random(1)),
