@@ -1,0 +1,109 @@
+"""Stored frames -> Arrow record batches, without an object per row.
+
+Only the columns of the schema are made; what a query does not ask for costs nothing but its bytes on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_rocketmq.filters import RowTest
+from pyspark_rocketmq.property_columns import PropertyColumns
+from pyspark_rocketmq.stored_frames import Ints, StoredFrames, slices
+from triomq import MessageQueue, ReceivedMessage
+from triomq_protocol.properties import KEYS, TAGS, UNIQ_KEY
+from triomq_protocol.record import RecordView
+
+_OF_PROPERTIES: Final = frozenset({"keys", "tags", "message_id", "properties"})
+
+
+class BatchMaker:
+    """Makes record batches of one queue's messages.
+
+    Args:
+        queue: whose messages they are.
+        schema: which columns are wanted, in Spark's Arrow form.
+        test: which rows are; the broker's filters may let others pass.
+    """
+
+    def __init__(self, queue: MessageQueue, schema: pa.Schema, test: RowTest) -> None:
+        self._queue = queue
+        self._schema = schema
+        self._test = test
+        self._properties_wanted = test.tags is not None or not _OF_PROPERTIES.isdisjoint(schema.names)
+        self._makers: dict[str, Callable[[StoredFrames, PropertyColumns | None], pa.Array]] = {
+            "topic": lambda frames, _: pa.repeat(pa.scalar(queue.topic), len(frames)),
+            "queue_id": lambda frames, _: pa.array(frames.queue_id),
+            "queue_offset": lambda frames, _: pa.array(frames.queue_offset),
+            "broker_name": lambda frames, _: pa.repeat(pa.scalar(queue.broker_name), len(frames)),
+            "message_id": _message_ids,
+            "keys": lambda _, properties: _sure(properties).column(KEYS),
+            "tags": lambda _, properties: _sure(properties).column(TAGS),
+            "body": lambda frames, _: _bodies(frames),
+            "properties": lambda _, properties: _sure(properties).map_column(schema.field("properties").type),
+            "born_timestamp": lambda frames, _: _instants(frames.born_ms),
+            "store_timestamp": lambda frames, _: _instants(frames.stored_ms),
+            "reconsume_times": lambda frames, _: pa.array(frames.reconsume_times),
+            "commit_log_offset": lambda frames, _: pa.array(frames.physical_offset),
+        }
+
+    def batch(self, pages: list[bytes], start: int, end: int) -> pa.RecordBatch:
+        """The wanted rows of some pull answers.
+
+        Args:
+            pages: the answers' bodies.
+            start: first offset wanted.
+            end: offset behind the last one wanted.
+
+        Raises:
+            BrokenFramesError: the bytes are no records.
+            MessageIllegal: a body cannot be decompressed.
+        """
+        frames = StoredFrames(pages)
+        wanted = self._test.rows(frames.queue_offset, frames.stored_ms, start, end)
+        if wanted is not None:
+            frames.keep(wanted)
+        properties = PropertyColumns(frames) if self._properties_wanted else None
+        columns = [self._makers[name](frames, properties) for name in self._schema.names]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if self._test.tags is None:
+            return batch
+        # The broker compares hashes of tags only.
+        return batch.filter(pc.is_in(_sure(properties).column(TAGS), pa.array(sorted(self._test.tags), pa.string())))
+
+
+def _sure(properties: PropertyColumns | None) -> PropertyColumns:
+    assert properties is not None
+    return properties
+
+
+def _instants(times_ms: Ints) -> pa.Array:
+    return pa.array(times_ms * 1000, pa.timestamp("us", tz="UTC"))
+
+
+def _bodies(frames: StoredFrames) -> pa.Array:
+    compressed = frames.compressed
+    if not compressed.any():
+        return slices(frames.data, frames.body_at, frames.body_bytes, pa.binary())
+    view = memoryview(frames.data)
+    bodies: list[bytes | memoryview] = []
+    for packed, start, at, size in zip(
+        compressed.tolist(), frames.starts.tolist(), frames.body_at.tolist(), frames.body_bytes.tolist(), strict=True
+    ):
+        bodies.append(ReceivedMessage(RecordView(view, start)).body if packed else view[at : at + size])
+    return pa.array(bodies, pa.binary())
+
+
+def _message_ids(frames: StoredFrames, properties: PropertyColumns | None) -> pa.Array:
+    """The sender's id, else the broker's."""
+    ids = _sure(properties).column(UNIQ_KEY)
+    if not ids.null_count:
+        return ids
+    missing = np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))
+    own = {int(row): RecordView(frames.data, int(frames.starts[row])).offset_message_id for row in missing}
+    return pa.array([own.get(row, value) for row, value in enumerate(ids.to_pylist())], pa.string())

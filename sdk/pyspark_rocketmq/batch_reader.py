@@ -1,0 +1,71 @@
+"""The batch read: plans tasks from the offsets that there are now, and hands each its range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_rocketmq.bounds_plan import plan_batch
+from pyspark_rocketmq.clients import borrowed
+from pyspark_rocketmq.filters import push
+from pyspark_rocketmq.options import ReadOptions
+from pyspark_rocketmq.reading import RangePartition, key_of, read_range
+
+
+class _PushFilters:
+    """`BatchReader.pushFilters`, which may also stand unused.
+
+    Spark refuses readers that can take filters as long as `spark.sql.python.filterPushdown.enabled` is false, which is
+    its default, and knows them by whether this method is the base class's. So this one says that it is: with the
+    setting it is called, and without it nobody minds.
+    """
+
+    __func__: Final = DataSourceReader.pushFilters
+
+    def __init__(self, push_filters: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self._push = push_filters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._push(filters)
+
+
+class BatchReader(DataSourceReader):
+    """Reads between two sets of offsets.
+
+    Args:
+        options: of the read.
+        schema: the columns wanted.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    @property
+    def pushFilters(self) -> Any:  # noqa: N802 - Spark's name
+        """Takes over the filters that can be handled exactly, and gives back the others."""
+        return _PushFilters(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        wanted, left = push(self._options.wanted, filters)
+        self._options = attrs.evolve(self._options, wanted=wanted)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One task per range; see :func:`plan_batch` for what may be wrong."""
+        options = self._options
+        with borrowed(key_of(options)) as loop:
+            parts = loop.call(lambda session: plan_batch(session, options))
+        # Spark makes a partition of its own where there is none, and wants to read it.
+        return [RangePartition(part, options.wanted.test) for part in parts] or [
+            RangePartition(None, options.wanted.test)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, as record batches."""
+        return read_range(self._options, self._schema, partition)

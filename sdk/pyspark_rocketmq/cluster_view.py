@@ -1,0 +1,242 @@
+"""What the cluster holds now: which queues, from where to where, and where a time lies in them.
+
+Ends are asked of masters alone: a slave that is behind would cut off what its master has acknowledged already. Only for
+a queue whose master cannot be reached does a slave answer, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import trio
+
+import triomq
+from pyspark_rocketmq.clients import Session
+from pyspark_rocketmq.errors import BadOption, nearest
+from pyspark_rocketmq.offsets import Offsets, QueueId
+from pyspark_rocketmq.options import Topics
+from pyspark_rocketmq.planning import Bounds
+from triomq import MessageQueue, MQError, PullConsumer, PullStatus
+from triomq.errors import ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
+from triomq_protocol.flags import PERM_READ
+from triomq_protocol.record import iter_records
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+PLAN_LIMIT_S: Final = 60.0
+"""How long asking brokers may take, all in all."""
+
+AT_ONCE: Final = 64
+"""How many questions are under way."""
+
+MASTER: Final = 0
+
+_NO_DATA = re.compile(
+    r"%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_.*|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
+    r"|TRANS_CHECK_MAX_TIME_TOPIC|.*_REPLY_TOPIC"
+)
+"""Retry, dead-letter, trace and system topics: they hold no data, unless somebody asks for one of them by name."""
+
+
+def data_topics(topics: Iterable[str], nodes: Iterable[str], pattern: str) -> list[str]:
+    """The topics whose whole name matches, without those that hold no data.
+
+    Args:
+        topics: all there are.
+        nodes: names of brokers and clusters; each has a topic of its own.
+        pattern: a regular expression.
+    """
+    wanted = re.compile(pattern)
+    own = set(nodes)
+    return sorted(
+        each
+        for each in topics
+        if each not in own and not _NO_DATA.fullmatch(each) and wanted.fullmatch(each) is not None
+    )
+
+
+async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
+    """The queues to be read now, and whether the name server knows a master of theirs.
+
+    Raises:
+        BadOption: a topic or queue that was named does not exist.
+        MQError: no name server answers.
+    """
+    with trio.fail_after(PLAN_LIMIT_S):
+        if topics.queues is not None:
+            found = await _queues_of(session, sorted({each.topic for each in topics.queues}))
+            missing = sorted(topics.queues - found.keys())
+            if missing:
+                raise BadOption(f"assign names {missing[0]}, which does not exist; there are {_listed(found)}")
+            return {queue: found[queue] for queue in topics.queues}
+        if topics.pattern is not None:
+            names = await _matching(session, topics.pattern)
+            # Between the list and the question, a topic may go.
+            return await _queues_of(session, names, may_be_missing=True)
+        return await _queues_of(session, topics.names)
+
+
+async def _matching(session: Session, pattern: str) -> list[str]:
+    info = await session.client.admin.cluster_info()
+    nodes = [*(info.broker_addr_table or {}), *(info.cluster_addr_table or {})]
+    return data_topics(await session.client.admin.topics(), nodes, pattern)
+
+
+async def _queues_of(session: Session, names: Iterable[str], *, may_be_missing: bool = False) -> dict[QueueId, bool]:
+    found: dict[QueueId, bool] = {}
+    for name in names:
+        try:
+            route = await session.client.admin.route(name)
+        except RouteNotFound:
+            if may_be_missing:
+                continue
+            raise BadOption(await _no_topic(session, name)) from None
+        masters = {each.broker_name: MASTER in (each.broker_addrs or {}) for each in route.broker_datas or []}
+        for queues in route.queue_datas or []:
+            broker = queues.broker_name
+            if queues.perm & PERM_READ and broker is not None and broker in masters:
+                for number in range(queues.read_queue_nums):
+                    found[QueueId(name, broker, number)] = masters[broker]
+        if not may_be_missing and not any(queue.topic == name for queue in found):
+            raise BadOption(f"no queue of topic {name} can be read; does its setting perm allow reading?")
+    return found
+
+
+async def _no_topic(session: Session, name: str) -> str:
+    known = await session.client.admin.topics()
+    return (
+        f"the name servers {', '.join(session.client.name_servers)} know no topic {name!r}{nearest(name, known)}; "
+        f"create it, or check the options topic and namesrv"
+    )
+
+
+def _listed(queues: Iterable[QueueId]) -> str:
+    text = "; ".join(map(str, sorted(queues)[:8]))
+    return text or "none"
+
+
+async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[QueueId, Bounds]:
+    """From where to where each queue goes now.
+
+    Args:
+        session: how brokers are reached.
+        queues: which, and whether they have a master.
+
+    Raises:
+        MQError: no broker of a queue could be reached.
+    """
+
+    async def ask(queue: QueueId) -> Bounds:
+        consumer, place = session.consumer, message_queue(queue)
+        if queues[queue]:
+            try:
+                end = await consumer.max_offset(place, only_master=True)
+                return Bounds(await consumer.min_offset(place, only_master=True), end)
+            except (ConnectFailed, LinkLost, RequestTimeout, NoNameServer):
+                # Its master has gone since the name server was asked.
+                pass
+        return Bounds(await consumer.min_offset(place), await consumer.max_offset(place), is_sure=False)
+
+    return await _each(queues, ask)
+
+
+async def committed_of(session: Session, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
+    """Where the group stands in each queue; None where it never was."""
+    return await _each(queues, lambda queue: session.consumer.committed(message_queue(queue)))
+
+
+async def offsets_at(session: Session, bounds: Mapping[QueueId, Bounds], time_ms: int) -> Offsets:
+    """The first offset stored at a time or later, in each queue; its end where there is none.
+
+    Args:
+        session: how brokers are reached.
+        bounds: the queues.
+        time_ms: ms since 1970.
+    """
+    return await _each(bounds, lambda queue: _offset_at(session.consumer, queue, bounds[queue], time_ms))
+
+
+async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, time_ms: int) -> int:
+    if bounds.start >= bounds.end:
+        return bounds.end
+    place = message_queue(queue)
+    # Brokers answer with the nearest message, on either side, and with any of those of one ms; asked for the ms before,
+    # they cannot be beyond the first one that is wanted.
+    at = max(bounds.start, await consumer.offset_by_time(place, max(0, time_ms - 1)))
+    while at < bounds.end:
+        result = await consumer.pull(place, at, max_messages=32)
+        if result.status is not PullStatus.FOUND:
+            break
+        for record in iter_records(result.body):
+            if record.store_timestamp >= time_ms:
+                return record.queue_offset
+        at = result.next_offset
+    return min(at, bounds.end)
+
+
+async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[QueueId, float]:
+    """What a message of each queue takes, as stored: looked at where the next one will be read.
+
+    Args:
+        session: how brokers are reached.
+        starts: queues, and where to look.
+    """
+
+    async def look(queue: QueueId) -> float:
+        result = await session.consumer.pull(message_queue(queue), starts[queue], max_messages=32)
+        sizes = [record.size_bytes for record in iter_records(result.body)]
+        return sum(sizes) / len(sizes) if sizes else 0.0
+
+    return await _each(starts, look)
+
+
+async def commit_offsets(session: Session, offsets: Mapping[QueueId, int], limit_s: float) -> list[str]:
+    """Commit the group's offsets; they are for people to look at, so nothing is raised.
+
+    Returns:
+        What went wrong.
+    """
+    failures: list[str] = []
+
+    async def commit(queue: QueueId) -> None:
+        try:
+            await session.consumer.commit(message_queue(queue), offsets[queue])
+        except MQError as error:
+            failures.append(str(error))
+
+    with trio.move_on_after(limit_s) as scope:
+        await _each(offsets, commit)
+    if scope.cancelled_caught:
+        failures.append(f"not all brokers answered within {limit_s:g} s")
+    return failures
+
+
+def message_queue(queue: QueueId) -> MessageQueue:
+    """A queue as the SDK names it."""
+    return triomq.MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
+
+
+async def _each(keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+    """Ask about all of them side by side; the first failure comes out as it is."""
+    answers: dict[K, V] = {}
+    failures: list[MQError] = []
+    limiter = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(key: K) -> None:
+        async with limiter:
+            try:
+                answers[key] = await ask(key)
+            except MQError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+    with trio.fail_after(PLAN_LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            for key in keys:
+                nursery.start_soon(one, key)
+    if failures:
+        raise failures[0]
+    return answers

@@ -1,0 +1,118 @@
+"""How far streaming queries are behind: read from their progress, for what Spark has no hook of its own.
+
+::
+
+    spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.messages)))
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from pyspark_rocketmq.offsets import Offsets, OffsetTree, offsets_of, tree_of
+
+_log = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class SourceLag:
+    """How far one source of a query was behind at the end of a trigger.
+
+    Args:
+        query: the query's name, or its id if it has none.
+        batch_id: number of the trigger.
+        input_rows: how many rows it took.
+        rows_per_s: how many it worked off per second.
+        queues: messages that wait, by topic, broker name and queue id; without those that have none.
+    """
+
+    query: str
+    batch_id: int
+    input_rows: int
+    rows_per_s: float
+    queues: OffsetTree
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait."""
+        return sum(offsets_of(self.queues).values())
+
+
+class LagListener(StreamingQueryListener):
+    """Tells the lag of every `rocketmq` source after every trigger.
+
+    Args:
+        hear: gets it; by default it is logged. What it raises is logged too.
+    """
+
+    def __init__(self, hear: Callable[[SourceLag], object] | None = None) -> None:
+        self._hear = hear if hear is not None else _report
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """A trigger has ended."""
+        progress = event.progress
+        for source in progress.sources:
+            waiting = lag_of(source.endOffset, source.latestOffset)
+            if waiting is None:
+                continue
+            name = progress.name or str(progress.id)
+            lag = SourceLag(
+                name, progress.batchId, source.numInputRows, source.processedRowsPerSecond, tree_of(waiting)
+            )
+            try:
+                self._hear(lag)
+            except Exception:  # noqa: BLE001 - Spark would lose it without a word
+                _log.exception("the listener of query %s failed", name)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing new has come."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing more is known."""
+
+
+def lag_of(reached: str | None, latest: str | None) -> Offsets | None:
+    """Messages that wait in each queue; None when these are not this source's offsets.
+
+    Args:
+        reached: where the query stands, as JSON.
+        latest: where the queues end.
+    """
+    here, there = _offsets(reached), _offsets(latest)
+    if here is None or there is None:
+        return None
+    # Of a queue that is new since then, nothing is read yet; it may not start at 0, which is the best guess there is.
+    waiting = {queue: end - here.get(queue, 0) for queue, end in there.items()}
+    return {queue: count for queue, count in waiting.items() if count > 0}
+
+
+def _offsets(text: str | None) -> Offsets | None:
+    if not text:
+        return None
+    try:
+        tree: Any = json.loads(text)
+        return offsets_of(tree)
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def _report(lag: SourceLag) -> None:
+    _log.info(
+        "query %s, trigger %d: %d rows, %.0f rows/s, %d messages wait",
+        lag.query, lag.batch_id, lag.input_rows, lag.rows_per_s, lag.messages,
+    )  # fmt: skip

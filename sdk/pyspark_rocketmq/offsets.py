@@ -1,0 +1,124 @@
+"""Offsets in the form users write and checkpoints keep: `{"topic": {"broker": {"queue id": offset}}}`. Pure.
+
+The same form as the older rocketmq-spark connector's; -2 stands for the earliest offset and -1 for the latest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+import attrs
+
+from pyspark_rocketmq.errors import BadOption
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+COMMITTED: Final = -3
+"""The group's committed offset; ours alone, and never in JSON."""
+
+OffsetTree: TypeAlias = dict[str, dict[str, dict[str, int]]]
+"""Topic -> broker name -> queue id as text -> offset."""
+
+
+@attrs.frozen(order=True)
+class QueueId:
+    """One queue; sorts by topic, broker, id.
+
+    Args:
+        topic: its topic.
+        broker_name: its broker.
+        queue_id: its number there.
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of topic {self.topic} at {self.broker_name}"
+
+
+Offsets: TypeAlias = dict[QueueId, int]
+
+
+def tree_of(offsets: Mapping[QueueId, int]) -> OffsetTree:
+    """The nested form, sorted, so that equal offsets are equal as text."""
+    tree: OffsetTree = {}
+    for queue in sorted(offsets):
+        tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+    return tree
+
+
+def offsets_of(tree: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
+    """The flat form of a nested one that was made by :func:`tree_of`."""
+    return {
+        QueueId(topic, broker, int(queue_id)): offset
+        for topic, brokers in tree.items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }
+
+
+def parse_offsets(option: str, text: str) -> Offsets:
+    """Offsets as a user wrote them.
+
+    Args:
+        option: its name, for errors.
+        text: JSON.
+
+    Raises:
+        BadOption: it is not of the form above; the text says where.
+    """
+    form = '{"topic": {"broker-a": {"0": 123, "1": -1}}}'
+    try:
+        tree = json.loads(text)
+    except ValueError as error:
+        raise BadOption(f"{option} is neither a known word nor JSON ({error}): {text!r}; the form is {form}") from None
+    offsets: Offsets = {}
+    for topic, brokers in _items(tree, option, "the whole", form):
+        for broker, queues in _items(brokers, option, f"topic {topic!r}", form):
+            for queue_id, offset in _items(queues, option, f"broker {broker!r} of topic {topic!r}", form):
+                place = f"queue {queue_id!r} of broker {broker!r} of topic {topic!r}"
+                if not queue_id.isdecimal():
+                    raise BadOption(f"{option}: the queue id {queue_id!r} is no number; the form is {form}")
+                if type(offset) is not int or offset < EARLIEST:
+                    raise BadOption(
+                        f"{option}: the offset of {place} is {json.dumps(offset)}, and must be a whole number from 0 on, "
+                        f"{EARLIEST} for the earliest or {LATEST} for the latest"
+                    )
+                offsets[QueueId(topic, broker, int(queue_id))] = offset
+    if not offsets:
+        raise BadOption(f"{option} names no queue; the form is {form}")
+    return offsets
+
+
+def parse_assignment(text: str) -> frozenset[QueueId]:
+    """The queues of the option `assign`, `{"topic": {"broker-a": [0, 1]}}`.
+
+    Raises:
+        BadOption: it is not of this form.
+    """
+    form = '{"topic": {"broker-a": [0, 1]}}'
+    try:
+        tree = json.loads(text)
+    except ValueError as error:
+        raise BadOption(f"assign is no JSON ({error}): {text!r}; the form is {form}") from None
+    queues: set[QueueId] = set()
+    for topic, brokers in _items(tree, "assign", "the whole", form):
+        for broker, ids in _items(brokers, "assign", f"topic {topic!r}", form):
+            if not isinstance(ids, list) or not all(type(each) is int and each >= 0 for each in ids):
+                raise BadOption(
+                    f"assign: broker {broker!r} of topic {topic!r} needs a list of queue ids; the form is {form}"
+                )
+            queues.update(QueueId(topic, broker, each) for each in ids)
+    if not queues:
+        raise BadOption(f"assign names no queue; the form is {form}")
+    return frozenset(queues)
+
+
+def _items(value: object, option: str, place: str, form: str) -> Iterable[tuple[str, object]]:
+    if not isinstance(value, dict):
+        raise BadOption(f"{option}: {place} is {json.dumps(value)}, not an object in braces; the form is {form}")
+    return value.items()

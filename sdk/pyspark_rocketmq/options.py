@@ -1,0 +1,338 @@
+"""The options of a read and of a write: what users wrote, checked and given types. Pure.
+
+Names and meanings stand in docs/reference/spark.md. Names are not sensitive to case, since Spark's are not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from pyspark_rocketmq.errors import BadOption, nearest
+from pyspark_rocketmq.filters import Wanted, tags_of
+from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId, parse_assignment, parse_offsets
+
+CLIENT_PREFIX: Final = "rocketmq."
+DEFAULT_READ_GROUP: Final = "spark-source"
+DEFAULT_WRITE_GROUP: Final = "spark-sink"
+
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+"""Options that Spark itself understands, and hands on."""
+
+_CLIENT: Final[dict[str, Callable[[str], Any]]] = {
+    "client_ip": str,
+    "instance_name": str,
+    "unit_name": str,
+    "refresh_every_s": float,
+    "heartbeat_every_s": float,
+    "max_pending": int,
+    "max_unsent_bytes": int,
+    "max_topics": int,
+}
+_PRODUCER: Final[dict[str, Callable[[str], Any]]] = {
+    "send_timeout_s": float,
+    "max_body_bytes": int,
+    "compress_from_bytes": int,
+}
+_JAVA: Final[dict[str, tuple[str, float]]] = {
+    "clientip": ("client_ip", 0),
+    "instancename": ("instance_name", 0),
+    "unitname": ("unit_name", 0),
+    "pollnameserverinterval": ("refresh_every_s", 1000),
+    "heartbeatbrokerinterval": ("heartbeat_every_s", 1000),
+    "sendmsgtimeout": ("send_timeout_s", 1000),
+    "maxmessagesize": ("max_body_bytes", 1),
+    "compressmsgbodyoverhowmuch": ("compress_from_bytes", 1),
+}
+"""Java's names: ours, and by what to divide the value (0: it is text)."""
+
+
+@attrs.frozen
+class ClientSettings:
+    """What a client is opened with.
+
+    Args:
+        name_servers: `host:port;host:port`.
+        client: arguments of `triomq.open_client`.
+        producer: arguments of `Client.producer`.
+    """
+
+    name_servers: str
+    client: tuple[tuple[str, Any], ...] = ()
+    producer: tuple[tuple[str, Any], ...] = ()
+
+
+@attrs.frozen
+class Topics:
+    """What to read; exactly one of these is given.
+
+    Args:
+        names: these topics.
+        pattern: topics whose whole name matches.
+        queues: these queues.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    queues: frozenset[QueueId] | None = None
+
+
+@attrs.frozen
+class Place:
+    """Where reading starts or ends.
+
+    Args:
+        word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue that nothing else is told of.
+        offsets: single queues.
+        time_ms: the first message stored then or later, in ms since 1970; the word is not looked at.
+    """
+
+    word: int
+    offsets: tuple[tuple[QueueId, int], ...] = ()
+    time_ms: int | None = None
+
+    @property
+    def by_queue(self) -> Offsets:
+        """The single queues' offsets."""
+        return dict(self.offsets)
+
+
+@attrs.frozen
+class ReadOptions:
+    """The options of a read.
+
+    Args:
+        client: see :class:`ClientSettings`.
+        topics: what to read.
+        start: where to start.
+        end: where to end; batches only.
+        wanted: which rows.
+        sql: an SQL92 expression for the broker.
+        min_partitions: at least so many tasks.
+        max_offsets: offsets per trigger.
+        max_bytes: bytes per trigger, about.
+        fail_on_data_loss: whether rows that are gone fail the query.
+        group: the consumer group that pulls.
+        commits: whether its offsets are committed.
+        preference: a value of `triomq.ReadPreference`.
+    """
+
+    client: ClientSettings
+    topics: Topics
+    start: Place
+    end: Place
+    wanted: Wanted
+    sql: str | None
+    min_partitions: int | None
+    max_offsets: int | None
+    max_bytes: int | None
+    fail_on_data_loss: bool
+    group: str
+    commits: bool
+    preference: str
+
+
+@attrs.frozen
+class WriteOptions:
+    """The options of a write.
+
+    Args:
+        client: see :class:`ClientSettings`.
+        topic: where rows go that do not say it themselves.
+        group: the producer group.
+        batch_rows: how many rows go in one request.
+        in_flight: how many requests of a task may be under way.
+        replicated: whether a slave must hold every row before a task ends.
+    """
+
+    client: ClientSettings
+    topic: str | None
+    group: str
+    batch_rows: int
+    in_flight: int
+    replicated: bool
+
+
+_PREFERENCES: Final = {"suggested": "suggested", "master": "master", "slave": "slave", "preferslave": "prefer_slave"}
+_SHARED: Final = ("namesrv", "topic")
+_READ: Final = (
+    *_SHARED, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "tags", "sql", "minPartitions", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss",
+    "consumerGroup", "readPreference",
+)  # fmt: skip
+_WRITE: Final = (*_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks")
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Check the options of a read.
+
+    Args:
+        options: as Spark hands them over.
+        streaming: whether it is a streaming read.
+
+    Raises:
+        BadOption: one is unknown, missing, contradicts another or cannot be understood.
+    """
+    given = _Given(options, _READ, "a read")
+    sql, tags = given.text("sql"), given.text("tags")
+    if sql is not None and tags is not None:
+        raise BadOption("tags and sql cannot be given both; sql can test the tag: TAGS = 'a'")
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp"):
+            if given.text(name) is not None:
+                raise BadOption(
+                    f"{name} is for batch reads; a streaming read has no end (trigger(availableNow=True) has)"
+                )
+    group = given.text("consumerGroup")
+    start = _place(given, "starting", LATEST if streaming else EARLIEST)
+    if start.word == COMMITTED and group is None:
+        raise BadOption("startingOffsets=committed needs the option consumerGroup, whose offsets are meant")
+    return ReadOptions(
+        client=_client(given),
+        topics=_topics(given),
+        start=start,
+        end=_place(given, "ending", LATEST),
+        wanted=Wanted(tags=_tags(tags)),
+        sql=sql,
+        min_partitions=given.number("minPartitions"),
+        max_offsets=given.number("maxOffsetsPerTrigger"),
+        max_bytes=given.number("maxBytesPerTrigger"),
+        fail_on_data_loss=given.choice("failOnDataLoss", {"true": True, "false": False}, True),
+        group=group if group is not None else DEFAULT_READ_GROUP,
+        commits=group is not None,
+        preference=given.choice("readPreference", _PREFERENCES, "suggested"),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Check the options of a write.
+
+    Raises:
+        BadOption: one is unknown, missing or cannot be understood.
+    """
+    given = _Given(options, _WRITE, "a write")
+    return WriteOptions(
+        client=_client(given),
+        topic=given.text("topic"),
+        group=given.text("producerGroup") or DEFAULT_WRITE_GROUP,
+        batch_rows=given.number("batchSize") or 128,
+        in_flight=given.number("maxInFlight") or 16,
+        replicated=given.choice("acks", {"stored": False, "replicated": True}, False),
+    )
+
+
+class _Given:
+    """Options by name, whatever their case."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        folded = {name.lower() for name in known}
+        for name in self._values:
+            if name in folded or name in _OF_SPARK or name.startswith(CLIENT_PREFIX):
+                continue
+            if name == "path":
+                raise BadOption("a topic is no path: give load() and save() no argument, and the option topic")
+            raise BadOption(f"{what} has no option {name!r}{nearest(name, known)}; it has {', '.join(known)}")
+
+    def text(self, name: str) -> str | None:
+        """An option's value; None when it is not given."""
+        value = self._values.get(name.lower())
+        if value is not None and not value.strip():
+            raise BadOption(f"{name} is empty; leave it out, or give it a value")
+        return value.strip() if value is not None else None
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """A whole number of at least this."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.isdecimal() or int(value) < least:
+            raise BadOption(f"{name} is {value!r}, and must be a whole number from {least} on")
+        return int(value)
+
+    def choice(self, name: str, known: Mapping[str, Any], default: Any) -> Any:
+        """One of some words."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in known:
+            raise BadOption(f"{name} is {value!r}{nearest(value, known)}; it may be {', '.join(known)}")
+        return known[value.lower()]
+
+    def of_client(self) -> dict[str, str]:
+        """What begins with `rocketmq.`, without that."""
+        return {
+            name[len(CLIENT_PREFIX) :]: value for name, value in self._values.items() if name.startswith(CLIENT_PREFIX)
+        }
+
+
+def _client(given: _Given) -> ClientSettings:
+    name_servers = given.text("namesrv")
+    if name_servers is None:
+        raise BadOption("the option namesrv is missing: the name servers' addresses, like 127.0.0.1:9876")
+    client: dict[str, Any] = {}
+    producer: dict[str, Any] = {}
+    for name, value in given.of_client().items():
+        ours, divisor = _JAVA.get(name, (name, 0))
+        table, target = (_CLIENT, client) if ours in _CLIENT else (_PRODUCER, producer)
+        if ours not in table:
+            known = [CLIENT_PREFIX + each for each in (*_CLIENT, *_PRODUCER, *_JAVA)]
+            raise BadOption(
+                f"the client has no setting {CLIENT_PREFIX + name!r}{nearest(CLIENT_PREFIX + name, known)}; "
+                f"it has {', '.join((*_CLIENT, *_PRODUCER))}"
+            )
+        kind = table[ours]
+        try:
+            target[ours] = kind(str(float(value) / divisor)) if divisor > 1 else kind(value)
+        except ValueError:
+            raise BadOption(f"{CLIENT_PREFIX}{name} is {value!r}, and must be a number") from None
+    return ClientSettings(name_servers, tuple(sorted(client.items())), tuple(sorted(producer.items())))
+
+
+def _topics(given: _Given) -> Topics:
+    names = ("topic", "subscribe", "subscribePattern", "assign")
+    told = [name for name in names if given.text(name) is not None]
+    if len(told) != 1:
+        raise BadOption(
+            f"exactly one of {', '.join(names)} tells what to read; given {'are ' + ', '.join(told) if told else 'is none'}"
+        )
+    value = given.text(told[0]) or ""
+    if told[0] == "assign":
+        return Topics(queues=parse_assignment(value))
+    if told[0] == "subscribePattern":
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise BadOption(f"subscribePattern {value!r} is no regular expression: {error}") from None
+        return Topics(pattern=value)
+    topics = [value] if told[0] == "topic" else [each.strip() for each in value.split(",") if each.strip()]
+    return Topics(names=tuple(dict.fromkeys(topics)))
+
+
+def _place(given: _Given, which: str, default: int) -> Place:
+    offsets, time = given.text(f"{which}Offsets"), given.number(f"{which}Timestamp", least=0)
+    if offsets is not None and time is not None:
+        raise BadOption(f"{which}Offsets and {which}Timestamp cannot be given both")
+    if time is not None:
+        return Place(default, time_ms=time)
+    if offsets is None:
+        return Place(default)
+    words = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED}
+    word = words.get(offsets.lower())
+    if word is None:
+        return Place(
+            EARLIEST if which == "starting" else LATEST, tuple(parse_offsets(f"{which}Offsets", offsets).items())
+        )
+    if which == "ending" and word != LATEST:
+        raise BadOption(f"endingOffsets is {offsets!r}; it may be latest, or JSON")
+    return Place(word)
+
+
+def _tags(expression: str | None) -> frozenset[str] | None:
+    try:
+        return tags_of(expression)
+    except ValueError as error:
+        raise BadOption(f"tags: {error}; the form is a || b") from None

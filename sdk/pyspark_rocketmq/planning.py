@@ -1,0 +1,145 @@
+"""From offsets to tasks: what lies between two sets of offsets, how much of it a trigger takes, who reads which part. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from pyspark_rocketmq.filters import Wanted
+from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId
+
+
+@attrs.frozen
+class Bounds:
+    """What a queue holds.
+
+    Args:
+        start: its first offset.
+        end: the offset behind its last message.
+        is_sure: whether its master said so; a slave may not have all of it yet.
+    """
+
+    start: int
+    end: int
+    is_sure: bool = True
+
+
+@attrs.frozen
+class QueueRange:
+    """Some offsets of one queue.
+
+    Args:
+        queue: which.
+        start: first offset.
+        end: offset behind the last one.
+    """
+
+    queue: QueueId
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+    def __str__(self) -> str:
+        return f"offsets {self.start} to {self.end} of {self.queue}"
+
+
+def settle(offset: int, bounds: Bounds, committed: int | None = None) -> int:
+    """A number for a word: what -2, -1 and the committed offset mean in a queue; others stay."""
+    if offset == COMMITTED:
+        return committed if committed is not None else bounds.start
+    if offset == EARLIEST:
+        return bounds.start
+    if offset == LATEST:
+        return bounds.end
+    return offset
+
+
+def ranges(
+    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], wanted: Wanted | None = None
+) -> list[QueueRange]:
+    """What lies between, of each queue that has both; empty ones are left out."""
+    found = []
+    for queue in sorted(ends):
+        if queue not in starts or (wanted is not None and not wanted.has_queue(queue)):
+            continue
+        start, end = starts[queue], ends[queue]
+        if wanted is not None:
+            start = max(start, wanted.offsets.start if wanted.offsets.start is not None else start)
+            end = min(end, wanted.offsets.end if wanted.offsets.end is not None else end)
+        if start < end:
+            found.append(QueueRange(queue, start, end))
+    return found
+
+
+def split(parts: Sequence[QueueRange], wanted: int | None) -> list[QueueRange]:
+    """Cut long ranges so that there are at least so many, all of about the same length.
+
+    Args:
+        parts: what is to be read.
+        wanted: how many tasks at least; None leaves one per queue. Fewer come out only if there are fewer offsets.
+    """
+    total = sum(map(len, parts))
+    if wanted is None or len(parts) >= wanted or not total:
+        return list(parts)
+    counts = [max(1, len(part) * wanted // total) for part in parts]
+    while sum(counts) < wanted:
+        # One piece more for whoever's pieces are longest.
+        at = max(range(len(parts)), key=lambda index: len(parts[index]) / counts[index])
+        if counts[at] >= len(parts[at]):
+            break
+        counts[at] += 1
+    return [piece for part, count in zip(parts, counts, strict=True) for piece in _pieces(part, count)]
+
+
+def _pieces(part: QueueRange, count: int) -> Iterable[QueueRange]:
+    count = min(count, len(part))
+    edges = [part.start + len(part) * number // count for number in range(count + 1)]
+    return [QueueRange(part.queue, start, end) for start, end in itertools.pairwise(edges)]
+
+
+def limit_rows(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most: int) -> Offsets:
+    """Ends that leave at most so many offsets to be read: each queue gets its share of its backlog, at least one goes on.
+
+    Args:
+        starts: where each queue stands.
+        ends: where it could go.
+        most: how many offsets, of all queues together.
+    """
+    backlog = {queue: max(0, end - starts.get(queue, end)) for queue, end in ends.items()}
+    total = sum(backlog.values())
+    if total <= most:
+        return dict(ends)
+    shares = {queue: behind * most // total for queue, behind in backlog.items()}
+    # Whole numbers leave a rest; without it, many short queues would never move. The longest backlog goes first.
+    rest = max(most, 1) - sum(shares.values())
+    for queue in sorted(backlog, key=lambda each: (shares[each] - backlog[each], each)):
+        if rest <= 0:
+            break
+        if shares[queue] < backlog[queue]:
+            shares[queue] += 1
+            rest -= 1
+    return {queue: ends[queue] - backlog[queue] + shares[queue] for queue in ends}
+
+
+def limit_bytes(
+    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most: int, row_bytes: Mapping[QueueId, float]
+) -> Offsets:
+    """Ends that leave about so many bytes to be read, and at least one row.
+
+    Args:
+        starts: where each queue stands.
+        ends: where it could go.
+        most: how many bytes, of all queues together.
+        row_bytes: what a row of each queue takes, as far as it was looked at.
+    """
+    backlog = {queue: max(0, end - starts.get(queue, end)) for queue, end in ends.items()}
+    total = sum(behind * row_bytes.get(queue, 0.0) for queue, behind in backlog.items())
+    if total <= most:
+        return dict(ends)
+    # The queues' shares of the rows do not change their shares of the bytes.
+    rows = int(sum(backlog.values()) * most / total)
+    return limit_rows(starts, ends, rows)

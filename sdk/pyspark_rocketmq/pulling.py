@@ -1,0 +1,261 @@
+"""Pulls one range of offsets, several parts of it side by side, and hands the answers over in the order of the queue.
+
+A broker answers a pull with some thirty messages at most; who waits for each answer before asking for the next one
+spends most of the time waiting. The range's offsets are known, so it is cut into strides, and some strides are pulled at
+once. What is not (yet) on the broker that was asked is looked for elsewhere; see :class:`Strides`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import trio
+
+from pyspark_rocketmq.clients import Session
+from pyspark_rocketmq.errors import BrokerBehind, DataLoss
+from pyspark_rocketmq.planning import QueueRange
+from triomq import MessageQueue, MQError, PullConsumer, PullResult, PullStatus
+
+LANES: Final = 8
+"""How many pulls of a range are under way."""
+
+STRIDE: Final = 256
+"""How many offsets one lane takes at a time."""
+
+FILTERED_STRIDE: Final = 8192
+"""The same where the broker filters, and may look at many entries for one answer."""
+
+BUFFERED_BYTES: Final = 32 * 1024 * 1024
+"""How much may lie here, pulled and not yet taken; the stride whose turn it is goes on in any case."""
+
+BUNDLE_BYTES: Final = 1024 * 1024
+"""How much is handed over at a time."""
+
+BEHIND_LIMIT_S: Final = 30.0
+"""How long a range waits for a slave that does not have it yet, or for a master that cannot be reached."""
+
+BEHIND_PAUSE_S: Final = 0.2
+
+PAGE_MAX: Final = 1024
+"""How many messages one pull asks for; brokers give fewer."""
+
+_log = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class PullPlan:
+    """How a range is pulled.
+
+    Args:
+        part: the range.
+        tags: a tag expression for the broker.
+        sql: an SQL92 expression for the broker.
+        fail_on_data_loss: whether offsets that are gone are an error.
+        only_slaves: whether masters are not asked for what a slave does not have.
+    """
+
+    part: QueueRange
+    tags: str | None = None
+    sql: str | None = None
+    fail_on_data_loss: bool = True
+    only_slaves: bool = False
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue as the SDK names it."""
+        return MessageQueue(self.part.queue.topic, self.part.queue.broker_name, self.part.queue.queue_id)
+
+
+@attrs.define
+class _Stride:
+    start: int
+    end: int
+    pages: list[bytes] = attrs.field(factory=list)
+    is_done: bool = False
+
+
+class Strides:
+    """The strides of one range.
+
+    Args:
+        session: how brokers are reached.
+        plan: what is pulled.
+        hand_over: gets the answers' bodies, some at a time, in order.
+    """
+
+    def __init__(self, session: Session, plan: PullPlan, hand_over: Callable[[list[bytes]], None]) -> None:
+        self._session = session
+        self._plan = plan
+        self._hand_over = hand_over
+        size = STRIDE if plan.tags is None and plan.sql is None else FILTERED_STRIDE
+        part = plan.part
+        self._waiting = [_Stride(at, min(at + size, part.end)) for at in range(part.start, part.end, size)][::-1]
+        self._open: list[_Stride] = []
+        self._bundle: list[bytes] = []
+        self._bundle_bytes = 0
+        self._buffered = 0
+        self._room = trio.Event()
+
+    def taken(self, size: int) -> None:
+        """So many bytes are out of the way."""
+        self._buffered -= size
+        self._stir()
+
+    async def pull(self) -> None:
+        """Pull everything.
+
+        Raises:
+            DataLoss: offsets are gone.
+            BrokerBehind: a slave does not have them, and nobody else may be asked.
+            MQError: no broker could answer.
+        """
+        failures: list[BaseException] = []
+        async with trio.open_nursery() as nursery:
+
+            async def lane() -> None:
+                try:
+                    while self._waiting:
+                        stride = self._waiting.pop()
+                        self._open.append(stride)
+                        await self._pull_stride(stride)
+                except (MQError, DataLoss, BrokerBehind) as error:
+                    # Kept aside, so that it comes out as it is, and not in a group.
+                    failures.append(error)
+                    nursery.cancel_scope.cancel()
+
+            for _ in range(min(LANES, len(self._waiting))):
+                nursery.start_soon(lane)
+        if failures:
+            raise failures[0]
+        self._flush()
+
+    async def _pull_stride(self, stride: _Stride) -> None:
+        at = stride.start
+        while at < stride.end:
+            while self._buffered >= BUFFERED_BYTES and stride is not self._open[0]:
+                await self._room.wait()
+            result = await self._page(at, stride.end)
+            if result is None:
+                break
+            if result.status is PullStatus.FOUND:
+                self._keep(stride, result.body)
+            at = result.next_offset
+        stride.is_done = True
+        while self._open and self._open[0].is_done:
+            self._open.pop(0)
+            if self._open:
+                for page in self._open[0].pages:
+                    self._bundle_up(page)
+                self._open[0].pages.clear()
+                self._stir()
+
+    def _keep(self, stride: _Stride, page: bytes) -> None:
+        self._buffered += len(page)
+        if stride is self._open[0]:
+            self._bundle_up(page)
+        else:
+            stride.pages.append(page)
+
+    def _bundle_up(self, page: bytes) -> None:
+        self._bundle.append(page)
+        self._bundle_bytes += len(page)
+        if self._bundle_bytes >= BUNDLE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._bundle:
+            bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
+            self._hand_over(bundle)
+
+    def _stir(self) -> None:
+        self._room.set()
+        self._room = trio.Event()
+
+    # --- one answer ------------------------------------------------------------------------------------------
+
+    async def _page(self, at: int, end: int) -> PullResult | None:
+        """The answer for an offset, with something in it or further on; None when there is nothing left before `end`."""
+        result = await self._asked(self._session.consumer, at, end)
+        if _leads_on(result, at):
+            return result
+        return await self._elsewhere(at, end, result)
+
+    async def _asked(self, consumer: PullConsumer, at: int, end: int) -> PullResult:
+        # Without a filter no more than the stride's is asked for, so that nothing is sent twice.
+        count = min(end - at, PAGE_MAX)
+        return await consumer.pull(self._plan.queue, at, tags=self._plan.tags, sql=self._plan.sql, max_messages=count)
+
+    async def _elsewhere(self, at: int, end: int, result: PullResult) -> PullResult | None:
+        """What to make of a broker that does not have an offset which it, or its master, was said to have.
+
+        A slave may be behind its master, so the master is asked. If it cannot be, the slave gets some time. What the
+        master does not have either is lost.
+        """
+        deadline = trio.current_time() + BEHIND_LIMIT_S
+        while True:
+            if not self._plan.only_slaves:
+                try:
+                    result = await self._asked(self._session.at_master, at, end)
+                except MQError as error:
+                    unreachable: MQError | None = error
+                else:
+                    return result if _leads_on(result, at) else self._lost(at, end, result)
+            else:
+                unreachable = None
+            if result.min_offset > at:
+                return self._lost(at, end, result)
+            if trio.current_time() >= deadline:
+                self._behind(at, end, result, unreachable)
+                return None
+            await trio.sleep(BEHIND_PAUSE_S)
+            try:
+                result = await self._asked(self._session.consumer, at, end)
+            except MQError as error:
+                if trio.current_time() >= deadline:
+                    raise
+                _log.info("nobody could be asked for offset %d of %s: %s", at, self._plan.part.queue, error)
+                continue
+            if _leads_on(result, at):
+                return result
+
+    def _lost(self, at: int, end: int, result: PullResult) -> PullResult | None:
+        queue = self._plan.part.queue
+        held = f"{result.broker_address} holds offsets {result.min_offset} to {result.max_offset}"
+        until = min(end, result.min_offset) if result.min_offset > at else end
+        what = f"offsets {at} to {until} of {queue} are gone: {held}"
+        if self._plan.fail_on_data_loss:
+            raise DataLoss(
+                f"{what}; start later, keep messages longer, or set failOnDataLoss=false to go on without them"
+            )
+        _log.warning("%s; going on without them, as failOnDataLoss=false says", what)
+        return _moved(result, until) if until < end else None
+
+    def _behind(self, at: int, end: int, result: PullResult, unreachable: MQError | None) -> None:
+        queue = self._plan.part.queue
+        why = f"its master cannot be asked: {unreachable}" if unreachable else "readPreference=slave asks nobody else"
+        what = f"offsets {at} to {end} of {queue} are not on {result.broker_address}, which ends at {result.max_offset}, and {why}"
+        if self._plan.fail_on_data_loss:
+            raise BrokerBehind(f"{what}; try again when the slave has caught up or the master is back")
+        _log.warning("%s; going on without them, as failOnDataLoss=false says", what)
+
+
+def _leads_on(result: PullResult, at: int) -> bool:
+    """Whether an answer holds messages, or says where to go on because those before do not match."""
+    if result.status is PullStatus.FOUND:
+        return result.next_offset > at
+    return result.status is PullStatus.NO_MATCHED_MESSAGE and result.next_offset > at
+
+
+def _moved(result: PullResult, at: int) -> PullResult:
+    return PullResult(
+        PullStatus.NO_MATCHED_MESSAGE,
+        result.queue,
+        next_offset=at,
+        min_offset=result.min_offset,
+        max_offset=result.max_offset,
+        suggested_broker_id=result.suggested_broker_id,
+        broker_address=result.broker_address,
+    )

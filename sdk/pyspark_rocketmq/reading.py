@@ -1,0 +1,125 @@
+"""What a task does: one range of offsets in, Arrow record batches out.
+
+The pulling goes on in the client's thread while this one makes batches and writes them to Spark. Whatever ends the
+reading, its part in that thread ends with it.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Generator, Iterator
+from typing import Final
+
+import pyarrow as pa
+import trio
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_rocketmq.arrow_batches import BatchMaker
+from pyspark_rocketmq.clients import ClientKey, ClientLoop, Session, borrowed
+from pyspark_rocketmq.errors import SourceError
+from pyspark_rocketmq.filters import RowTest, expression_for
+from pyspark_rocketmq.options import ReadOptions
+from pyspark_rocketmq.planning import QueueRange
+from pyspark_rocketmq.pulling import PullPlan, Strides
+from pyspark_rocketmq.schema import arrow_schema
+from pyspark_rocketmq.stored_frames import BrokenFramesError
+
+
+class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
+    """One task's part of a read.
+
+    Args:
+        part: which offsets; None reads nothing.
+        test: which of the rows.
+    """
+
+    def __init__(self, part: QueueRange | None, test: RowTest) -> None:
+        super().__init__(part)
+        self.part = part
+        self.test = test
+
+
+def key_of(options: ReadOptions) -> ClientKey:
+    """The client that a read uses."""
+    return ClientKey(options.client, options.group, options.preference)
+
+
+def read_range(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, in the order of the queue.
+
+    Args:
+        options: of the read.
+        schema: the columns wanted.
+        partition: a :class:`RangePartition`; another one is Spark's own for a read without any, and has no rows.
+
+    Raises:
+        SourceError: rows are gone or cannot be read.
+        MQError: no broker could answer.
+    """
+    if not isinstance(partition, RangePartition) or partition.part is None:
+        return
+    plan = PullPlan(
+        partition.part,
+        tags=expression_for(partition.test.tags) if options.sql is None else None,
+        sql=options.sql,
+        fail_on_data_loss=options.fail_on_data_loss,
+        only_slaves=options.preference == "slave",
+    )
+    maker = BatchMaker(plan.queue, arrow_schema(schema), partition.test)
+    with borrowed(key_of(options)) as loop:
+        for pages in _bundles(loop, plan):
+            try:
+                batch = maker.batch(pages, partition.part.start, partition.part.end)
+            except BrokenFramesError as error:
+                raise SourceError(
+                    f"a broker's answer for {partition.part} holds what is no message: {error}"
+                ) from error
+            if batch.num_rows:
+                yield batch
+
+
+_END: Final = object()
+
+
+def _bundles(loop: ClientLoop, plan: PullPlan) -> Generator[list[bytes], None, None]:
+    """Answers as they are pulled in the client's loop."""
+    inbox: queue.SimpleQueue[list[bytes] | BaseException | object] = queue.SimpleQueue()
+    scope = trio.CancelScope()
+    strides = Strides(loop.session, plan, inbox.put)
+
+    async def serve() -> None:
+        end: BaseException | object = _END
+        try:
+            with scope:
+                await strides.pull()
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that reads
+            end = error
+        except BaseException:
+            end = SourceError(f"the client was closed while {plan.part} was read")
+            raise
+        finally:
+            inbox.put(end)
+
+    async def begin(session: Session) -> None:
+        await trio.lowlevel.checkpoint()
+        session.nursery.start_soon(serve)
+
+    loop.call(begin)
+    over = False
+    try:
+        while True:
+            item = inbox.get()
+            if isinstance(item, list):
+                yield item
+                size = sum(map(len, item))
+                loop.soon(lambda size=size: strides.taken(size))  # type: ignore[misc]
+                continue
+            over = True
+            if isinstance(item, BaseException):
+                raise item
+            return
+    finally:
+        loop.soon(scope.cancel)
+        while not over:
+            over = not isinstance(inbox.get(), list)

@@ -1,0 +1,63 @@
+"""The data source itself: Spark finds :class:`DefaultSource` by the name of this package, and users by the name `rocketmq`."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_rocketmq.batch_reader import BatchReader
+from pyspark_rocketmq.options import read_options, write_options
+from pyspark_rocketmq.schema import READ_SCHEMA, check_read_schema, check_write_schema
+from pyspark_rocketmq.stream_reader import StreamReader
+from pyspark_rocketmq.writer import BatchWriter, StreamWriter
+
+
+class DefaultSource(DataSource):
+    """`spark.read.format("rocketmq")`, and the same for `readStream`, `write` and `writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name users give to `format`."""
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        """All columns; a query may ask for some of them by a schema of its own."""
+        return READ_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read.
+
+        Raises:
+            BadOption: an option is wrong.
+            BadColumns: a column does not exist.
+        """
+        check_read_schema(schema)
+        return BatchReader(read_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A streaming read; raises as :meth:`reader` does."""
+        check_read_schema(schema)
+        return StreamReader(read_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write.
+
+        Raises:
+            BadOption: an option is wrong, or the mode is `overwrite`: a topic cannot be emptied.
+            BadColumns: the rows have other columns than messages.
+        """
+        options = write_options(self.options)
+        check_write_schema(schema, options.topic)
+        return BatchWriter(options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """A streaming write; raises as :meth:`writer` does."""
+        options = write_options(self.options)
+        check_write_schema(schema, options.topic)
+        return StreamWriter(options, overwrite=overwrite)

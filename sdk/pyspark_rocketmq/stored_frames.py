@@ -1,0 +1,155 @@
+"""The fields of many stored records at once: their bytes are walked once, and numpy cuts the columns out.
+
+No object is made per record. The layout is that of messages.md §14 (`triomq_protocol.record` describes it field by
+field); unlike there, a record that cannot be read is an error: a query must not lose rows in silence.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from triomq_protocol.record import FIXED_BYTES
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+_HEAD: Final = np.dtype(
+    {
+        "names": ["size", "queue_id", "queue_offset", "physical_offset", "sys_flag", "born"],
+        "formats": [">i4", ">i4", ">i8", ">i8", ">i4", ">i8"],
+        "offsets": [0, 12, 20, 28, 36, 40],
+        "itemsize": 48,
+    }
+)
+_TAIL: Final = np.dtype(
+    {"names": ["reconsume", "body_bytes"], "formats": [">i4", ">i4"], "offsets": [0, 12], "itemsize": 16}
+)
+_size = Struct(">i").unpack_from
+
+_BORN_V6: Final = 0x10
+_STORE_V6: Final = 0x20
+_COMPRESSED: Final = 0x1
+_VIEW_BYTES: Final = 12
+"""Texts up to this length stand inside an Arrow view; of longer ones only the first four bytes do."""
+
+
+class BrokenFramesError(ValueError):
+    """The bytes are not records one behind the other."""
+
+
+class StoredFrames:
+    """The records of some pull answers.
+
+    Args:
+        pages: the answers' bodies, in order.
+
+    Raises:
+        BrokenFramesError: they do not consist of whole records.
+    """
+
+    def __init__(self, pages: list[bytes]) -> None:
+        # What reads a few bytes at any position may do so at the end, too.
+        self.data = b"".join([*pages, bytes(48)])
+        end = len(self.data) - 48
+        self.starts = _starts(self.data, end)
+        head = _fields(self.data, _HEAD, self.starts)
+        self.queue_offset: Ints = head["queue_offset"].astype(np.int64)
+        self.queue_id = head["queue_id"].astype(np.int32)
+        self.physical_offset: Ints = head["physical_offset"].astype(np.int64)
+        self.born_ms: Ints = head["born"].astype(np.int64)
+        self.sys_flag = head["sys_flag"].astype(np.int32)
+        self.middle_at: Ints = self.starts + 56 + 12 * ((self.sys_flag & _BORN_V6) != 0)
+        self.stored_ms: Ints = _fields(self.data, np.dtype(">i8"), self.middle_at).astype(np.int64)
+        self.body_at: Ints = self.middle_at + 32 + 12 * ((self.sys_flag & _STORE_V6) != 0)
+        tail = _fields(self.data, _TAIL, self.body_at - 16)
+        self.reconsume_times = tail["reconsume"].astype(np.int32)
+        self.body_bytes: Ints = tail["body_bytes"].astype(np.int64)
+        ends = self.starts + head["size"]
+        topic_at = self.body_at + self.body_bytes + 1
+        if np.any((self.body_bytes < 0) | (topic_at > ends)):
+            raise BrokenFramesError("a body is longer than its record")
+        self.properties_at: Ints = topic_at + np.frombuffer(self.data, np.uint8)[topic_at - 1] + 2
+        if np.any(self.properties_at > ends):
+            raise BrokenFramesError("a topic is longer than its record")
+        self.properties_bytes: Ints = _fields(self.data, np.dtype(">i2"), self.properties_at - 2).astype(np.int64)
+        if np.any((self.properties_bytes < 0) | (self.properties_at + self.properties_bytes != ends)):
+            raise BrokenFramesError("a record's size disagrees with its parts")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def compressed(self) -> npt.NDArray[np.bool_]:
+        """Which bodies are."""
+        packed: npt.NDArray[np.bool_] = (self.sys_flag & _COMPRESSED) != 0
+        return packed
+
+    def keep(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Forget all other rows."""
+        for name in ("starts", "queue_offset", "queue_id", "physical_offset", "born_ms", "sys_flag", "middle_at",
+                     "stored_ms", "body_at", "reconsume_times", "body_bytes", "properties_at", "properties_bytes"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[rows])
+
+
+def slices(
+    data: bytes | Bytes, starts: Ints, lengths: Ints, kind: pa.DataType, present: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """An array of pieces of a buffer, laid one behind the other: they are first described as views, and Arrow copies.
+
+    Args:
+        data: the buffer; at least twelve bytes must follow the last start.
+        starts: where the pieces begin.
+        lengths: how long they are.
+        kind: `pa.binary()` or `pa.string()`.
+        present: which are not null; all, if not given.
+    """
+    count = len(starts)
+    views = np.empty(count, np.dtype([("length", "<i4"), ("rest", "u1", (_VIEW_BYTES,))]))
+    views["length"] = lengths
+    views["rest"] = _fields(data, np.dtype(("u1", (_VIEW_BYTES,))), starts)
+    short = lengths <= _VIEW_BYTES
+    if short.any():
+        rest = views["rest"]
+        rest[short] *= np.arange(_VIEW_BYTES) < lengths[short, None]
+    if not short.all():
+        long = ~short
+        places = np.zeros((int(long.sum()), 2), "<i4")
+        places[:, 1] = starts[long]
+        views["rest"][long, 4:] = places.view(np.uint8)
+    nulls = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+    view_kind = pa.binary_view() if pa.types.is_binary(kind) else pa.string_view()
+    return pa.Array.from_buffers(view_kind, count, [nulls, pa.py_buffer(views), pa.py_buffer(data)]).cast(kind)
+
+
+def _starts(data: bytes, end: int) -> Ints:
+    """Where each record begins."""
+    if not end:
+        return np.zeros(0, np.int64)
+    first = _size(data, 0)[0] if end >= FIXED_BYTES else 0
+    if first >= FIXED_BYTES and end % first == 0:
+        starts = np.arange(0, end, first, dtype=np.int64)
+        if np.all(_fields(data, np.dtype(">i4"), starts) == first):
+            return starts
+    found = []
+    at = 0
+    while at < end:
+        size = _size(data, at)[0]
+        if size < FIXED_BYTES or at + size > end:
+            raise BrokenFramesError(f"a record of {size} bytes at {at} of {end}")
+        found.append(at)
+        at += size
+    return np.array(found, np.int64)
+
+
+def _fields(data: bytes | Bytes, kind: np.dtype[Any], places: Ints) -> npt.NDArray[Any]:
+    """What stands at these places of a buffer, aligned or not."""
+    flat, inner = (kind.base, kind.shape) if kind.shape else (kind, ())
+    windows: npt.NDArray[Any] = np.ndarray(
+        (max(0, len(data) - kind.itemsize + 1), *inner), flat, data, strides=(1, *([flat.itemsize] * len(inner)))
+    )
+    return windows[places]

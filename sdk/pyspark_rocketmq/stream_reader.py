@@ -1,0 +1,179 @@
+"""The streaming read: offsets for every trigger on the driver, and tasks for what lies between two of them.
+
+One object of this class lives in a process of its own beside the driver, and is asked several times per trigger; copies
+of it, without what they were told there, read in the tasks. The checkpoint alone says where the query stands; offsets
+committed to a group are for people and tools to look at.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_rocketmq.bounds_plan import kept_starts, place_offsets
+from pyspark_rocketmq.clients import Session, borrowed, close_all
+from pyspark_rocketmq.cluster_view import bounds_of, commit_offsets, find_queues, row_bytes
+from pyspark_rocketmq.errors import DataLoss
+from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
+from pyspark_rocketmq.options import ReadOptions
+from pyspark_rocketmq.planning import Bounds, limit_bytes, limit_rows, ranges, split
+from pyspark_rocketmq.reading import RangePartition, key_of, read_range
+from triomq import MQError
+
+COMMIT_LIMIT_S: Final = 5.0
+"""How long committing offsets, which nothing depends on, may hold up a trigger."""
+
+_log = logging.getLogger(__name__)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what comes.
+
+    Args:
+        options: of the read.
+        schema: the columns wanted.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint starts."""
+        return tree_of(self._ask(self._initial))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The options' limit per trigger."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Up to where the next trigger reads."""
+        starts = offsets_of(start)
+        return tree_of(self._ask(lambda session: self._next_end(session, starts, limit)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The queues' ends, for the query's progress: what lies between them and its own offsets is its lag."""
+        return tree_of(self._ask(self._ends_now))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """From now on there is nothing behind what is there now."""
+        self._target = self._ask(self._ends_now)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of one trigger."""
+        starts, ends = offsets_of(start), offsets_of(end)
+        starts = self._ask(lambda session: self._known_starts(session, starts, ends))
+        parts = split(ranges(starts, ends), self._options.min_partitions)
+        return [RangePartition(part, self._options.wanted.test) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, as record batches."""
+        return read_range(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell the brokers where the query stands, if there is a group for it; nothing depends on it."""
+        if not self._options.commits:
+            return
+        offsets = offsets_of(end)
+        for failure in self._ask(lambda session: commit_offsets(session, offsets, COMMIT_LIMIT_S)):
+            _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
+
+    def stop(self) -> None:
+        """Close this process's clients."""
+        close_all()
+
+    # --- in the client's loop --------------------------------------------------------------------------------
+
+    def _ask(self, serve: Any) -> Any:
+        with borrowed(key_of(self._options)) as loop:
+            return loop.call(serve)
+
+    async def _initial(self, session: Session) -> Offsets:
+        queues = await find_queues(session, self._options.topics)
+        bounds = await bounds_of(session, queues)
+        starts = await place_offsets(session, self._options.start, "startingOffsets", queues, bounds)
+        return kept_starts(
+            starts, bounds, {queue: held.end for queue, held in bounds.items()}, fail=self._options.fail_on_data_loss
+        )
+
+    async def _ends_now(self, session: Session) -> Offsets:
+        bounds = await bounds_of(session, await find_queues(session, self._options.topics))
+        return {queue: held.end for queue, held in bounds.items()}
+
+    async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> Offsets:
+        bounds = await bounds_of(session, await find_queues(session, self._options.topics))
+        ends = _reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
+        # A queue that is new starts at its first message.
+        known = {
+            queue: starts.get(queue, bounds[queue].start if queue in bounds else end) for queue, end in ends.items()
+        }
+        limited = await self._limited(session, known, ends, limit)
+        # A queue that is gone stays where it was: its checkpoint may be needed when its broker comes back.
+        return {**starts, **limited}
+
+    async def _limited(self, session: Session, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
+        if isinstance(limit, ReadMaxRows):
+            return limit_rows(starts, ends, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            behind = {queue: starts[queue] for queue in ends if starts[queue] < ends[queue]}
+            return limit_bytes(starts, ends, limit.max_bytes, await row_bytes(session, behind))
+        if isinstance(limit, ReadMinRows) and self._target is None:
+            backlog = sum(end - starts[queue] for queue, end in ends.items())
+            return ends if backlog >= limit.min_rows else {queue: starts[queue] for queue in ends}
+        return ends
+
+    async def _known_starts(self, session: Session, starts: Offsets, ends: Offsets) -> Offsets:
+        """Where each queue's part of a trigger starts, also of those that were not there at the trigger before."""
+        fresh = ends.keys() - starts.keys()
+        queues = {queue: True for queue in ends if queue in fresh or starts[queue] < ends[queue]}
+        if not queues:
+            return starts
+        try:
+            bounds = await bounds_of(session, queues)
+        except MQError:
+            if fresh:
+                raise
+            # The tasks find out by themselves what is there, and may have more luck.
+            return starts
+        known = {**starts, **{queue: bounds[queue].start for queue in fresh}}
+        return kept_starts(known, bounds, ends, fail=self._options.fail_on_data_loss)
+
+
+def _reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | None, *, fail: bool) -> Offsets:
+    """Ends of the queues that are there now: never before where the query stands, nor behind a fixed target.
+
+    Raises:
+        DataLoss: a master ends before where the query stands, so what was read is gone, and perhaps more.
+    """
+    ends: Offsets = {}
+    for queue, held in bounds.items():
+        start, end = starts.get(queue, held.start), held.end
+        if target is not None:
+            end = min(end, target.get(queue, start))
+        if held.end < start and held.is_sure:
+            what = f"{queue} ends at {held.end}, before offset {start}, where the query stands: it was made anew, or cut off"
+            if fail:
+                raise DataLoss(f"{what}; start with a new checkpoint, or set failOnDataLoss=false to go on at its end")
+            _log.warning("%s; going on at its end, as failOnDataLoss=false says", what)
+            ends[queue] = held.end
+            continue
+        ends[queue] = max(start, end)
+    return ends

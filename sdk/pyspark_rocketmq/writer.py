@@ -1,0 +1,145 @@
+"""The batch and the streaming write: every task sends its rows and ends when all of them are acknowledged.
+
+At least once: a task that fails, or is run a second time, has perhaps sent some of its rows already, and nothing takes
+them back. The property `spark_row_key` is the same both times.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyspark_rocketmq.clients import ClientKey, ClientLoop, Session, borrowed
+from pyspark_rocketmq.errors import BadOption
+from pyspark_rocketmq.options import WriteOptions
+from pyspark_rocketmq.row_messages import RowMessage, RowReader
+from pyspark_rocketmq.sending import RowSender, Sent, wait_replicated
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class WrittenRows(WriterCommitMessage):
+    """What one task sent.
+
+    Args:
+        partition: its number.
+        sent: what was acknowledged.
+    """
+
+    def __init__(self, partition: int, sent: Sent) -> None:
+        self.partition = partition
+        self.rows = sent.rows
+        self.body_bytes = sent.body_bytes
+        self.requests = sent.requests
+        self.statuses = dict(sent.statuses)
+
+    def __repr__(self) -> str:
+        return f"<WrittenRows {self.rows} of partition {self.partition} in {self.requests} requests>"
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes the rows of one job.
+
+    Args:
+        options: of the write.
+        overwrite: whether the mode is that.
+
+    Raises:
+        BadOption: it is.
+    """
+
+    def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+        if overwrite:
+            raise BadOption("a topic cannot be overwritten: use mode('append')")
+        self._options = options
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        partition = _partition()
+        return _write(self._options, iterator, f"{self._job}/{partition}", partition)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks have ended well."""
+        _log.info("%d rows are written", _rows(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A task has failed; what others have sent stays."""
+        _log.warning(
+            "the write has failed; the %d rows of the tasks that ended well stay where they are", _rows(messages)
+        )
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the rows of every trigger; in output mode `complete` that is the whole table each time.
+
+    Args:
+        options: of the write.
+        overwrite: whether the output mode is `complete`.
+    """
+
+    def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+        self._options = options
+        self._complete = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        context = TaskContext.get()
+        partition = _partition()
+        query = batch = None
+        if context is not None:
+            query = context.getLocalProperty("sql.streaming.queryId")
+            batch = context.getLocalProperty("streaming.sql.batchId")
+        return _write(self._options, iterator, f"{query or 'query'}/{batch or 0}/{partition}", partition)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All tasks of a trigger have ended well."""
+        _log.info("trigger %d: %d rows are written", batchId, _rows(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """A task of a trigger has failed; the trigger is done again, so the rows of the others come twice."""
+        _log.warning("trigger %d has failed; %d rows of it stay, and come again with it", batchId, _rows(messages))
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def _rows(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(each.rows for each in messages if isinstance(each, WrittenRows))
+
+
+def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str, partition: int) -> WrittenRows:
+    key = ClientKey(
+        options.client, options.group if options.replicated else None, "slave" if options.replicated else "suggested"
+    )
+    settings: Any = {"max_body_bytes": MAX_BODY_BYTES, **dict(options.client.producer)}
+    reader = RowReader(scope, options.topic, settings["max_body_bytes"])
+    with borrowed(key) as loop:
+        sender = _open_sender(loop, options, settings)
+        try:
+            for batch in batches:
+                rows: list[RowMessage] = list(reader.messages(batch))
+                loop.call(lambda _, rows=rows: sender.send(rows))  # type: ignore[misc]
+            if options.replicated:
+                loop.call(lambda session: wait_replicated(session.consumer, sender.sent.last))
+        finally:
+            loop.call(lambda _: sender.producer.aclose())
+    return WrittenRows(partition, sender.sent)
+
+
+def _open_sender(loop: ClientLoop, options: WriteOptions, settings: Any) -> RowSender:
+    async def open_sender(session: Session) -> RowSender:
+        producer = session.client.producer(options.group, **settings)
+        return RowSender(producer, options.batch_rows, options.in_flight)
+
+    return loop.call(open_sender)
