@@ -13,15 +13,19 @@ The synchronous face for scripts and threads is :mod:`triomq.blocking`.
 # ruff: noqa: I001
 
 # A client, and what it hands out
-from triomq._client import open_client as open_client
-from triomq._client import open_producer as open_producer
-from triomq._client import open_pull_consumer as open_pull_consumer
+from triomq._opening import open_client as open_client
+from triomq._opening import open_producer as open_producer
+from triomq._opening import open_push_consumer as open_push_consumer
+from triomq._opening import open_pull_consumer as open_pull_consumer
+from triomq._opening import open_lite_pull_consumer as open_lite_pull_consumer
 from triomq._client import Client as Client
 from triomq._client import ClientOptions as ClientOptions
-from triomq._client import ClientStatistics as ClientStatistics
-from triomq._client import LinkStatistics as LinkStatistics
+from triomq._client_statistics import ClientStatistics as ClientStatistics
+from triomq._client_statistics import LinkStatistics as LinkStatistics
 from triomq._producer import Producer as Producer
 from triomq._pull import PullConsumer as PullConsumer
+from triomq._lite_pull import LitePullConsumer as LitePullConsumer
+from triomq._push import PushConsumer as PushConsumer
 from triomq._admin import Admin as Admin
 
 # Messages, queues, results
@@ -60,6 +64,17 @@ from triomq._retry import Retries as Retries
 from triomq._retry import FaultStrategy as FaultStrategy
 from triomq._retry import LatencyFaults as LatencyFaults
 from triomq._node_cache import ReadPreference as ReadPreference
+
+# Who gets which queues of a group
+from triomq._allocate import AllocateStrategy as AllocateStrategy
+from triomq._allocate import Average as Average
+from triomq._allocate import AverageByCircle as AverageByCircle
+from triomq._allocate import ByConfig as ByConfig
+from triomq._allocate import ConsistentHash as ConsistentHash
+from triomq._allocate import MachineRoom as MachineRoom
+from triomq._allocate import MachineRoomNearby as MachineRoomNearby
+from triomq._allocate import Sticky as Sticky
+from triomq._positions import IllegalOffset as IllegalOffset
 
 # Bodies and offsets
 from triomq._compression import Compressor as Compressor

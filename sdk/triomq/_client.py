@@ -7,27 +7,36 @@ Upstream: ``MQClientInstance``, ``MQClientManager`` (client.md §1).
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Final, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Final, TypedDict
 
-import attrs
 import trio
 
 from triomq._admin import Admin
+from triomq._allocate import AllocateStrategy
 from triomq._client_requests import ClientRequests, PulledGroup
+from triomq._client_statistics import ClientStatistics, LinkStatistics
 from triomq._compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
+from triomq._consumer_events import OnEvent
+from triomq._consumers import ClientCore, SharedOptions, make_lite_pull_consumer, make_push_consumer, read_preference_of
 from triomq._dialing import Dialer, dial_tcp
 from triomq._heartbeats import Heartbeats
-from triomq._hooks import PullHook, SendHook
+from triomq._hooks import ConsumeHook, PullHook, SendHook
 from triomq._identity import Clock, UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
 from triomq._links import Backoff, Links
+from triomq._lite_parts import HELD_MAX
+from triomq._lite_pull import LitePullConsumer
 from triomq._message import MAX_BODY_BYTES, check_group
 from triomq._name_servers import NameServerGroup, NameServers, provider_for
 from triomq._node_cache import ReadPreference
+from triomq._offset_files import DEFAULT_INSTANCE
 from triomq._offsets import BrokerLinks, BrokerOffsets, OffsetStore
+from triomq._positions import Hear, IllegalOffset, StartFrom
+from triomq._process_queue import FlowLimits
 from triomq._producer import Producer
 from triomq._pull import PullConsumer
+from triomq._push import PushConsumer
+from triomq._push_parts import PushSettings
 from triomq._retry import FaultStrategy, Retries, RetryPolicy
 from triomq._routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
 from triomq._sending import Sender, SendSettings
@@ -40,14 +49,6 @@ CLOSE_TIMEOUT_S = 3.0
 
 
 _ZLIB: Final = ZlibCompressor()
-
-
-def _read_preference(value: ReadPreference | str) -> ReadPreference:
-    try:
-        return ReadPreference(value)
-    except ValueError:
-        known = ", ".join(each.value for each in ReadPreference)
-        raise InvalidCall(f"no read_preference {value!r}; there are {known}") from None
 
 
 class ClientOptions(TypedDict, total=False):
@@ -81,10 +82,9 @@ class Client:
         unknown = options.keys() - ClientOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"open_client() has no argument {', '.join(sorted(unknown))}")
-        ip = options.get("client_ip") or local_ip()
-        self.client_id = client_id(
-            ip, options.get("instance_name") or default_instance_name(), options.get("unit_name", "")
-        )
+        ip, unit = options.get("client_ip") or local_ip(), options.get("unit_name", "")
+        instance = options.get("instance_name")
+        self.client_id = client_id(ip, instance or default_instance_name(), unit)
         self._nursery = nursery
         self._clock = options.get("clock", wall_ms)
         self._chance = options.get("chance") or random.Random()
@@ -114,7 +114,19 @@ class Client:
             nursery,
             every_s=options.get("heartbeat_every_s", 30.0),
         )
-        self._members: list[Producer | PullConsumer] = []
+        self._core = ClientCore(
+            client_id=self.client_id,
+            file_id=client_id(ip, instance or DEFAULT_INSTANCE, unit),
+            routes=self._routes,
+            links=self._links,
+            heartbeats=self._heartbeats,
+            requests=self._requests,
+            nursery=nursery,
+            unique_keys=self._unique_keys,
+            clock=self._clock,
+            chance=self._chance,
+        )
+        self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._closed = False
         self.admin = Admin(self._name_servers, self._routes, self._links)
 
@@ -212,7 +224,7 @@ class Client:
         """
         self._check_open()
         check_group(group)
-        preference = _read_preference(read_preference)
+        preference = read_preference_of(read_preference)
         self._heartbeats.add_consumer(
             group,
             ConsumerData(
@@ -242,6 +254,152 @@ class Client:
             hooks=hooks,
         )
         self._requests.consumers[group] = PulledGroup(consumer.positions)
+        self._members.append(consumer)
+        return consumer
+
+    def push_consumer(
+        self,
+        group: str,
+        *,
+        model: str = "clustering",
+        ordered: bool = False,
+        start_from: StartFrom = "last",
+        allocate: AllocateStrategy | None = None,
+        limits: FlowLimits | None = None,
+        pull_batch: int = 32,
+        batch_max: int = 1,
+        max_reconsume_times: int | None = None,
+        consume_timeout_s: float = 900.0,
+        drain_s: float = 10.0,
+        offset_store: OffsetStore | None = None,
+        illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
+        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
+        hooks: Sequence[ConsumeHook] = (),
+        pull_hooks: Sequence[PullHook] = (),
+        on_assigned: Hear | None = None,
+        on_revoked: Hear | None = None,
+        on_event: OnEvent | None = None,
+    ) -> PushConsumer:
+        """A push consumer of a group, to be used in ``async with``: messages come to a loop or to a handler.
+
+        Arguments that are not listed are those of :meth:`lite_pull_consumer`.
+
+        Args:
+            group: consumer group; one consumer per group and client.
+            model: ``"clustering"`` or ``"broadcasting"``.
+            ordered: whether a queue's messages are handled one after the other; brokers then lock queues.
+            limits: how much of each queue is held; pulling pauses beyond it.
+            pull_batch: messages per pull.
+            batch_max: messages per call of a handler that :meth:`PushConsumer.run` was given.
+            max_reconsume_times: failures before a message becomes a dead letter; None: 16, when ordered without end.
+            consume_timeout_s: a message that a handler has for longer comes again.
+            drain_s: how long the end waits for handlers.
+            hooks: see :class:`triomq.ConsumeHook`.
+            pull_hooks: see :class:`triomq.PullHook`.
+
+        Raises:
+            InvalidCall: an argument cannot be used, or the client has a consumer of the group.
+        """
+        self._check_open()
+        limits = limits if limits is not None else FlowLimits()
+        try:
+            settings = PushSettings(
+                group=group,
+                broadcast=model == "broadcasting",
+                ordered=ordered,
+                limits=limits,
+                pull_batch=pull_batch,
+                batch_max=batch_max,
+                max_reconsume_times=max_reconsume_times,
+                consume_timeout_s=consume_timeout_s,
+                drain_s=drain_s,
+            )
+        except ValueError as error:
+            raise InvalidCall(f"an argument of push_consumer cannot be used: {error.args[0]}") from error
+        options = SharedOptions(
+            model=model,
+            start_from=start_from,
+            allocate=allocate,
+            limits=limits,
+            offset_store=offset_store,
+            illegal_offset=illegal_offset,
+            read_preference=read_preference,
+            hooks=pull_hooks,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_event=on_event,
+        )
+        consumer = make_push_consumer(self._core, settings, options, hooks=hooks, left=self._members.remove)
+        self._members.append(consumer)
+        return consumer
+
+    def lite_pull_consumer(
+        self,
+        group: str,
+        *,
+        model: str = "clustering",
+        start_from: StartFrom = "last",
+        allocate: AllocateStrategy | None = None,
+        limits: FlowLimits | None = None,
+        auto_commit: bool = True,
+        batch_max: int = 32,
+        held_max: int = HELD_MAX,
+        offset_store: OffsetStore | None = None,
+        illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
+        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
+        hooks: Sequence[PullHook] = (),
+        on_assigned: Hear | None = None,
+        on_revoked: Hear | None = None,
+        on_event: OnEvent | None = None,
+    ) -> LitePullConsumer:
+        """A lite pull consumer of a group, to be used in ``async with``: it fetches in the background, its caller polls.
+
+        Args:
+            group: consumer group; one consumer per group and client.
+            model: ``"clustering"``: the group's members share the queues; ``"broadcasting"``: each has all.
+            start_from: where the group starts in queues it has no offset in: ``"last"``, ``"first"``, a datetime with
+                a zone, or ms since 1970.
+            allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
+            limits: how much of each queue is fetched ahead.
+            auto_commit: whether what was polled is committed without :meth:`LitePullConsumer.commit`.
+            batch_max: messages per pull, and so per poll.
+            held_max: messages fetched ahead, over all queues.
+            offset_store: where offsets are kept; default: at the brokers, when broadcasting in
+                ``~/.rocketmq_offsets``.
+            illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``, ``"earliest"``,
+                ``"latest"`` or ``"raise"``.
+            read_preference: from whom to pull.
+            hooks: see :class:`triomq.PullHook`.
+            on_assigned: hears of queues before they are pulled; may be async.
+            on_revoked: hears of queues before they are given up; may be async.
+            on_event: hears of what an operator would want to know, see :class:`triomq.ConsumerEvent`.
+
+        Raises:
+            InvalidCall: an argument cannot be used, or the client has a consumer of the group.
+        """
+        self._check_open()
+        options = SharedOptions(
+            model=model,
+            start_from=start_from,
+            allocate=allocate,
+            limits=limits if limits is not None else FlowLimits(),
+            offset_store=offset_store,
+            illegal_offset=illegal_offset,
+            read_preference=read_preference,
+            hooks=hooks,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_event=on_event,
+        )
+        consumer = make_lite_pull_consumer(
+            self._core,
+            group,
+            options,
+            auto_commit=auto_commit,
+            batch_max=batch_max,
+            held_max=held_max,
+            left=self._members.remove,
+        )
         self._members.append(consumer)
         return consumer
 
@@ -285,115 +443,3 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed")
-
-
-@attrs.frozen
-class LinkStatistics:
-    """One link, at one moment.
-
-    Args:
-        address: the peer.
-        pending: requests that wait for an answer.
-        unsent_bytes: bytes that wait for the kernel.
-    """
-
-    address: str
-    pending: int
-    unsent_bytes: int
-
-
-@attrs.frozen
-class ClientStatistics:
-    """What a client holds, at one moment; every figure has a limit in :class:`ClientOptions` or the producer's.
-
-    Args:
-        links: the open links.
-        topics: topics whose routes are kept fresh.
-        callbacks: producer group -> sends whose callback has not ended.
-        positions: consumer group -> queues with a position.
-    """
-
-    links: tuple[LinkStatistics, ...]
-    topics: int
-    callbacks: dict[str, int]
-    positions: dict[str, int]
-
-
-@asynccontextmanager
-async def open_client(
-    name_servers: NameServers | None = None, **options: Unpack[ClientOptions]
-) -> AsyncIterator[Client]:
-    """Open a client; at the end of the block producers flush, groups unregister, links close.
-
-    Args:
-        name_servers: ``"host:9876;host:9876"``, a list of addresses, a :class:`NameServerProvider`, or a function
-            that returns a list; default is the environment's ``NAMESRV_ADDR``.
-        dial: opens streams; default TCP.
-        client_ip: this machine's address as others see it; default: found out.
-        instance_name: tells clients of one address apart; default ``pid#nanoseconds``.
-        unit_name: third part of the client id.
-        default_topic: whose queues an unknown topic borrows.
-        default_topic_queues: how many of them at most, per broker.
-        refresh_every_s: period of the route refresh.
-        heartbeat_every_s: period of heartbeats.
-        backoff: pauses between dials of a dead address.
-        max_pending: requests that may wait for an answer, per link.
-        max_unsent_bytes: bytes that may wait for the kernel, per link.
-        max_topics: topics whose routes are kept fresh.
-        clock: wall clock in ms since 1970.
-        chance: source of all random choices.
-
-    Raises:
-        InvalidCall: an address is not ``host:port``, or there is none.
-
-    Nothing is dialled before it is needed.  Exceptions of the block come out as they are, not in groups.
-    """
-    failure: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            client = Client(name_servers, nursery, options)
-            await client.start()
-            try:
-                yield client
-            except BaseException as error:  # noqa: BLE001
-                # Kept aside, so that the nursery does not wrap it.
-                failure = error
-            finally:
-                try:
-                    await client.aclose(at_once=failure is not None)
-                finally:
-                    nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        if failure is None:
-            raise _only(group) from None
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            # The traceback holds this frame: let go of the cycle.
-            del failure
-
-
-@asynccontextmanager
-async def open_producer(
-    name_servers: NameServers | None, group: str, **options: Unpack[ClientOptions]
-) -> AsyncIterator[Producer]:
-    """A producer with a client of its own; arguments as for :func:`open_client`."""
-    async with open_client(name_servers, **options) as client, client.producer(group) as producer:
-        yield producer
-
-
-@asynccontextmanager
-async def open_pull_consumer(
-    name_servers: NameServers | None, group: str, **options: Unpack[ClientOptions]
-) -> AsyncIterator[PullConsumer]:
-    """A pull consumer with a client of its own; arguments as for :func:`open_client`."""
-    async with open_client(name_servers, **options) as client, client.pull_consumer(group) as consumer:
-        yield consumer
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    inner: BaseException = group
-    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
-        inner = inner.exceptions[0]
-    return inner

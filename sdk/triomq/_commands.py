@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 import click
 import trio
 
-from triomq._client import Client, open_client
+from triomq._client import Client
 from triomq._message import Message, MessageQueue
+from triomq._opening import open_client
 from triomq._pull import PullConsumer
 from triomq._pull_result import PullStatus
 from triomq._received import ReceivedMessage

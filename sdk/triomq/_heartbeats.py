@@ -50,6 +50,7 @@ class Heartbeats:
         self._producers: set[str] = set()
         self._consumers: dict[str, ConsumerData] = {}
         self._change = trio.Event()
+        self._first_beats: dict[Link, trio.Event] = {}
         links.opened.append(self._hear_opened)
         routes.changed.append(self._hear_route)
 
@@ -134,10 +135,16 @@ class Heartbeats:
             await self._beat_on(link)
             return
         try:
-            # Opening it sends the heartbeat.
-            await self._links.get(address)
+            link = await self._links.get(address)
         except MQError as error:
             log.info("no heartbeat to %s: %s", address, error.reason)
+            return
+        # Opening it sends the heartbeat; but whoever beats wants it to have been heard.
+        first = self._first_beats.get(link)
+        if first is not None:
+            await first.wait()
+        else:
+            await self._beat_on(link)
 
     async def _beat_on(self, link: Link) -> None:
         try:
@@ -154,7 +161,14 @@ class Heartbeats:
 
     def _hear_opened(self, link: Link) -> None:
         if link.address in self._addresses():
-            self._nursery.start_soon(self._beat_on, link)
+            self._first_beats[link] = trio.Event()
+            self._nursery.start_soon(self._beat_first, link)
+
+    async def _beat_first(self, link: Link) -> None:
+        try:
+            await self._beat_on(link)
+        finally:
+            self._first_beats.pop(link).set()
 
     def _hear_route(self, _route: Route) -> None:
         if any(self._links.ready(address) is None for address in self._addresses()):

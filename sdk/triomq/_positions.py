@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 from typing import Final, Literal
 
@@ -238,8 +238,19 @@ class Positions:
         Returns:
             Whether all were told.
         """
-        async with self._telling:
-            return await self._persist({queue: self._offsets[queue] for queue in queues if queue in self._offsets})
+        for error in await self._persist(queues):
+            log.warning("offsets could not be persisted: %s", error.reason)
+            return False
+        return True
+
+    async def commit(self, queues: Collection[MessageQueue]) -> None:
+        """:meth:`persist` for callers who want to know.
+
+        Raises:
+            MQError: some may not be kept.
+        """
+        for error in await self._persist(queues):
+            raise error
 
     async def persist_all(self, owned: Collection[MessageQueue]) -> bool:
         """Tell the store the offsets of all owned queues, and forget the others (consumer.md §12.1)."""
@@ -263,21 +274,22 @@ class Positions:
         with trio.move_on_after(PERSIST_TIMEOUT_S, shield=True):
             await self.persist(owned)
 
-    async def _persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        brokers: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
-        for queue, offset in offsets.items():
-            brokers[queue.broker_name][queue] = offset
-        done = True
-        for name, part in brokers.items():
-            # Broker by broker, so that one that is down does not keep the others from hearing.
-            try:
-                await self._store.commit(part)
-            except MQError as error:
-                done = False
-                log.warning("offsets in %d queues of %s could not be persisted: %s", len(part), name, error.reason)
-            else:
-                self._persisted.update((queue, offset) for queue, offset in part.items() if queue in self._offsets)
-        return done
+    async def _persist(self, queues: Collection[MessageQueue]) -> list[MQError]:
+        errors: list[MQError] = []
+        async with self._telling:
+            brokers: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
+            for queue in queues:
+                if queue in self._offsets:
+                    brokers[queue.broker_name][queue] = self._offsets[queue]
+            for part in brokers.values():
+                # Broker by broker, so that one that is down does not keep the others from hearing.
+                try:
+                    await self._store.commit(part)
+                except MQError as error:
+                    errors.append(error)
+                else:
+                    self._persisted.update((queue, offset) for queue, offset in part.items() if queue in self._offsets)
+        return errors
 
     # --- starting and correcting -----------------------------------------------------------------------------
 

@@ -238,6 +238,7 @@ class Rebalance:
         self._suspended = False
         self._absent: set[str] = set()
         self._twice: Counter[str] = Counter()
+        self._round = trio.Lock()
 
     def wake(self) -> None:
         """Work shares out as soon as possible."""
@@ -276,18 +277,19 @@ class Rebalance:
         Returns:
             Whether nothing was left undone.
         """
-        topics = sorted(self._topics())
-        done = await self._drop_unsubscribed(topics)
-        for topic in topics:
-            done &= await self._rebalance_topic(topic)
-        await trio.lowlevel.checkpoint()
+        async with self._round:
+            topics = sorted(self._topics())
+            done = await self._drop_unsubscribed(topics)
+            for topic in topics:
+                done &= await self._rebalance_topic(topic)
         return done
 
     async def give_up_all(self) -> None:
         """Give up every queue that can be: the end of the consumer."""
-        for queue in sorted_queues(self.owned):
-            if await self._assignee.revoked(queue):
-                self.owned.discard(queue)
+        async with self._round:
+            for queue in sorted_queues(self.owned):
+                if await self._assignee.revoked(queue):
+                    self.owned.discard(queue)
 
     async def _drop_unsubscribed(self, topics: Sequence[str]) -> bool:
         done = True

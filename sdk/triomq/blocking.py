@@ -26,8 +26,9 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 import trio
 
-from triomq import _admin, _client, _producer, _pull
-from triomq._client import ClientOptions, ClientStatistics
+from triomq import _admin, _client, _opening, _producer, _pull
+from triomq._client import ClientOptions
+from triomq._client_statistics import ClientStatistics
 from triomq._message import Message, MessageQueue
 from triomq._name_servers import NameServers
 from triomq._queues import QueueSelector
@@ -115,7 +116,7 @@ class _Loop:
         started: queue.SimpleQueue[BaseException | None],
     ) -> None:
         async def main() -> None:
-            async with _client.open_client(name_servers, **options) as self.client:
+            async with _opening.open_client(name_servers, **options) as self.client:
                 self.token = trio.lowlevel.current_trio_token()
                 self._stop = trio.Event()
                 started.put(None)

@@ -286,8 +286,8 @@ async def asked_by_broker(cluster, command):
 
 
 async def test_unknown_requests_are_answered_with_code_3(autojump_clock, cluster):
-    (answer,) = await asked_by_broker(cluster, Command.request(309, opaque=77))
-    assert (answer.code, answer.opaque, answer.remark) == (3, 77, " request type 309 not supported")
+    (answer,) = await asked_by_broker(cluster, Command.request(311, opaque=77))
+    assert (answer.code, answer.opaque, answer.remark) == (3, 77, " request type 311 not supported")
 
 
 async def test_notifications_are_not_answered(autojump_clock, cluster):
