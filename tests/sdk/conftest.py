@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -38,6 +40,10 @@ from triomq_protocol.requests.pull import PullMessageRequest, PullMessageRespons
 from triomq_protocol.requests.send import SendMessageRequestV2, SendMessageResponse
 from triomq_protocol.tags import parse_subscription, tags_code
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from consumer_broker import ConsumerSide, record_of
+
 Scripted = Command | Callable[[Command], "Command | Awaitable[Command | None] | None"] | None
 
 
@@ -50,6 +56,8 @@ class FakeNode:
         self.seen: list[Command] = []
         self.scripts: dict[int, deque[Scripted]] = defaultdict(deque)
         self.streams: list[trio.StapledStream] = []
+        self.writing: dict[trio.StapledStream, trio.Lock] = {}
+        self.asking: trio.StapledStream | None = None
         self.up = True
         self.version = 407
         network.nodes[address] = self
@@ -74,12 +82,13 @@ class FakeNode:
     async def talk(self, stream: trio.StapledStream) -> None:
         self.streams.append(stream)
         decoder = FrameDecoder()
-        writing = trio.Lock()
+        writing = self.writing[stream] = trio.Lock()
         try:
             async with trio.open_nursery() as nursery:
                 async for data in stream:
                     for command in decoder.feed(bytes(data)):
                         self.seen.append(command)
+                        self.asking = stream
                         answer = self.answer_to(command)
                         if isinstance(answer, Awaitable):
                             nursery.start_soon(self.reply_later, stream, writing, command, answer)
@@ -89,7 +98,19 @@ class FakeNode:
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
+            self.link_ended(stream)
             await trio.aclose_forcefully(stream)
+
+    def link_ended(self, stream: trio.StapledStream) -> None:
+        self.writing.pop(stream, None)
+
+    async def push_to(self, stream: trio.StapledStream, command: Command) -> None:
+        """Send a request of the node's own to a client."""
+        try:
+            async with self.writing[stream]:
+                await stream.send_all(command.encode())
+        except (KeyError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
 
     def answer_to(self, command: Command) -> Command | Awaitable[Command | None] | None:
         scripts = self.scripts[command.code]
@@ -167,7 +188,11 @@ class FakeBroker(FakeNode):
         self.broker_id = broker_id
         self.queues: dict[tuple[str, int], list[bytes]] = master.queues if master else defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.min_offsets: dict[tuple[str, int], int] = {}
         self.suggests = 0
+        self.stored_count = 0
+        self.name_server: FakeNameServer | None = None
+        self.consumers = ConsumerSide(self)
 
     def bodies(self, topic: str) -> list[bytes]:
         return [body for (name, _), stored in sorted(self.stored.items()) if name == topic for body in stored]
@@ -176,7 +201,15 @@ class FakeBroker(FakeNode):
     def stored(self) -> dict[tuple[str, int], list[bytes]]:
         return {key: [RecordView(record).body for record in records] for key, records in self.queues.items()}
 
-    def serve(self, command: Command) -> Command | None:
+    def link_ended(self, stream: trio.StapledStream) -> None:
+        super().link_ended(stream)
+        self.consumers.forget_link(stream)
+
+    def serve(self, command: Command) -> Command | Awaitable[Command | None] | None:
+        if self.asking is not None:
+            answer = self.consumers.serve(command, self.asking)
+            if answer is not None:
+                return answer
         handler = {
             RequestCode.SEND_MESSAGE_V2: self.send,
             RequestCode.SEND_BATCH_MESSAGE: self.send,
@@ -186,8 +219,6 @@ class FakeBroker(FakeNode):
             RequestCode.GET_MIN_OFFSET: lambda command: command.answer(0, header=GetMaxOffsetResponse(offset=0)),
             RequestCode.GET_MAX_OFFSET: self.max_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
-            RequestCode.HEART_BEAT: lambda command: command.answer(0),
-            RequestCode.UNREGISTER_CLIENT: lambda command: command.answer(0),
             RequestCode.UPDATE_AND_CREATE_TOPIC: lambda command: command.answer(0),
             RequestCode.DELETE_TOPIC_IN_BROKER: lambda command: command.answer(0),
         }.get(command.code)
@@ -197,6 +228,8 @@ class FakeBroker(FakeNode):
         header = command.header(SendMessageRequestV2)
         queue = self.queues[header.topic, header.queue_id]
         first = len(queue)
+        if self.consumers.takes_send(header, command.body):
+            return command.answer(0, header=SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0))
         if header.batch:
             for element in iter_batch(command.body):
                 self.append(header, element.body, element.properties)
@@ -209,6 +242,7 @@ class FakeBroker(FakeNode):
 
     def append(self, header: SendMessageRequestV2, body: bytes, properties: bytes) -> None:
         queue = self.queues[header.topic, header.queue_id]
+        self.stored_count += 1
         queue.append(
             encode_record(
                 header.topic.encode(),
@@ -221,12 +255,38 @@ class FakeBroker(FakeNode):
                 born_host=pack_host("127.0.0.1", 40000),
                 store_host=pack_host("127.0.0.1", 10911),
                 queue_offset=len(queue),
-                physical_offset=1000 * len(queue),
+                physical_offset=1000 * (self.stored_count - 1),
                 store_timestamp=1_700_000_000_000 + len(queue),
             )
         )
+        self.consumers.arrived()
 
-    def pull(self, command: Command) -> Command:
+    def store(
+        self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", *, reconsume_times: int = 0
+    ) -> None:
+        """Put a message into a queue, as if somebody had sent it."""
+        queue = self.queues[topic, queue_id]
+        self.stored_count += 1
+        queue.append(
+            record_of(
+                topic,
+                queue_id,
+                body,
+                properties,
+                queue_offset=len(queue),
+                physical_offset=1000 * (self.stored_count - 1),
+                times=reconsume_times,
+            )
+        )
+        self.consumers.arrived()
+
+    def record_at(self, physical_offset: int) -> RecordView | None:
+        views = (RecordView(record) for records in self.queues.values() for record in records)
+        return next((view for view in views if view.physical_offset == physical_offset), None)
+
+    def pull(self, command: Command) -> Command | Awaitable[Command]:
+        if self.consumers.serves_groups:
+            return self.consumers.pull(command)
         header = command.header(PullMessageRequest)
         queue = self.queues[header.topic, header.queue_id]
         wanted = parse_subscription(header.subscription)
@@ -257,7 +317,7 @@ class FakeBroker(FakeNode):
 
     def update_offset(self, command: Command) -> Command:
         header = command.header(UpdateConsumerOffsetRequest)
-        self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
+        self.consumers.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.answer(0)
 
     def max_offset(self, command: Command) -> Command:
@@ -298,6 +358,7 @@ class FakeCluster:
         self.network = Network(spawn)
         self.name_server = FakeNameServer(self.network)
         self.broker = FakeBroker(self.network)
+        self.broker.name_server = self.name_server
         self.name_server.add_route("T", self.broker)
 
     def add_master(self, name: str, *, topic: str = "T") -> FakeBroker:
@@ -345,6 +406,13 @@ async def cluster() -> AsyncIterator[FakeCluster]:
     async with trio.open_nursery() as nursery:
         yield FakeCluster(nursery.start_soon)
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def group_cluster(cluster: FakeCluster) -> FakeCluster:
+    """A cluster whose brokers serve consumer groups: held pulls, members, locks, retries."""
+    cluster.broker.consumers.serves_groups = True
+    return cluster
 
 
 @pytest.fixture
