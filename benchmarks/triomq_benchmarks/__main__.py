@@ -17,6 +17,7 @@ from .comparison import LOADS, Plan, compare
 from .failover import failover
 from .ha import ha
 from .java import find_java
+from .run_command import run, workloads
 from .scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 
 SIDES = ("start", "broker", "sdk")
@@ -106,6 +107,8 @@ def versus_java(
 
 bench.add_command(failover)
 bench.add_command(ha)
+bench.add_command(run)
+bench.add_command(workloads)
 
 
 if __name__ == "__main__":

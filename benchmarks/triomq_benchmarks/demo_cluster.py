@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,9 @@ class DemoCluster:
           ClusterError: it was not ready in time, or said why it cannot be.
         """
         assert self.process.stdin is not None
-        ended = await _event(self.process, "ended")
-        if ended is None or ended["name"] != name:
+        while (ended := await _event(self.process, "ended")) is not None and ended["name"] != name:
+            pass  # another one, that is to stay down
+        if ended is None:
             raise ClusterError(f"{name} was not killed, so it cannot be started again")
         await self.process.stdin.send_all(f"start {name}\n".encode())
         event = await _event(self.process, "started")
@@ -83,8 +84,20 @@ class DemoCluster:
 
 
 @asynccontextmanager
-async def open_demo_cluster(*, slaves: int = 1, settings: dict[str, str] | None = None) -> AsyncIterator[DemoCluster]:
+async def open_demo_cluster(
+    *,
+    masters: int = 1,
+    slaves: int = 1,
+    sync_replication: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> AsyncIterator[DemoCluster]:
     """Run a cluster for as long as the block lasts, in a temporary directory.
+
+    Args:
+      masters: broker sets.
+      slaves: of each master.
+      sync_replication: whether sends wait for a slave.
+      settings: RocketMQ keys of all brokers.
 
     Raises:
       ClusterError: it was not ready in time, or said why it cannot be.
@@ -92,7 +105,8 @@ async def open_demo_cluster(*, slaves: int = 1, settings: dict[str, str] | None 
     with tempfile.TemporaryDirectory(prefix="triomq-quickstart-", ignore_cleanup_errors=True) as directory:
         command = [
             sys.executable, "-m", "triomq_server", "cluster", "--json", "--control", "--directory", directory,
-            "--slaves", str(slaves), *(f"--set={key}={value}" for key, value in (settings or {}).items()),
+            "--masters", str(masters), "--slaves", str(slaves), *(["--sync-replication"] if sync_replication else []),
+            *(f"--set={key}={value}" for key, value in (settings or {}).items()),
         ]  # fmt: skip
         log = Path(directory) / "cluster.log"
         with log.open("wb") as errors:

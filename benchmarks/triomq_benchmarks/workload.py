@@ -92,7 +92,7 @@ class FaultKind(enum.StrEnum):
     RESTART = "restart"
     """SIGKILL, and a new start on the same files and port after `for_s`."""
     CUT = "cut"
-    """Its clients' links break, and no new one is let through for `for_s`; the process lives."""
+    """All its links break, and new ones too for `for_s`; the process lives."""
 
 
 @attrs.frozen
@@ -226,12 +226,14 @@ class ClusterShape:
     Attributes:
         masters: broker sets.
         slaves: of each master.
+        sync_replication: whether sends wait for a slave.
         memory_bytes: what the brokers take their memory to be (40 % of it is how far readers may lag); None: the machine's.
         settings: further keys of RocketMQ's configuration.
     """
 
     masters: int = 1
     slaves: int = 0
+    sync_replication: bool = False
     memory_bytes: int | None = None
     settings: Mapping[str, str] = attrs.field(factory=dict)
 

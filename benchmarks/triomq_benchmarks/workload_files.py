@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -52,10 +53,10 @@ def _flag(value: object) -> bool:
     return value
 
 
-def _one_of(kind: type[Any]) -> Read:
+def _one_of(kind: type[enum.StrEnum]) -> Read:
     def read(value: object) -> object:
         try:
-            return kind(value)
+            return kind(str(value))
         except ValueError:
             raise QuantityError(f"{value!r} is none of {', '.join(kind)}") from None
 
@@ -90,21 +91,26 @@ def _weights(value: object) -> dict[str, float]:
     return weights
 
 
+def _settings(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise QuantityError(f"{value!r} is no table of RocketMQ's configuration keys")
+    return {str(key): str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
+
+
 _CLUSTER_KEYS: Mapping[str, tuple[str, Read]] = {
     "masters": ("masters", _count),
     "slaves": ("slaves", _count),
+    "sync_replication": ("sync_replication", _flag),
     "memory": ("memory_bytes", size_bytes),
-    "settings": ("settings", lambda value: {str(key): _setting(each) for key, each in dict(value).items()}),  # type: ignore[call-overload]
+    "settings": ("settings", _settings),
 }
-
-
-def _setting(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _cluster(value: object) -> ClusterShape:
     if not isinstance(value, Mapping):
-        raise QuantityError(f"{value!r} is no table; write [cluster] with masters, slaves, memory, settings")
+        raise QuantityError(
+            f"{value!r} is no table; write [cluster] with masters, slaves, sync_replication, memory, settings"
+        )
     fields = {}
     for key, each in value.items():
         if key not in _CLUSTER_KEYS:
@@ -311,7 +317,7 @@ def _read(name: str) -> tuple[dict[str, Any], Path | None, str]:
         known = [each.name.removesuffix(".toml") for each in (files(__package__) / "workloads").iterdir()]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
-        raise WorkloadError(f"no ready workload is called {name}: {hint} A file needs its ending, .toml or .yaml")
+        raise WorkloadError(f"no ready workload is called {name}: {hint}; a file needs its ending, .toml or .yaml")
     path = Path(name)
     try:
         text = path.read_text()

@@ -176,6 +176,7 @@ def broker(
     help="One of RocketMQ's sample clusters.",
 )
 @click.option("--sync-flush", is_flag=True, help="Answer sends when the disk has them (SYNC_FLUSH).")
+@click.option("--sync-replication", is_flag=True, help="Answer sends when a slave has them (SYNC_MASTER).")
 @click.option(
     "--directory", type=click.Path(file_okay=False), help="Keep all files here; default: a temporary directory."
 )
@@ -189,6 +190,7 @@ def cluster(
     name_servers: int,
     sample: str | None,
     sync_flush: bool,
+    sync_replication: bool,
     directory: str | None,
     assignments: tuple[str, ...],
     control: bool,
@@ -212,7 +214,7 @@ def cluster(
                 masters=masters,
                 slaves=slaves,
                 name_servers=name_servers,
-                sync_replication=sample == "2m-2s-sync",
+                sync_replication=sync_replication or sample == "2m-2s-sync",
                 sync_flush=sync_flush,
                 settings=_assigned(assignments),
             )

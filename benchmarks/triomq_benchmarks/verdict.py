@@ -1,0 +1,156 @@
+"""How a run is to be taken: thresholds measured, and one word with its reason.  Pure.
+
+What decides, in this order: a run that is not whole; a generator that was late; failed sends; the audit; thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from .intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
+from .lateness import generator_is_late
+from .run_result import Outcome, ThresholdResult, Verdict, WorkerResult
+from .workload import PERCENTILES, Loop, Threshold, Workload
+
+REACHED_SHARE = 0.99
+"""A rate is reached when so much of what was intended was acknowledged within the measured part."""
+
+HELD_SHARE = 0.01
+"""Back-pressure is worth a note from this share of the producers' time on."""
+
+
+class Figures:
+    """What was measured, by the names that thresholds use.
+
+    Args:
+        workload: what was run.
+        rows: of workers and monitor.
+        workers: the generators at their end.
+    """
+
+    def __init__(self, workload: Workload, rows: Sequence[IntervalRow], workers: Sequence[WorkerResult]) -> None:
+        self.workload = workload
+        self.histograms = {name: histogram_of(rows, name) for name in HISTOGRAMS}
+        self.quantiles: Mapping[str, Quantiles] = {name: quantiles(each) for name, each in self.histograms.items()}
+        counted = [row for row in rows if not row.is_warm_up]
+        within = [row for row in counted if row.second < workload.duration_s]
+        self.sent = sum(row.sent for row in counted)
+        self.acked = sum(row.acked for row in counted)
+        self.rate = sum(row.acked for row in within) / workload.duration_s
+        self.drained_s = drained_s(workload, workers)
+        self._plain = {
+            "rate": self.rate,
+            "consume_rate": sum(row.consumed for row in within) / workload.duration_s,
+            "errors": float(sum(row.errors for row in counted)),
+            "unsent": float(sum(worker.unsent for worker in workers)),
+            "backlog": float(_last_backlog(counted)),
+            "held_s": sum(row.held_s for row in counted),
+            "drained_s": math.inf if self.drained_s is None else self.drained_s,
+            "from_master": float(sum(row.from_master for row in counted)),
+            "from_slave": float(sum(row.from_slave for row in counted)),
+        }
+
+    def __getitem__(self, measure: str) -> float:
+        """A measure of `workload.MEASURES`."""
+        if measure in self._plain:
+            return self._plain[measure]
+        histogram, _, percentile = measure.rpartition(".")
+        figures = self.quantiles[histogram or "intended_to_ack"]
+        if percentile not in PERCENTILES:
+            raise KeyError(measure)
+        # Nothing recorded is not "fast".
+        return float(getattr(figures, percentile)) if figures.count else math.inf
+
+
+def drained_s(workload: Workload, workers: Sequence[WorkerResult]) -> float | None:
+    """Seconds from the end of sending until the consumers had everything; None: they did not get there."""
+    acked = sum(worker.acked for worker in workers)
+    if not acked or sum(worker.consumed for worker in workers) < acked * workload.groups:
+        return None
+    last = max((worker.last_consumed_s for worker in workers if worker.last_consumed_s is not None), default=None)
+    return None if last is None else max(0.0, last - workload.duration_s)
+
+
+def _last_backlog(rows: Sequence[IntervalRow]) -> int:
+    told = [row for row in rows if row.backlog is not None]
+    last = max((row.second for row in told), default=0)
+    return sum(row.backlog or 0 for row in told if row.second == last)
+
+
+def judge(
+    workload: Workload,
+    figures: Figures,
+    workers: Sequence[WorkerResult],
+    *,
+    interrupted: bool = False,
+    audit_clean: bool | None = None,
+    notes: Sequence[str] = (),
+) -> tuple[tuple[ThresholdResult, ...], Verdict]:
+    """The thresholds with what was measured, and the verdict.
+
+    Args:
+        workload: what was run.
+        figures: what was measured.
+        workers: the generators at their end.
+        interrupted: whether somebody ended the run early.
+        audit_clean: whether the audit found nothing; None: there was none.
+        notes: what a reader must know besides.
+    """
+    thresholds = tuple(_measure(threshold, figures) for threshold in workload.thresholds)
+    outcome, explanation = _outcome(workload, figures, workers, thresholds, interrupted, audit_clean)
+    return thresholds, Verdict(outcome=outcome, explanation=explanation, notes=(*notes, *_notes(workload, figures)))
+
+
+def _measure(threshold: Threshold, figures: Figures) -> ThresholdResult:
+    measured = figures[threshold.measure]
+    return ThresholdResult(text=str(threshold), measured=measured, passed=threshold.holds(measured))
+
+
+def _outcome(
+    workload: Workload,
+    figures: Figures,
+    workers: Sequence[WorkerResult],
+    thresholds: Sequence[ThresholdResult],
+    interrupted: bool,
+    audit_clean: bool | None,
+) -> tuple[Outcome, str]:
+    dead = [f"worker {worker.worker}: {worker.failure}" for worker in workers if worker.failure]
+    if interrupted:
+        return Outcome.INCOMPLETE, "the run was interrupted; what was measured until then is kept, and partial"
+    if dead:
+        return Outcome.INCOMPLETE, f"{'; '.join(dead)}; what was measured is partial"
+    if workload.loop is Loop.OPEN:
+        late = generator_is_late(
+            figures.histograms["lateness"], figures.histograms["intended_to_ack"], workload.lateness_limit_ms
+        )
+        if late:
+            return Outcome.GENERATOR_LATE, late
+    errors = figures["errors"]
+    if errors > workload.errors_allowed * max(1, figures.sent):
+        example = next((text for worker in workers for text in worker.error_examples.values()), "")
+        return Outcome.ERRORS, (
+            f"{errors:.0f} of {figures.sent} sends failed (allowed: {workload.errors_allowed:.2%}); the first: {example}"
+        )
+    if audit_clean is False:
+        return Outcome.AUDIT_FAILED, "the audit found messages lost, doubled, reordered or changed; see audit.json"
+    missed = [f"{each.text} (measured {each.measured:.6g})" for each in thresholds if not each.passed]
+    if missed:
+        return Outcome.THRESHOLD_FAILED, f"not reached: {'; '.join(missed)}"
+    return Outcome.PASSED, "all thresholds are kept" if thresholds else "no thresholds were set"
+
+
+def _notes(workload: Workload, figures: Figures) -> list[str]:
+    notes = [f"{key} is ignored: {why}" for key, why in workload.ignored.items()]
+    held_s, intended = figures["held_s"], workload.intended_rate_per_s
+    if workload.loop is Loop.CLOSED:
+        notes.append("closed loop: a stall holds the sender too, so that percentiles show little of it")
+        return notes
+    if held_s > HELD_SHARE * workload.duration_s * workload.producer_count:
+        notes.append(
+            f"back-pressure: producers waited {held_s:.1f} s, summed up, because all their {workload.in_flight} permitted "
+            "sends were unanswered; that is the broker's doing, and it is in intended_to_ack"
+        )
+    if figures.histograms["intended_to_ack"].get_total_count() and figures.rate < REACHED_SHARE * intended:
+        notes.append(f"{figures.rate:.0f} of {intended:.0f} messages per second were acknowledged in time")
+    return notes
