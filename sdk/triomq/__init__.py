@@ -39,6 +39,14 @@ from triomq._pull_result import PullStatus as PullStatus
 from triomq._received import ReceivedMessage as ReceivedMessage
 from triomq._batches import split_batch as split_batch
 
+# What is consumed, how much is held, and what handlers answer
+from triomq._subscription import Sql as Sql
+from triomq._subscription import ClassFilter as ClassFilter
+from triomq._process_queue import FlowLimits as FlowLimits
+from triomq._delivery import Delivery as Delivery
+from triomq._delivery import Later as Later
+from triomq._consumer_events import ConsumerEvent as ConsumerEvent
+
 # Where the name servers are
 from triomq._name_servers import NameServers as NameServers
 from triomq._name_servers import NameServerProvider as NameServerProvider
@@ -89,6 +97,8 @@ from triomq._hooks import SendContext as SendContext
 from triomq._hooks import SendHook as SendHook
 from triomq._hooks import PullContext as PullContext
 from triomq._hooks import PullHook as PullHook
+from triomq._hooks import ConsumeContext as ConsumeContext
+from triomq._hooks import ConsumeHook as ConsumeHook
 
 # Errors: the root and its branches; their particular classes are in triomq.errors
 from triomq.errors import MQError as MQError
