@@ -1,0 +1,306 @@
+"""The Spark engine: load generators as the tasks of one barrier stage, together or not at all, on threads or on a cluster.
+
+A session is opened, slots are counted and workers are looked at before anything else of a run starts.  While the run
+lasts, generators tell the driver what they see over links of their own (`spark_collector.py`), and once more at the end as
+the stage's result; what a link did not bring, the result does.  A stage ends as a whole when one of its tasks dies: what was
+told until then is kept, and each worker's result says how it ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import socket
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+
+from .audit import Findings
+from .builds import ToolUnavailableError
+from .engines import EngineError, Hear, RunPlan
+from .local_engines import check_workers
+from .run_ledger import folder_sink
+from .run_result import WorkerResult
+from .spark_collector import Collector, Peer, open_collector
+from .spark_environment import check_spark, local_slots, open_session
+from .spark_worker import OTHERS_FAILURE, Order, Report, decode_report, generate, probe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+STOP_LIMIT_S: Final = 10.0
+"""How long generators have for their last rows when a run is ended early."""
+
+SLOTS_LIMIT_S: Final = 40.0
+"""How long executors of a cluster have to register."""
+
+SETTLE_S: Final = 2.0
+"""How long no further executor must come, when all of a cluster is wanted."""
+
+REACH_LIMIT_S: Final = 5.0
+
+SETTINGS: Final = {
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.speculation": "false",
+    "spark.locality.wait": "0",
+    "spark.barrier.sync.timeout": "120",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+}
+
+
+@asynccontextmanager
+async def open_spark_engine(
+    master: str,
+    *,
+    workers: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    py_files: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _line: None,
+) -> AsyncIterator[SparkEngine]:
+    """An engine whose session is open and whose workers have answered, for as long as the block lasts.
+
+    Args:
+        master: `local[N]`, `spark://host:port`, or what else Spark knows.
+        workers: how many load generators; default: one per slot.
+        settings: of Spark; they win over ours.
+        py_files: archives that workers put on their Python path.
+        say: gets lines for people.
+
+    Raises:
+        EngineError: Java, pyspark, the master, slots or the workers' environment: what is missing, and what to do.
+    """
+    await trio.to_thread.run_sync(_check, master, workers)
+    wanted = {**SETTINGS, **(settings or {})}
+    if py_files:
+        wanted["spark.submit.pyFiles"] = ",".join(py_files)
+    # At OFF: what a dying worker means is said by us, in a line instead of pages.
+    context = open_session(master, name="triomq bench", settings=wanted, level="OFF")
+    say(f"starting Spark at {master}")
+    # A session is entered and left whole: what is cancelled meanwhile, is cancelled afterwards.
+    session = await trio.to_thread.run_sync(_enter, context.__enter__)
+    try:
+        slots = await _wait_slots(session, master, workers)
+        engine = SparkEngine(session, master, workers or slots, say)
+        await engine.look_at_workers()
+        yield engine
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(context.__exit__, None, None, None)
+
+
+def _enter(enter: Callable[[], SparkSession]) -> SparkSession:
+    try:
+        return enter()
+    except Exception as error:
+        # py4j and Java have no common error: whatever it is, there is no session.
+        raise EngineError(f"Spark could not be started: {_job_failure(error)}") from error
+
+
+def _check(master: str, workers: int | None) -> None:
+    """What can be known before a JVM is started. Raises EngineError."""
+    try:
+        slots = local_slots(master)
+        check_spark()
+    except (ValueError, ToolUnavailableError) as error:
+        raise EngineError(str(error)) from error
+    if slots is not None and workers is not None and workers > slots:
+        raise EngineError(_too_few(master, slots, workers))
+    found = re.match(r"spark://([^:/,]+):(\d+)", master)
+    if found:
+        try:
+            socket.create_connection((found[1], int(found[2])), REACH_LIMIT_S).close()
+        except OSError as error:
+            raise EngineError(
+                f"no Spark master answers at {master}: {error}. `triomq bench spark-cluster` starts one on this machine"
+            ) from error
+
+
+def _too_few(master: str, slots: int, workers: int) -> str:
+    cure = (
+        f"use local[{workers}]" if master.startswith("local") else "start more Spark workers, or give them more cores"
+    )
+    return f"{master} runs {slots} tasks at once, and {workers} load generators must run together: {cure}, or ask for --workers {slots}"
+
+
+def _slots(session: SparkSession) -> int:
+    """How many tasks run at once now: what a barrier stage is checked against."""
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - Python's face does not tell
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+async def _wait_slots(session: SparkSession, master: str, workers: int | None) -> int:
+    """Wait for executors. Raises EngineError if there are too few."""
+    slots, since = 0, trio.current_time()
+    settle_s = 0.0 if master.startswith("local") else SETTLE_S
+    with trio.move_on_after(SLOTS_LIMIT_S):
+        while True:
+            now = await trio.to_thread.run_sync(_slots, session)
+            if now != slots:
+                slots, since = now, trio.current_time()
+            if slots >= workers if workers else slots and trio.current_time() - since >= settle_s:
+                return slots
+            await trio.sleep(0.2)
+    if not slots:
+        raise EngineError(
+            f"{master} gave no executor within {SLOTS_LIMIT_S:g} s: it has no worker with free cores and memory "
+            f"(an executor wants 1 GiB: --spark-conf spark.executor.memory=512m asks for less)"
+        )
+    raise EngineError(_too_few(master, slots, workers or 1))
+
+
+class SparkEngine:
+    """Runs plans in an open session; see `open_spark_engine`."""
+
+    def __init__(self, session: SparkSession, master: str, workers: int, say: Callable[[str], None]) -> None:
+        self.session = session
+        self.workers = workers
+        self._master = master
+        self._say = say
+
+    @property
+    def label(self) -> str:
+        """For results."""
+        return f"spark {self._master}" + ("" if self._master.startswith("local") else f" {self.workers}")
+
+    async def look_at_workers(self) -> None:
+        """Have every slot import what it is to run. Raises EngineError with what is missing, and the cure."""
+        group = f"triomq-{uuid.uuid4().hex[:8]}"
+        try:
+            found = await self._job(group, "looking at workers", self._probe)
+        except Exception as error:
+            raise EngineError(_environment_failure(_job_failure(error))) from error
+        for host, interpreter, version in sorted(set(found)):
+            self._say(f"workers on {host}: {interpreter}, triomq {version}")
+
+    def _probe(self) -> list[tuple[str, str, str]]:
+        numbers = self.session.sparkContext.parallelize(range(self.workers), self.workers)
+        found: list[tuple[str, str, str]] = numbers.barrier().mapPartitions(probe).collect()
+        return found
+
+    async def audit(self, folder: Path) -> Findings:
+        """The audit of a run directory, as a Spark job. Raises `run_ledger.LedgerError`."""
+        from .audit_spark import audit_folder_on_spark
+
+        return await self._job("triomq-audit", "audit", functools.partial(audit_folder_on_spark, self.session, folder))
+
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+        """Run the plan; see `Engine.run`."""
+        check_workers(plan, self.workers)
+        group = f"triomq-{plan.run_number:08x}-{uuid.uuid4().hex[:8]}"
+        keep = None if plan.ledger is None else folder_sink(plan.ledger)
+        host = self.session.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
+        async with open_collector(host, self.workers, hear, keep, started, self._say) as collector:
+            order = Order(plan, self.workers, collector.address, collector.token)
+            failure: str | None = None
+            stop = functools.partial(collector.stop_generators, STOP_LIMIT_S)
+            try:
+                reports = await self._job(group, "load", functools.partial(self._generate, order), stop)
+            except Exception as error:  # noqa: BLE001 - py4j and Java have no common error, and all mean: the stage has failed
+                failure, reports = _job_failure(error), []
+            # What was sent last may still be on its way, or in a link's buffer.
+            with trio.move_on_after(STOP_LIMIT_S):
+                for peer in collector.peers:
+                    if peer.stream is not None:
+                        await peer.ended.wait()
+            results = _results(collector, [decode_report(report) for report in reports], failure)
+        if not collector.agreed:
+            raise EngineError(_cause(results))
+        return results
+
+    def _generate(self, order: Order) -> list[bytes]:
+        numbers = self.session.sparkContext.parallelize(range(order.workers), order.workers)
+        reports: list[bytes] = numbers.barrier().mapPartitions(functools.partial(generate, order)).collect()
+        return reports
+
+    async def _job(
+        self, group: str, what: str, action: Callable[[], T], before_cancel: Callable[[], Awaitable[None]] | None = None
+    ) -> T:
+        """A blocking action of Spark in a thread; cancelled, its job is cancelled too, after `before_cancel`."""
+        context = self.session.sparkContext
+
+        def act() -> T:
+            context.setJobGroup(group, f"triomq bench: {what}", interruptOnCancel=True)
+            return action()
+
+        try:
+            return await trio.to_thread.run_sync(act, abandon_on_cancel=True)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                if before_cancel is not None:
+                    await before_cancel()
+                await trio.to_thread.run_sync(context.cancelJobGroup, group)
+            raise
+
+
+def _results(collector: Collector, reports: Sequence[Report], failure: str | None) -> list[WorkerResult]:
+    """One result per worker: what its task gave back, else what its link brought, else what can be said of it."""
+    for report in reports:
+        peer = collector.peers[report.result.worker]
+        for sequence, row in enumerate(report.rows):
+            collector.hear(peer, sequence, row)
+        peer.result = report.result
+    gone = [peer for peer in collector.peers if peer.result is None and peer.gone_at is not None]
+    first = min(gone, key=lambda peer: peer.gone_at or 0.0, default=None)
+    return [peer.result or _died(peer, first, failure) for peer in collector.peers]
+
+
+def _died(peer: Peer, first: Peer | None, failure: str | None) -> WorkerResult:
+    why = failure or "its link ended"
+    if peer is not first:
+        why = f"ended with its stage: {f'worker {first.worker} ended before' if first else why}"
+    clock = peer.clock
+    return WorkerResult(
+        worker=peer.worker,
+        host=peer.host,
+        pid=peer.pid,
+        sent=peer.sent,
+        acked=peer.acked,
+        errors=peer.errors,
+        consumed=peer.consumed,
+        clock_offset_ms=clock.ahead_ns / 1e6 if clock else None,
+        clock_error_ms=clock.error_ns / 1e6 if clock else None,
+        failure=why,
+    )
+
+
+def _cause(results: Sequence[WorkerResult]) -> str:
+    """Why nothing began: the first failure that is not about another worker's."""
+    failures = [result for result in results if result.failure]
+    own = [result for result in failures if not str(result.failure).startswith(OTHERS_FAILURE)] or failures
+    return f"worker {own[0].worker}: {own[0].failure}" if own else "the load generators agreed on no start"
+
+
+_FAILURES: Final = (
+    (r"Python worker exited unexpectedly", "its Python process died or was killed"),
+    (r"ExecutorLostFailure.*?Reason: (?P<reason>[^\n]+)", "its executor was lost: {reason}"),
+    (r"executor (?:lost|.* exited)[^\n]*", "its executor was lost"),
+    (r"cancelled part of cancelled job group|[Jj]ob \d+ (?:was )?cancelled", "its Spark job was cancelled"),
+    (r"SparkContext was shut down|Cannot call methods on a stopped SparkContext", "Spark was shut down"),
+    (r"(?P<reason>(?:ModuleNotFoundError|ImportError|PySparkRuntimeError)[^\n]*)", "{reason}"),
+    (r"(?P<reason>Cannot run program [^\n]*)", "{reason}"),
+)
+
+
+def _job_failure(error: Exception) -> str:
+    """What a failed job's pages of Java come to, in a line."""
+    text = str(error)
+    for pattern, words in _FAILURES:
+        if found := re.search(pattern, text):
+            return words.format(**found.groupdict())
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return "; ".join(lines[:3])[:500] or repr(error)
+
+
+def _environment_failure(why: str) -> str:
+    return (
+        f"Spark's workers cannot run the load generator: {why}. They need this version of Python and triomq[bench]: set "
+        f"PYSPARK_PYTHON to an interpreter that has both on every machine, or ship a packed environment "
+        f"(docs/how-to/benchmark-on-spark.md)"
+    )
