@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
+import msgspec
 import trio
 
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.admin import SubscriptionGroupTable
 from triomq_protocol.requests.offset import ConsumerOffsetTable
-from triomq_protocol.requests.registration import TopicConfigTable
+from triomq_protocol.requests.registration import DataVersion, TopicConfigTable
 from triomq_server.replication.metadata import MetadataSync, OpenLink
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
@@ -35,10 +36,27 @@ class FollowedTables:
         self._log = log
         self._before: tuple[int, Mapping[str, Mapping[int, int]]] | None = None
 
+    @property
+    def _is_followed(self) -> bool:
+        """Whether this is the master whose log is followed, or there is nothing yet that its tables could belie.
+
+        A master that has lost its disk has no topics either: messages that only this slave still has would be out of
+        reach when it takes the master's place.
+        """
+        broker = self._broker
+        return self._log.status.connected or not broker.store.log_max_offset or broker.config.store.compat == "4.9"
+
     def replace_topics(self, body: bytes) -> None:
-        """The master's topics (code 21)."""
+        """The master's topics (code 21); of a master that is not followed, those that are new here."""
         with _undecodable_as_value_error():
-            self._broker.topics.replace_all(TopicConfigTable.decode(body))
+            received = TopicConfigTable.decode(body)
+        topics = self._broker.topics
+        if not self._is_followed:
+            both = {**received.topic_config_table, **topics.table}
+            received = msgspec.structs.replace(
+                received, topic_config_table=both, data_version=_nobodys(received.data_version)
+            )
+        topics.replace_all(received)
 
     def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """The master's consumer offsets (code 43); they are written down by the broker's timer."""
@@ -52,13 +70,27 @@ class FollowedTables:
 
     def save_delay_offsets(self, body: bytes) -> None:
         """The master's progress with delayed messages (code 45)."""
+        if not self._is_followed:
+            return
         with _undecodable_as_value_error():
             self._broker.delay_offsets.save_received(body)
 
     def replace_groups(self, body: bytes) -> None:
-        """The master's subscription groups (code 201)."""
+        """The master's subscription groups (code 201); of a master that is not followed, those that are new here."""
         with _undecodable_as_value_error():
-            self._broker.groups.replace_all(SubscriptionGroupTable.decode(body))
+            received = SubscriptionGroupTable.decode(body)
+        groups = self._broker.groups
+        if not self._is_followed:
+            both = {**received.subscription_group_table, **groups.table}
+            received = msgspec.structs.replace(
+                received, subscription_group_table=both, data_version=_nobodys(received.data_version)
+            )
+        groups.replace_all(received)
+
+
+def _nobodys(version: DataVersion) -> DataVersion:
+    """A version that no master ever has: the next table of one that is followed replaces this one."""
+    return msgspec.structs.replace(version, counter=-1)
 
 
 class Following:

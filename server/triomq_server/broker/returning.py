@@ -1,7 +1,9 @@
-"""A master that comes back asks its slaves how far consumers have got meanwhile, before it serves anybody.
+"""A master that comes back asks its slaves how far consumers have got meanwhile, before it serves anybody, and later now and then.
 
 RocketMQ 4.9 does not: its returning master hands out offsets as old as its last stop, and its slaves copy them. Here the
-newer offset wins on both sides (`resets`), and the wait for slaves that cannot be reached is short.
+newer offset wins on both sides (`resets`), and the wait for slaves that cannot be reached is short. A master may also have
+been away without knowing it: cut off from the name servers for a while, or back before its consumers look for it again;
+what they commit to a slave meanwhile is found by asking again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from .resets import FIELD
 
 _log = logging.getLogger(__name__)
 
+PERIOD_S = 10.0
+"""How often a master looks for offsets that only its slaves have."""
 LIMIT_S = 3.0
 """A master starts no later than this for want of an answer; the name servers may take a third of it."""
 
@@ -55,13 +59,22 @@ async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int,
     return members
 
 
-async def learn_offsets(config: BrokerConfig, offsets: OffsetTable, own_address: str, open_link: OpenLink) -> int:
+async def learn_offsets(
+    config: BrokerConfig, offsets: OffsetTable, own_address: str, open_link: OpenLink, *, again: bool = False
+) -> int:
     """Ask the slaves of this broker's set for their offsets, and keep what is newer.
+
+    Args:
+        config, offsets, own_address: this broker's.
+        open_link: the network.
+        again: not for the first time. RocketMQ's slaves then have nothing new: they copy this master's offsets, and cannot
+            tell an old one from one that was set back meanwhile.
 
     Returns:
         How many slaves have answered.
     """
     heard = 0
+    log_failure = _log.debug if again else _log.warning
 
     async def ask(slave: str) -> None:
         nonlocal heard
@@ -69,18 +82,20 @@ async def learn_offsets(config: BrokerConfig, offsets: OffsetTable, own_address:
             async with open_link(slave) as link:
                 answer = await link.request(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET), LIMIT_S)
             if answer.code != ResponseCode.SUCCESS:
-                _log.warning("slave %s keeps its offsets to itself: code %d, %s", slave, answer.code, answer.remark)
+                log_failure("slave %s keeps its offsets to itself: code %d, %s", slave, answer.code, answer.remark)
                 return
-            received = ConsumerOffsetTable.decode(answer.body).offset_table
-            offsets.merge(received, (answer.fields or {}).get(FIELD))
+            times = (answer.fields or {}).get(FIELD)
+            if times is None and again:
+                return
+            offsets.merge(ConsumerOffsetTable.decode(answer.body).offset_table, times)
         except _FAILURES as error:
-            _log.warning("slave %s could not be asked for consumer offsets: %s", slave, error)
+            log_failure("slave %s could not be asked for consumer offsets: %s", slave, error)
         else:
             heard += 1
 
     with trio.move_on_after(LIMIT_S):
         members = await members_of_set(config, open_link)
-        if members.get(0, own_address) != own_address:
+        if members.get(0, own_address) != own_address and not again:
             _log.error(
                 "%s is registered as the master of %s too: with two masters their histories part, and the messages of one "
                 "are lost to the other; stop one of them, or make this one a slave with `triomq admin role`",
@@ -90,6 +105,6 @@ async def learn_offsets(config: BrokerConfig, offsets: OffsetTable, own_address:
             for broker_id, address in members.items():
                 if broker_id != 0 and address != own_address:
                     nursery.start_soon(ask, address)
-    if heard:
+    if heard and not again:
         _log.info("consumer offsets compared with %d slaves", heard)
     return heard

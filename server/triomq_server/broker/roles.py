@@ -23,7 +23,7 @@ from triomq_server.wire import Link
 
 from .following import Following
 from .registration import Registered
-from .returning import learn_offsets, members_of_set
+from .returning import PERIOD_S, learn_offsets, members_of_set
 from .service import Broker, RoleError
 
 _log = logging.getLogger(__name__)
@@ -86,6 +86,8 @@ class Roles:
         self._settle_arrivals()
         if self._broker.is_slave:
             self._start_following()
+        if not self._settings.compat_49:
+            self._nursery.start_soon(self._keep_learning_offsets)
 
     def told(self, registered: Registered) -> None:
         """Every answer of a name server to a registration comes here."""
@@ -177,6 +179,14 @@ class Roles:
                 "by order: the log was cut at %d, %d bytes that the master does not have are gone", end, dropped
             )
             return dropped
+
+    async def _keep_learning_offsets(self) -> None:
+        """While this broker is the master, look for offsets that only its slaves have."""
+        broker = self._broker
+        while True:
+            await trio.sleep(PERIOD_S)
+            if not broker.is_slave:
+                await learn_offsets(broker.config, broker.offsets, broker.address, self._open_link, again=True)
 
     # -- the parts of a change
 

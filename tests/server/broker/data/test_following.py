@@ -168,3 +168,48 @@ async def test_a_second_master_is_told_that_it_is_one(open_broker: Any, caplog: 
         open_broker(network=network, namesrvAddr=NAMESRV, listenPort=SLAVE_PORT, storePathRootDir="/slave"),
     ):
         assert "127.0.0.1:10911 is registered as the master of broker-a too" in caplog.text
+
+
+@pytest.mark.parametrize(("compat", "expected"), [("safe", "200"), ("4.9", "100")])
+async def test_a_master_finds_what_was_committed_at_its_slave_while_nobody_saw_it(
+    open_broker: Any, compat: str, expected: str
+) -> None:
+    """It was cut off from the name servers, not gone: consumers went to the slave, and it is never started again."""
+    network = MemoryNetwork()
+    ours = {"namesrvAddr": NAMESRV, "compat": compat}
+    async with (
+        name_server(network),
+        open_broker(network=network, **ours) as master,
+        open_broker(network=network, **ours, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await committed(at_master, 100)
+        await trio.sleep(30)
+        await committed(at_slave, 200)
+        await trio.sleep(25)
+        assert await committed(at_master) == expected
+        await committed(at_master, 7)
+        await trio.sleep(25)
+        assert [await committed(at_master), await committed(at_slave)] == ["7", "7"]
+
+
+@pytest.mark.parametrize(("compat", "code"), [("safe", 0), ("4.9", 17)])
+async def test_a_master_without_its_disk_does_not_take_the_topics_of_its_slave(
+    open_broker: Any, compat: str, code: int
+) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    ours = {"namesrvAddr": NAMESRV, "compat": compat}
+    async with name_server(network), open_broker(network=network, disk=disk, **ours, **SLAVE) as slave:
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=MemoryDisk(), **ours) as master:
+            at_master = await master.peer()
+            await trio.sleep(15)
+            await at_master.put("Precious")
+            await trio.sleep(15)
+            assert (await at_slave.pull("Precious")).code == 0
+        async with open_broker(network=network, disk=MemoryDisk(), **ours) as master:
+            at_master = await master.peer()
+            assert (await at_master.put("Other")).code == 0
+            await trio.sleep(60)
+            assert (await at_slave.pull("Precious")).code == code
+            assert (await at_slave.pull("Other")).code != 17, "what is new is taken"
