@@ -22,7 +22,7 @@ from pathlib import Path
 import attrs
 import trio
 from cluster_audit import Ledger, differing, missing, queue_faults, read_log
-from cluster_simulation import Setting, kinds
+from cluster_setting import Setting, kinds
 from cutting_proxy import CuttingProxy
 
 import triomq

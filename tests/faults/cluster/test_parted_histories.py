@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import trio
-from cluster_simulation import MASTER, TOPIC, Setting, World, begin
+from cluster_setting import Setting
+from cluster_world import MASTER, TOPIC, World, begin
 
 import triomq
 

@@ -1,0 +1,151 @@
+"""Who uses the simulated cluster while it suffers: senders, a reader that remembers, and consumers that commit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import trio
+from cluster_offsets import Key
+from cluster_world import MASTER, PORTS, QUEUES, TOPIC, World
+
+import triomq
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.requests.offset import QueryConsumerOffsetRequest, QueryConsumerOffsetResponse
+from triomq_server.wire import Link, LinkError, open_link
+
+THINK_S = 0.35
+QUIET_ROUNDS = 10
+"""So many rounds over all queues without a message, and a reader takes itself to be at the end."""
+READ_LIMIT_S = 300.0
+
+
+async def send(world: World, name: str) -> None:
+    chance = random.Random(f"load {name} {world.seed}")
+    number = 0
+    async with world.client(name) as client, client.producer("load") as producer:
+        while world.sending:
+            number += 1
+            body = b"%s-%d " % (name.encode(), number) + bytes(chance.choice((10, 100, 1000, 3000)))
+            bodies = [body] if chance.random() < 0.9 else [b"%s-%d.%d " % (name.encode(), number, i) for i in range(5)]
+            messages = [triomq.Message(TOPIC, each, keys=f"k{number}") for each in bodies]
+            try:
+                result = await (producer.send(messages[0]) if len(bodies) == 1 else producer.send_batch(messages))
+            except triomq.MQError:
+                world.ledger.refused += 1
+            else:
+                world.ledger.acknowledge(
+                    (result.queue.queue_id, result.queue_offset),
+                    bodies,
+                    status=result.status.name,
+                    synchronous=world.setting.synchronous,
+                    sender=name,
+                )
+            await trio.sleep(chance.uniform(0, THINK_S))
+
+
+async def read(world: World, name: str) -> None:
+    """Pull from wherever the brokers say, and remember: what was read once must never be something else later."""
+    async with world.client(name) as client, client.pull_consumer("readers") as consumer:
+        await read_to_end(world, consumer, lambda: world.sending)
+
+
+async def read_to_end(world: World, consumer: triomq.PullConsumer, more: Callable[[], bool]) -> None:
+    queues = [triomq.MessageQueue(TOPIC, "broker-a", number) for number in range(QUEUES)]
+    positions = dict.fromkeys(queues, 0)
+    latest = trio.current_time() + READ_LIMIT_S
+    idle_rounds = 0
+    while more() or idle_rounds < QUIET_ROUNDS:
+        idle_rounds += 1
+        if trio.current_time() > latest:
+            break
+        for queue in queues:
+            try:
+                result = await consumer.pull(queue, offset=positions[queue])
+            except triomq.MQError:
+                await trio.sleep(0.2)
+                continue
+            idle_rounds = 0 if result.messages else idle_rounds
+            for message in result.messages:
+                place = (queue.queue_id, message.queue_offset)
+                if message.queue_offset != positions[queue]:
+                    world.faults.append(f"order: the reader got {place} at offset {positions[queue]}")
+                if world.read.setdefault(place, message.body) != message.body and not world.setting.power:
+                    world.faults.append(f"changed: the reader got another message from {place} than before")
+                positions[queue] = message.queue_offset + 1
+            if not result.messages and result.next_offset != positions[queue]:
+                # What a reader saw before it was acknowledged may be gone with the master's power.
+                if not world.setting.power:
+                    world.faults.append(f"order: the reader was sent from {positions[queue]} to {result.next_offset}")
+                positions[queue] = result.next_offset
+        await trio.sleep(0.3)
+
+
+async def commit(world: World) -> None:
+    """Consumers read on and commit, through the SDK, at whatever broker that finds.
+
+    A commit that fails may still arrive, whenever a network lets it, so its group ends with it and another one begins. Each
+    group stops at some queues early: a commit that nobody repeats must not be forgotten either.
+    """
+    chance = random.Random(f"commits {world.seed}")
+    async with world.client("committer") as client:
+        number = 0
+        while world.sending:
+            group = f"committers-{number}"
+            number += 1
+            async with AsyncExitStack() as stack:
+                consumer = await stack.enter_async_context(client.pull_consumer(group))
+                queues = [triomq.MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(QUEUES)]
+                offsets = dict.fromkeys(queues, 0)
+                while world.sending and queues:
+                    await trio.sleep(chance.uniform(0.05, 0.5))
+                    queue = chance.choice(queues)
+                    offsets[queue] += chance.randint(1, 20)
+                    asked_at = trio.current_time()
+                    try:
+                        await consumer.commit(queue, offsets[queue])
+                    except triomq.MQError:
+                        break
+                    world.offsets.committed((group, queue.queue_id), offsets[queue], asked_at, trio.current_time())
+                    if chance.random() < 0.1:
+                        queues.remove(queue)
+
+
+async def watch_offsets(world: World) -> None:
+    """Ask every broker, again and again, how far the groups are."""
+    async with trio.open_nursery() as nursery:
+        for name in (MASTER, *world.slaves):
+            nursery.start_soon(_watch_offsets_of, world, name)
+
+
+async def _watch_offsets_of(world: World, name: str) -> None:
+    while world.sending:
+        await trio.sleep(0.25)
+        await look_at_offsets(world, name)
+
+
+async def look_at_offsets(world: World, name: str) -> dict[Key, int]:
+    """What a broker has of every group; nothing if it cannot be asked."""
+    found: dict[Key, int] = {}
+    life = world.nodes[name].lives
+    try:
+        with trio.move_on_after(2):
+            async with open_link(f"127.0.0.1:{PORTS[name]}", dial=world.network.host("auditor").dial) as link:
+                for key in list(world.offsets.commits):
+                    offset = await ask_offset(link, *key)
+                    if not world.nodes[name].up or world.nodes[name].lives != life:
+                        break  # the answer of a node that is no more
+                    found[key] = offset or 0
+                    world.offsets.observe(name, key, found[key], trio.current_time())
+    except (OSError, LinkError):
+        pass
+    return found
+
+
+async def ask_offset(link: Link, group: str, queue_id: int) -> int | None:
+    """A group's offset at one broker; None if it has none."""
+    header = QueryConsumerOffsetRequest(consumer_group=group, topic=TOPIC, queue_id=queue_id)
+    answer = await link.request(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header), 2)
+    return answer.header(QueryConsumerOffsetResponse).offset if answer.code == ResponseCode.SUCCESS else None
