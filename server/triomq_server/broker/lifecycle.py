@@ -20,7 +20,7 @@ from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.store import Disk, MessageStore, RealDisk, open_store, wall_ms
 from triomq_server.store.config_files import ConfigFile
-from triomq_server.wire import Dial, Limits, Link, Listen, dial_tcp, listen_tcp, open_link, serve
+from triomq_server.wire import Burst, Dial, Limits, Link, Listen, dial_tcp, listen_tcp, open_link, serve
 
 from .addresses import FAST_PORT_DISTANCE, BrokerAddresses, bind_host, joined, packed_address, with_port
 from .admin_runtime import sample_stats
@@ -200,6 +200,8 @@ class _Life:
         master = HaMaster(store, settings)
         await background.start(partial(master.serve, host, config.store.ha_listen_port, listen=self._listen))
         broker.replication = master
+        burst = Burst()
+        master.releasing = lambda: burst
         roles = broker.roles = Roles(broker, master, settings, background, dial=self._dial, open_link=opener)
         limits = Limits(
             output_bytes=config.link_output_limit_bytes,
@@ -222,6 +224,7 @@ class _Life:
                     on_batch_end=store.notify_arrivals,
                     idle_s=config.server_channel_max_idle_time_seconds,
                     limits=limits,
+                    burst=burst,
                 )
             )
         background.start_soon(broker.held_pulls.run)

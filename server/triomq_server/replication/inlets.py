@@ -18,6 +18,8 @@ from typing import Protocol
 
 import trio
 
+from triomq_server.replication.sockets import bare_socket
+
 HAS_SPLICE = hasattr(os, "splice")
 _PIPE_BYTES = 256 * 1024
 """What one splice moves: enough to make its two system calls cheap, and it stays in the processor's cache."""
@@ -47,15 +49,10 @@ class Inlet(Protocol):
 class SocketInlet:
     """A connected socket. Use `open_inlet`."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
-        # A second object on the same descriptor: trio's own has no calls that never wait.
-        self._socket = socket.socket(fileno=stream.socket.fileno())
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
         self._pipe: tuple[int, int] | None = None
         self.can_splice = HAS_SPLICE
-        if HAS_SPLICE:
-            self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            with contextlib.suppress(OSError):  # a limit of the user's; the usual 64 KiB do as well
-                fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def receive_now(self, buffer: memoryview) -> int | None:
         """See Inlet."""
@@ -68,8 +65,7 @@ class SocketInlet:
 
     def splice_now(self, descriptor: int, position: int, size_bytes: int) -> int | None:
         """See Inlet. A file that takes less than has come leaves the link useless: it must be closed."""
-        assert self._pipe is not None
-        outlet, entry = self._pipe
+        outlet, entry = self._pipe or self._open_pipe()
         try:
             came = os.splice(self._socket.fileno(), entry, min(size_bytes, _PIPE_BYTES), flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
@@ -89,6 +85,12 @@ class SocketInlet:
             left -= moved
         return came
 
+    def _open_pipe(self) -> tuple[int, int]:
+        self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        with contextlib.suppress(OSError):  # a limit of the user's; the usual 64 KiB do as well
+            fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        return self._pipe
+
     async def wait(self) -> None:
         """See Inlet."""
         try:
@@ -107,7 +109,6 @@ class SocketInlet:
 
     def close(self) -> None:
         """Let go of everything but the socket itself."""
-        self._socket.detach()
         if self._pipe is not None:
             os.close(self._pipe[0])
             os.close(self._pipe[1])
@@ -149,11 +150,12 @@ class StreamInlet:
 @contextmanager
 def open_inlet(stream: trio.abc.Stream) -> Iterator[Inlet]:
     """The fastest inlet for a stream, while the context is open; the stream stays the caller's."""
-    if not isinstance(stream, trio.SocketStream):
-        yield StreamInlet(stream)
-        return
-    inlet = SocketInlet(stream)
-    try:
-        yield inlet
-    finally:
-        inlet.close()
+    with bare_socket(stream) as sock:
+        if sock is None:
+            yield StreamInlet(stream)
+            return
+        inlet = SocketInlet(sock)
+        try:
+            yield inlet
+        finally:
+            inlet.close()

@@ -8,7 +8,7 @@ It answers to `HAService`, `HAConnection` and `GroupTransferService`; the bytes 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import attrs
 import trio
@@ -16,23 +16,18 @@ import trio
 from triomq_protocol.errors import RemoteProtocolError
 from triomq_protocol.replication import ReportDecoder, encode_transfer_head
 from triomq_server.replication import rules
-from triomq_server.replication.files import FileSender
+from triomq_server.replication.inlets import Inlet, open_inlet
+from triomq_server.replication.outlets import Outlet, open_outlet
 from triomq_server.replication.rules import HaSettings
-from triomq_server.replication.streams import (
-    Listen,
-    SourceLog,
-    let_writes_fill,
-    listen_tcp,
-    peer_name,
-    reason,
-    send_views,
-)
+from triomq_server.replication.streams import Listen, SourceLog, listen_tcp, peer_name, reason
 from triomq_server.replication.waiters import OffsetWaiters
 
 _log = logging.getLogger(__name__)
 
-_REPORTS_BYTES = 65536
+_REPORTS_BYTES = 4096
 """How much is read of a slave's reports at once; only the last one of a read counts."""
+_PUSH_BYTES = 65536
+"""So much is sent to a slave from the very append that made it; more is the business of the slave's own task."""
 
 REFUSED_REMEMBERED = 20
 
@@ -50,6 +45,8 @@ class SlaveLink:
       sent_bytes: log bytes sent.
       lost_position: it waits for bytes that have expired here.
       scope: ends the link.
+      idle: its writer has nothing to send, and waits for `wake`.
+      outlet: where its frames go.
     """
 
     peer: str
@@ -61,6 +58,9 @@ class SlaveLink:
     lost_position: bool = False
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     wake: trio.Event = attrs.field(factory=trio.Event)
+    reports: ReportDecoder = attrs.field(factory=ReportDecoder)
+    idle: bool = False
+    outlet: Outlet | None = None
 
 
 @attrs.frozen
@@ -96,6 +96,9 @@ class HaMaster:
         self._links: list[SlaveLink] = []
         self._waiters = OffsetWaiters()
         self._deadline_set = trio.Event()
+        self._expiry_at = float("inf")
+        self.releasing: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Opened around the release of waiting sends, so that their answers can leave together."""
         self.refused: deque[RefusedSlave] = deque(maxlen=REFUSED_REMEMBERED)
         """The last slaves that were turned away, for operators."""
         self.acknowledged_offset = 0
@@ -130,9 +133,8 @@ class HaMaster:
         if end_offset <= self.acknowledged_offset:
             done(True)
             return
-        earliest = self._waiters.next_deadline()
         self._waiters.park(end_offset, deadline, done)
-        if earliest is None or deadline < earliest:
+        if deadline < self._expiry_at:
             self._deadline_set.set()
 
     def close_links(self) -> None:
@@ -177,10 +179,13 @@ class HaMaster:
         _log.info("slave %s connected", link.peer)
         with self._connected(link), link.scope:
             async with stream:
-                let_writes_fill(stream)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._read_reports, stream, link)
-                    nursery.start_soon(self._write_frames, stream, link)
+                with (
+                    open_inlet(stream) as inlet,
+                    open_outlet(stream, self._log, self._settings.file_bytes) as outlet,
+                ):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._read_reports, inlet, link)
+                        nursery.start_soon(self._write_frames, outlet, link)
         _log.info("slave %s disconnected, it had %s", link.peer, link.acknowledged_offset)
 
     @contextmanager
@@ -192,10 +197,33 @@ class HaMaster:
             self._links.remove(link)
             self._settle()
 
-    def _on_append(self, _end_offset: int) -> None:
-        """The store has grown: wake the writers that had nothing to send. Called for every append, so it does little."""
+    def _on_append(self, end_offset: int) -> None:
+        """The store has grown: send it to those who have everything else, and wake the writers that this cannot be done for.
+
+        A sender may be waiting for a slave's report, and to wake a task first would cost a turn of the loop.
+        """
         for link in self._links:
-            link.wake.set()
+            if link.idle and not self._push(link, end_offset):
+                link.wake.set()
+
+    def _push(self, link: SlaveLink, end_offset: int) -> bool:
+        """Send a slave what is new, without waiting; false if its writer has to do something."""
+        outlet, offset = link.outlet, link.next_offset
+        if outlet is None or offset is None or not outlet.is_socket or outlet.left:
+            return False
+        if end_offset - offset > _PUSH_BYTES:
+            return False
+        while (data := self._log.log_slice(offset, _PUSH_BYTES)) is not None:
+            try:
+                outlet.send_now(self._frames(offset, data))
+            except OSError:
+                return False  # the writer will see for itself
+            offset = link.next_offset = offset + len(data)
+            link.sent_bytes += len(data)
+            if outlet.left:
+                return False
+        link.last_write = trio.current_time()
+        return True
 
     def _settle(self) -> None:
         """Work out anew what is acknowledged, and release the sends that waited for it."""
@@ -204,34 +232,54 @@ class HaMaster:
             self.acknowledged_offset,
             compat_49=self._settings.compat_49,
         )
-        self._waiters.release(self.acknowledged_offset)
+        with self.releasing():
+            self._waiters.release(self.acknowledged_offset)
 
     async def _expire_waiters(self) -> None:
+        """Wakes at the deadline that was the earliest when it fell asleep, though most waiters are gone by then.
+
+        So the usual waiter, whose deadline is the latest of all, costs this task nothing.
+        """
         while True:
             self._waiters.expire(trio.current_time())
             self._deadline_set = trio.Event()
-            with trio.move_on_at(self._waiters.next_deadline() or float("inf")):
+            self._expiry_at = self._waiters.next_deadline() or float("inf")
+            with trio.move_on_at(self._expiry_at):
                 await self._deadline_set.wait()
 
-    async def _read_reports(self, stream: trio.abc.Stream, link: SlaveLink) -> None:
-        decoder = ReportDecoder()
+    async def _read_reports(self, inlet: Inlet, link: SlaveLink) -> None:
+        housekeeping_s = self._settings.housekeeping_s
         try:
             while True:
-                with trio.move_on_at(link.last_report + self._settings.housekeeping_s) as silence:
-                    data = await stream.receive_some(_REPORTS_BYTES)
-                if silence.cancelled_caught:
-                    _log.warning("slave %s said nothing for %g s, closing", link.peer, self._settings.housekeeping_s)
+                # Reports do not move the scope's deadline, which would cost more than they do: when it is over, it is
+                # looked whether it still holds.
+                with trio.CancelScope(deadline=link.last_report + housekeeping_s) as silence:
+                    await self._take_reports(inlet, link)
+                if not silence.cancelled_caught:
                     break
-                if not data:
-                    break
-                link.last_report = trio.current_time()
-                offsets = decoder.feed(bytes(data))
-                if offsets and not self._take_report(link, offsets[-1]):
+                if trio.current_time() >= link.last_report + housekeeping_s:
+                    _log.warning("slave %s said nothing for %g s, closing", link.peer, housekeeping_s)
                     break
         except (trio.BrokenResourceError, RemoteProtocolError) as error:
             _log.info("slave %s: %s", link.peer, reason(error))
         finally:
             link.scope.cancel()
+
+    async def _take_reports(self, inlet: Inlet, link: SlaveLink) -> None:
+        """Until the slave closes, or must be closed."""
+        decoder = link.reports
+        buffer = memoryview(bytearray(_REPORTS_BYTES))
+        while True:
+            await inlet.wait()
+            size = inlet.receive_now(buffer)
+            if size is None:
+                continue
+            if not size:
+                return
+            link.last_report = trio.current_time()
+            offsets = decoder.feed(bytes(buffer[:size]))
+            if offsets and not self._take_report(link, offsets[-1]):
+                return
 
     def _take_report(self, link: SlaveLink, offset: int) -> bool:
         """Note what a slave says it holds; False if the link must be closed."""
@@ -260,23 +308,30 @@ class HaMaster:
         self._settle()
         return True
 
-    async def _write_frames(self, stream: trio.abc.Stream, link: SlaveLink) -> None:
+    async def _write_frames(self, outlet: Outlet, link: SlaveLink) -> None:
+        link.outlet = outlet
         try:
-            with FileSender(self._log, self._settings.file_bytes) as files:
-                while True:
-                    # A fresh event before the look at the log: growth after the look sets it.
-                    link.wake = trio.Event()
-                    if await self._send_next(stream, link, files):
-                        link.last_write = trio.current_time()
-                        continue
-                    with trio.move_on_at(self._heartbeat_due(link)) as silence:
-                        await link.wake.wait()
-                    if silence.cancelled_caught and link.next_offset is not None:
-                        await send_views(stream, [encode_transfer_head(link.next_offset, 0)])
-                        link.last_write = trio.current_time()
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            while True:
+                if outlet.left:
+                    await outlet.finish()
+                # A fresh event before the look at the log: growth after the look sets it.
+                link.wake = trio.Event()
+                if await self._send_next(outlet, link):
+                    link.last_write = trio.current_time()
+                    continue
+                link.idle = True
+                with trio.move_on_at(self._heartbeat_due(link)):
+                    await link.wake.wait()
+                link.idle = False
+                if link.wake.is_set() or trio.current_time() < self._heartbeat_due(link):
+                    continue
+                if link.next_offset is not None:
+                    await outlet.send([encode_transfer_head(link.next_offset, 0)])
+                    link.last_write = trio.current_time()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
             _log.info("slave %s: %s", link.peer, reason(error))
         finally:
+            link.idle = False
             link.scope.cancel()
 
     def _heartbeat_due(self, link: SlaveLink) -> float:
@@ -284,7 +339,7 @@ class HaMaster:
             return float("inf")
         return link.last_write + self._settings.heartbeat_s
 
-    async def _send_next(self, stream: trio.abc.Stream, link: SlaveLink, files: FileSender) -> bool:
+    async def _send_next(self, outlet: Outlet, link: SlaveLink) -> bool:
         """Send what comes next, up to the settings' `send_bytes`; false when the slave has been sent everything."""
         if link.next_offset is None:
             return False
@@ -295,15 +350,20 @@ class HaMaster:
             return False
         link.next_offset += len(data)
         link.sent_bytes += len(data)
-        if files.can_send(stream, offset, len(data)):
-            await files.send(stream, offset, len(data), batch_bytes)
-            return True
+        if outlet.can_send_file(offset, len(data)):
+            await outlet.send_file(offset, len(data), batch_bytes)
+        else:
+            await outlet.send(self._frames(offset, data))
+        return True
+
+    def _frames(self, offset: int, data: memoryview) -> list[bytes | memoryview]:
+        """Heads and bodies of log bytes, no body larger than a batch."""
+        batch_bytes = self._settings.batch_bytes
         views: list[bytes | memoryview] = []
         for begin in range(0, len(data), batch_bytes):
             body = data[begin : begin + batch_bytes]
             views += (encode_transfer_head(offset + begin, len(body)), body)
-        await send_views(stream, views)
-        return True
+        return views
 
     def _note_position(self, link: SlaveLink) -> None:
         """Say once that a slave waits for bytes that have expired here: only emptying it helps."""

@@ -1,16 +1,14 @@
 """What replication needs of its surroundings: a log to read or extend, and byte streams to the other end.
 
-Sockets get bytes straight from views of the mapped log files (one `sendmsg` for many frames) and read into one buffer;
-any other `trio.abc.Stream`, as used by tests, works too, only slower.
+How bytes go in and out of a stream is the business of `inlets` and `outlets`.
 """
 
-import socket
 from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
-from triomq_server.replication.files import LogFiles
+from triomq_server.replication.outlets import LogFiles
 from triomq_server.replication.standing import OwnLog
 from triomq_server.wire import Dial, Listen, dial_tcp, listen_tcp
 
@@ -20,11 +18,9 @@ __all__ = [
     "Listen",
     "SourceLog",
     "dial_tcp",
-    "let_writes_fill",
     "listen_tcp",
     "peer_name",
     "reason",
-    "send_views",
 ]
 
 
@@ -85,35 +81,3 @@ def reason(error: BaseException) -> str:
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     return str(cause) or type(cause).__name__
-
-
-async def send_views(stream: trio.abc.Stream, views: list[bytes | memoryview]) -> None:
-    """Send all views in order; on a socket without joining them first. A cancel may leave half a frame on the wire."""
-    if not isinstance(stream, trio.SocketStream):
-        await stream.send_all(b"".join(views))
-        return
-    sock = stream.socket
-    try:
-        sent = await sock.sendmsg(views)
-        left = sum(map(len, views)) - sent
-        while left:
-            views = views_after(views, sent)
-            sent = await sock.sendmsg(views)
-            left -= sent
-    except OSError as error:
-        raise trio.BrokenResourceError from error
-
-
-def views_after(views: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:
-    """What is left of `views` when their first `sent_bytes` are gone; nothing is copied."""
-    for index, view in enumerate(views):
-        if sent_bytes < len(view):
-            return [memoryview(view)[sent_bytes:], *views[index + 1 :]]
-        sent_bytes -= len(view)
-    return []
-
-
-def let_writes_fill(stream: trio.abc.Stream) -> None:
-    """Undo trio's low-water mark: it keeps interactive streams short of unsent bytes, and starves a bulk one."""
-    if isinstance(stream, trio.SocketStream) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)

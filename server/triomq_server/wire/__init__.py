@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from triomq_server.wire.burst import Burst
 from triomq_server.wire.dial import open_link
 from triomq_server.wire.handlers import Answer, Handlers, PlainHandler, WaitingHandler, ignored, not_supported
 from triomq_server.wire.limits import Limits
@@ -17,6 +18,7 @@ from triomq_server.wire.transport import Dial, Listen, dial_tcp, listen_tcp
 __all__ = [
     "Answer",
     "AnswerTimeoutError",
+    "Burst",
     "Dial",
     "Handlers",
     "Limits",

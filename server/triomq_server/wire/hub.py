@@ -169,6 +169,12 @@ class Hub:
             if self._dirty:
                 self._flush_dirty()
 
+    def end_burst(self) -> None:
+        """Write what has been sent since ``begin_batch`` outside of any receive."""
+        self.in_batch = False
+        if self._dirty:
+            self._flush_dirty()
+
     def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
         """Call the handlers of the commands from index ``taken`` on; returns how many are done.
 

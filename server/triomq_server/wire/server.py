@@ -9,6 +9,7 @@ from typing import NoReturn
 import attrs
 import trio
 
+from triomq_server.wire.burst import Burst
 from triomq_server.wire.handlers import Handlers
 from triomq_server.wire.hub import Hub
 from triomq_server.wire.limits import Limits
@@ -33,6 +34,7 @@ async def serve(
     idle_s: float = 120.0,
     limits: Limits | None = None,
     tls: TlsSettings | None = None,
+    burst: Burst | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Accept connections and answer their requests until cancelled.
@@ -50,6 +52,7 @@ async def serve(
         idle_s: seconds without a byte in either direction after which a link is closed; overrides ``limits``.
         limits: everything else that is bounded.
         tls: with it, connections whose first byte says so speak TLS.
+        burst: lets the owner send answers that leave at once though no request has just come.
         task_status: told the real addresses, ``ip:port`` each.
 
     Raises:
@@ -59,7 +62,7 @@ async def serve(
     listeners = await listen(host, port)
     try:
         async with trio.open_nursery() as outer:
-            hub, shelter = await outer.start(_shelter, handlers, bounds, on_closed, on_batch_end)
+            hub, shelter = await outer.start(_shelter, handlers, bounds, on_closed, on_batch_end, burst or Burst())
             try:
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
@@ -84,6 +87,7 @@ async def _shelter(
     limits: Limits,
     on_closed: Callable[[Link], None] | None,
     on_batch_end: Callable[[], None] | None,
+    burst: Burst,
     *,
     task_status: trio.TaskStatus[tuple[Hub, trio.CancelScope]],
 ) -> None:
@@ -94,7 +98,12 @@ async def _shelter(
             nursery.start_soon(hub.flush_marked)
             nursery.start_soon(hub.close_idle)
             nursery.start_soon(hub.poll_sockets)
-            task_status.started((hub, scope))
+            burst.add(hub)
+            try:
+                task_status.started((hub, scope))
+                await trio.sleep_forever()
+            finally:
+                burst.remove(hub)
 
 
 async def _accept(

@@ -14,7 +14,7 @@ import trio.lowlevel
 
 from triomq_protocol.replication import encode_report
 from triomq_server.config import StoreConfig
-from triomq_server.replication import files
+from triomq_server.replication import outlets
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.store import NewRecord, open_store
@@ -89,7 +89,7 @@ async def test_a_file_that_cannot_be_opened_is_sent_from_its_map(
 ) -> None:
     config = StoreConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=FILE_BYTES)
     async with open_store(config) as store, trio.open_nursery() as nursery:
-        store.append(NewRecord("T", 0, bytes(2 * files.LEAST_BYTES), b""))
+        store.append(NewRecord("T", 0, bytes(2 * outlets.SENDFILE_LEAST_BYTES), b""))
 
         def refuse(offset: int) -> int:
             raise OSError(24, "Too many open files")
