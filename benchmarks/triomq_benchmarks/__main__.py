@@ -12,6 +12,7 @@ from rich.console import Console
 
 from . import hotpath as hotpath_room
 from . import report
+from .audit_command import audit
 from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
 from .failover import failover
@@ -19,6 +20,7 @@ from .ha import ha
 from .java import find_java
 from .run_command import run, workloads
 from .scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
+from .spark_cluster import spark_cluster
 
 SIDES = ("start", "broker", "sdk")
 
@@ -109,6 +111,8 @@ bench.add_command(failover)
 bench.add_command(ha)
 bench.add_command(run)
 bench.add_command(workloads)
+bench.add_command(audit)
+bench.add_command(spark_cluster)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -49,6 +49,8 @@ class Options:
         engine: `local`, `processes` or `spark`.
         workers: how many generators; None: the engine's own choice.
         master: Spark's.
+        spark_settings: Spark's too.
+        py_files: archives for the Python path of Spark's workers.
         folder: where results go.
         seed: of everything drawn by chance.
         audit: whether to write a ledger and audit it.
@@ -62,11 +64,21 @@ class Options:
     engine: str
     workers: int | None
     master: str
+    spark_settings: Mapping[str, str]
+    py_files: tuple[str, ...]
     folder: Path
     seed: int
     audit: bool
     find_max_rate: bool
     p99_limit_ms: float
+
+
+def _settings(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """`KEY=VALUE` each."""
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE")
+    return {key: value for key, _, value in (each.partition("=") for each in given)}
 
 
 @click.command("workloads")
@@ -103,6 +115,15 @@ def workloads(as_json: bool) -> None:
     "--master", default="local[2]", show_default=True, help="Of the engine spark: local[N] or spark://HOST:PORT."
 )
 @click.option(
+    "--spark-conf",
+    "spark_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_settings,
+    help="A setting of Spark, for example spark.executor.memory=512m; repeatable.",
+)
+@click.option("--py-files", multiple=True, metavar="PATH", help="An archive for the Python path of Spark's workers.")
+@click.option(
     "--set",
     "changes",
     multiple=True,
@@ -137,6 +158,8 @@ def run(
     engine: str,
     workers: int | None,
     master: str,
+    spark_settings: dict[str, str],
+    py_files: tuple[str, ...],
     changes: tuple[str, ...],
     out: Path | None,
     seed: int | None,
@@ -167,6 +190,8 @@ def run(
         engine=engine,
         workers=workers,
         master=master,
+        spark_settings=spark_settings,
+        py_files=py_files,
         folder=out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}",
         seed=secrets.randbits(32) if seed is None else seed,
         audit=audit,
@@ -175,6 +200,7 @@ def run(
     )
     with progress_on(sys.stderr, shown=not as_json) as (show, news):
         code, found = _until_done(_Session(options, show, news))
+    _write_report(found, options.folder)
     _print(found, as_json)
     sys.exit(code)
 
@@ -194,6 +220,18 @@ def _until_done(session: _Session) -> tuple[int, _Session]:
     if session.interrupted:
         return EXIT_INTERRUPTED, session
     return (0 if session.passed else EXIT_FAILED), session
+
+
+def _write_report(session: _Session, folder: Path) -> None:
+    """The page, beside the files it is made of."""
+    if not session.results:
+        return
+    from .run_html import REPORT, ReportUnavailableError, write_report
+
+    try:
+        write_report(session.results, folder / REPORT)
+    except ReportUnavailableError as error:
+        click.echo(str(error), err=True)
 
 
 def _print(session: _Session, as_json: bool) -> None:
@@ -260,8 +298,14 @@ class _Session:
             # Only Spark needs Spark.
             from .spark_engine import open_spark_engine
 
-            self._news(f"starting Spark, {options.master}")
-            return await stack.enter_async_context(open_spark_engine(options.master, workers=options.workers))
+            opened = open_spark_engine(
+                options.master,
+                workers=options.workers,
+                settings=options.spark_settings,
+                py_files=options.py_files,
+                say=self._news,
+            )
+            return await stack.enter_async_context(opened)
         if options.engine == "processes":
             return ProcessEngine(options.workers or 2)
         if options.workers not in {None, 1}:

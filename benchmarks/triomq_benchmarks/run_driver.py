@@ -167,7 +167,7 @@ async def _audit(engine: Engine, folder: Path) -> dict[str, Any]:
     if (by_engine := getattr(engine, "audit", None)) is not None:
         findings = await by_engine(folder)
     else:
-        from .audit_run import audit_folder
+        from .audit_tables import audit_folder
 
         findings = await trio.to_thread.run_sync(audit_folder, folder)
     return {"clean": findings.clean, **findings.as_dict()}
