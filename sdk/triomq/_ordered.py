@@ -35,6 +35,9 @@ FIRST_RENEWAL_S: Final = 1.0
 GIVE_UP_WAIT_S: Final = 1.0
 """How long giving a queue up waits for its handler."""
 
+GIVEN_UP_WITHIN_S: Final = 5.0
+"""How long a queue whose handler has just ended waits to be given up after all, before it goes on."""
+
 
 class OrderedQueue:
     """What ordering needs to know of one assigned queue.
@@ -75,6 +78,7 @@ class OrderedDispatch:
         send_back: where messages go that failed too often; None (broadcast): never.
         spawn: starts tasks.
         report: hears events.
+        on_idle: a queue that could not be given up can be now.
         suspend_s: how long a queue rests after a failure.
     """
 
@@ -85,6 +89,7 @@ class OrderedDispatch:
         send_back: SendBack | None,
         spawn: Spawn,
         report: Callable[[ConsumerEvent], None],
+        on_idle: Callable[[], object] = lambda: None,
         suspend_s: float = SUSPEND_S,
     ) -> None:
         self.takers = Takers()
@@ -95,6 +100,7 @@ class OrderedDispatch:
         self._send_back = send_back
         self._spawn = spawn
         self._report = report
+        self._on_idle = on_idle
         self._suspend_s = suspend_s
 
     # --- queues come and go ----------------------------------------------------------------------------------
@@ -111,7 +117,7 @@ class OrderedDispatch:
         """Give nothing more out of a queue and wait a moment until nothing is in hand.
 
         Returns:
-            Whether it can be given up; else its handlers go on, and somebody should ask again.
+            Whether it can be given up; else ``on_idle`` is called when it can.
         """
         state = self.states.get(queue)
         if state is None:
@@ -122,10 +128,8 @@ class OrderedDispatch:
             with trio.move_on_after(GIVE_UP_WAIT_S):
                 await state.idle.wait()
             state.idle = None
-        if state.in_hand:
-            state.leaving = False
-            return False
-        return True
+        # It stays on its way out: the handler that ends tells that it can be given up now.
+        return not state.in_hand
 
     def held_back(self, source: PulledQueue) -> bool:
         """Whether nothing is to be pulled now: the lock is somebody else's."""
@@ -242,10 +246,19 @@ class OrderedDispatch:
         state.in_hand = False
         if state.idle is not None:
             state.idle.set()
+        elif state.leaving:
+            self._spawn(self._stay_after_all, state)
+            self._on_idle()
+        self._offer(state)
+
+    async def _stay_after_all(self, state: OrderedQueue) -> None:
+        """Nobody came for it: shares have changed again, and it is still ours."""
+        await trio.sleep(GIVEN_UP_WITHIN_S)
+        state.leaving = False
         self._offer(state)
 
     def _offer(self, state: OrderedQueue) -> None:
-        if state.waiting and not (state.offered or state.in_hand or state.resting):
+        if state.waiting and not (state.offered or state.in_hand or state.resting or state.leaving):
             state.offered = True
             self._ready.append(state)
             self.takers.wake()
@@ -272,20 +285,25 @@ class OrderedDispatch:
 
     # --- locks -----------------------------------------------------------------------------------------------
 
-    async def keep_locks(self, restart: Callable[[MessageQueue], Awaitable[None]]) -> None:
+    async def keep_locks(
+        self, restart: Callable[[MessageQueue], Awaitable[None]], forget: Callable[[MessageQueue], object]
+    ) -> None:
         """Renew the locks for ever, in a task of its own: a slow handler must not hold it up.
 
         Args:
             restart: begins a queue anew from its committed offset: it was somebody else's meanwhile.
+            forget: of a queue that is somebody else's, no offset must be told any more.
         """
         assert self._locks is not None
         pause_s = FIRST_RENEWAL_S
         while True:
             await trio.sleep(pause_s)
-            done = await self._renew(restart)
+            done = await self._renew(restart, forget)
             pause_s = RENEW_EVERY_S if done else RETRY_S
 
-    async def _renew(self, restart: Callable[[MessageQueue], Awaitable[None]]) -> bool:
+    async def _renew(
+        self, restart: Callable[[MessageQueue], Awaitable[None]], forget: Callable[[MessageQueue], object]
+    ) -> bool:
         assert self._locks is not None
         asked_s = trio.current_time()
         queues = list(self.states)
@@ -294,6 +312,7 @@ class OrderedDispatch:
             state = self.states.get(queue)
             if state is not None and state.locked:
                 self._lose(state)
+                forget(queue)
         for queue in granted:
             state = self.states.get(queue)
             if state is None:

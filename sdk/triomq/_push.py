@@ -53,6 +53,7 @@ class PushConsumer:
 
     def __init__(self, settings: PushSettings, parts: ConsumerParts) -> None:
         self.settings = settings
+        self.group = settings.group
         self.subscriptions: dict[str, Subscription] = {}
         """Topic -> what is wanted of it, the retry topic included."""
         self.started_ms = parts.clock()
@@ -65,17 +66,20 @@ class PushConsumer:
         self._nursery: trio.Nursery | None = None
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._closed = False
-        self._dispatch: ConcurrentDispatch | OrderedDispatch
         self._ordered: OrderedDispatch | None = None
         self._concurrent: ConcurrentDispatch | None = None
+        self._dispatch: ConcurrentDispatch | OrderedDispatch
         if settings.ordered:
             self._dispatch = self._ordered = OrderedDispatch(
-                locks=parts.locks, send_back=parts.send_back, spawn=self._spawn, report=parts.report
+                locks=parts.locks,
+                send_back=parts.send_back,
+                spawn=self._spawn,
+                report=parts.report,
+                on_idle=self.wake,
             )
         else:
-            self._dispatch = self._concurrent = ConcurrentDispatch(
-                send_back=parts.send_back, spawn=self._spawn, report=parts.report
-            )
+            concurrent = ConcurrentDispatch(send_back=parts.send_back, spawn=self._spawn, report=parts.report)
+            self._dispatch = self._concurrent = concurrent
         retries = None if settings.broadcast else retry_topic(settings.group)
         self.engine = PullEngine(
             puller=parts.puller,
@@ -95,11 +99,6 @@ class PushConsumer:
         self._rebalance = parts.rebalance(self)
         if retries is not None:
             self.subscriptions[retries] = make_subscription(retries, ALL, self.started_ms)
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self.settings.group
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -153,11 +152,11 @@ class PushConsumer:
                 :class:`Later` says when to try again.
             concurrency: how many handlers may be at work at the same time.
 
+        Cancelling says neither success nor failure: what was in hand is given out again, nothing is committed.
+
         Raises:
             InvalidCall: it is no function, or runs already.
             OffsetIllegal: with the policy ``"raise"``.
-
-        Cancelling says neither success nor failure: what was in hand is given out again, nothing is committed.
         """
         self._check_open()
         if self._handlers is not None:
@@ -276,7 +275,7 @@ class PushConsumer:
                 nursery.start_soon(self._positions.keep_persisting, self._owned)
                 nursery.start_soon(self.engine.statistics.keep_sampling)
                 if self._ordered is not None and self._parts.locks is not None:
-                    nursery.start_soon(self._ordered.keep_locks, self._restart)
+                    nursery.start_soon(self._ordered.keep_locks, self._restart, self._positions.forget)
                 if self._concurrent is not None and self._parts.send_back is not None:
                     nursery.start_soon(self._expire, self._concurrent)
 
@@ -405,7 +404,7 @@ class PushConsumer:
         return await consume_directly(self._handlers, message, broker_name, ordered=self.settings.ordered)
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """An operator moves the group: the topic's queues go on at these offsets, after 10 s for handlers to end."""
+        """An operator moves the group: its queues go on at these offsets, after 10 s for handlers to end."""
         self.engine.suspend(True)
         self._rebalance.suspend()
         queues = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
