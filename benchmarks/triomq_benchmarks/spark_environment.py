@@ -114,12 +114,28 @@ def prepare_environment(master: str = "local[2]", environment: MutableMapping[st
     """Set the variables that Spark reads when it starts, where the user has not set them.
 
     Workers run this interpreter (`PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON`); on loopback Spark is told to use that
-    interface (`SPARK_LOCAL_IP`), since it would otherwise look for the machine's name in the DNS.
+    interface (`SPARK_LOCAL_IP`), since it would otherwise look for the machine's name in the DNS. The folder of our data
+    source goes to `PYTHONPATH` where it is missing on the path.
     """
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_on_loopback(master):
         environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    _show_data_source(environment)
+
+
+def _show_data_source(environment: MutableMapping[str, str]) -> None:
+    """Let Spark find `pyspark_rocketmq`, which it looks for in the folders of the path alone.
+
+    An editable install may be found by an import hook instead, and then `format("rocketmq")` would be unknown.
+    """
+    spec = importlib.util.find_spec("pyspark_rocketmq")
+    if spec is None or spec.origin is None:
+        return
+    folder = str(Path(spec.origin).parents[1])
+    known = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if folder not in sys.path and folder not in known:
+        environment["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, known)])
 
 
 def session_settings(master: str, folder: Path, level: str) -> dict[str, str]:
