@@ -43,15 +43,15 @@ class QueueBounds:
     def __init__(self, brokers: BrokerLinks) -> None:
         self._brokers = brokers
 
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the queue's first message."""
+    async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset of the queue's first message.  See :meth:`BrokerLinks.of` for `only_master`."""
         header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-        return (await self._query(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponse)).offset
+        return (await self._query(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponse, only_master)).offset
 
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset behind the queue's last message."""
+    async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset behind the queue's last message.  See :meth:`BrokerLinks.of` for `only_master`."""
         header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-        return (await self._query(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponse)).offset
+        return (await self._query(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponse, only_master)).offset
 
     async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
         """The offset of the message stored nearest to a time, in ms since 1970, within the queue's range."""
@@ -67,13 +67,15 @@ class QueueBounds:
         stored_ms = (await self._query(queue, code, header, GetEarliestMsgStoretimeResponse)).timestamp
         return stored_ms if stored_ms >= 0 else None
 
-    async def _query(self, queue: MessageQueue, code: RequestCode, header: Header, answer_type: type[H]) -> H:
-        link = await self._brokers.of(queue)
+    async def _query(
+        self, queue: MessageQueue, code: RequestCode, header: Header, answer_type: type[H], only_master: bool = False
+    ) -> H:
+        link = await self._brokers.of(queue, only_master=only_master)
         try:
             answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
         except LinkLost:
             # The broker restarted, or is gone and another one of its name answers.
-            link = await self._brokers.of(queue)
+            link = await self._brokers.of(queue, only_master=only_master)
             answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
         what = f"{code.name} of {queue}"
         if answer.code != ResponseCode.SUCCESS:
