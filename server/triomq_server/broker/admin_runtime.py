@@ -28,6 +28,7 @@ from triomq_server.wire import Handlers, Link
 
 from .service import Broker
 from .stats import Figures, RateLog
+from .topics import SCHEDULE_TOPIC
 
 SAMPLE_INTERVAL_S = 1.0
 
@@ -149,6 +150,15 @@ def _store(broker: Broker) -> dict[str, str]:
         "dispatchBehindBytes": "0",
         "dispatchMaxBuffer": "0",
         "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
+        **_schedule(broker),
+    }
+
+
+def _schedule(broker: Broker) -> dict[str, str]:
+    """How far each delay level is: the next message to deliver, and the end of its queue."""
+    return {
+        f"scheduleMessageOffset_{level}": f"{offset},{broker.store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]}"
+        for level, offset in broker.delay_offsets.table.items()
     }
 
 

@@ -135,6 +135,8 @@ class Sending:
         if result.status is not PUT_OK:
             raise self._checks.not_stored(result.status)
         broker.stats.count_put(record.topic, 1, result.size_bytes)
+        if record.delay_level:
+            broker.stats.count_queue_put(record.topic, record.queue_id, 1, result.size_bytes)
         message_id = f"{self._host_id}{result.physical_offset:016X}"
         settling = self._settling
         if settling.needed and waits_for_store(wait):
