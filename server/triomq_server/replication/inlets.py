@@ -36,6 +36,10 @@ class Inlet(Protocol):
         """Put what is there, at most so many bytes, into a file; as `receive_now`. OSError: the file does not take it."""
 
     @property
+    def is_socket(self) -> bool:
+        """Whether it costs next to nothing to look whether something has come."""
+
+    @property
     def can_splice(self) -> bool:
         """Whether `splice_now` works here."""
 
@@ -48,6 +52,8 @@ class Inlet(Protocol):
 
 class SocketInlet:
     """A connected socket. Use `open_inlet`."""
+
+    is_socket = True
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -117,6 +123,7 @@ class SocketInlet:
 class StreamInlet:
     """Any other stream: bytes are fetched by `wait`, and nothing is sent at once."""
 
+    is_socket = False
     can_splice = False
 
     def __init__(self, stream: trio.abc.Stream) -> None:

@@ -52,6 +52,8 @@ class HaSettings:
       connect_timeout_s: how long one attempt to connect may take.
       compare_timeout_s: how long the comparison of two logs may take.
       reconnect_s: pause between attempts; the first one after a loss comes within a tenth of a second.
+      looks: how often a slave looks for the next frame before it falls asleep, while frames follow each other closely; a
+        look is a turn of the loop, which others can use.
       send_bytes: how much a master hands to the socket in one call; frames stay as they are.
       compat_49: RocketMQ 4.9's own behaviour instead of the safe one.
     """
@@ -64,6 +66,7 @@ class HaSettings:
     connect_timeout_s: float = 5.0
     compare_timeout_s: float = 20.0
     reconnect_s: float = 1.0
+    looks: int = 100
     send_bytes: int = 1024 * 1024
     compat_49: bool = False
 

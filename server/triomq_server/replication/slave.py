@@ -33,6 +33,8 @@ MOVE_AFTER_S = 25.0
 
 DISPATCH_BYTES = 256 * 1024
 """What is dispatched before others have their turn: a millisecond's work or two, the slave serves pulls meanwhile."""
+LOOKING_S = 0.0005
+"""When frames follow each other within this time, it is worth staying awake for the next one."""
 STREAMING_BYTES = 65536
 """A master that sends so much at once is taken to send more."""
 STREAM_PAUSE_S = 0.002
@@ -103,7 +105,8 @@ class HaSlave:
         self._moved = trio.Event()
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._intake: Intake | None = None
-        self._last_report = -float("inf")
+        self._last_report = self._last_received = -float("inf")
+        self._looks = 0  # how often to look for the next frame before falling asleep
         self._streaming = False
         self._undispatched = False  # more of the log could be dispatched
         self.status = SlaveStatus(master=master)
@@ -253,19 +256,23 @@ class HaSlave:
         settings = self._settings
         with open_inlet(stream) as inlet:
             intake = self._intake = Intake(self._log, inlet, self._buffer, settings.file_bytes, self._heard_end)
-            began = last_received = trio.current_time()
+            began = self._last_received = trio.current_time()
+            self._looks = 0
             await self._report(stream, inlet)
             while not intake.ended:
                 if await self._take_turn(stream, inlet, intake):
-                    last_received = self.status.last_received = trio.current_time()
+                    continue
+                if self._looks:
+                    self._looks -= 1
+                    await trio.lowlevel.checkpoint()
                     continue
                 with trio.move_on_at(
-                    min(self._last_report + settings.heartbeat_s, last_received + settings.housekeeping_s)
+                    min(self._last_report + settings.heartbeat_s, self._last_received + settings.housekeeping_s)
                 ):
                     await inlet.wait()
                     continue
                 now = trio.current_time()
-                if now >= last_received + settings.housekeeping_s:
+                if now >= self._last_received + settings.housekeeping_s:
                     raise ReplicationError(f"silent for {settings.housekeeping_s:g} s")
                 if self._start and not self._log.log_max_offset and now >= began + 2 * settings.heartbeat_s:
                     raise ReplicationError(f"nothing comes from offset {self._start}")  # expired since the comparison
@@ -281,6 +288,13 @@ class HaSlave:
         log = self._log
         taken = intake.taken_bytes
         came = intake.take_turn()
+        if came:
+            now = trio.current_time()
+            # Who sends one message after the other waits for each report: with this task awake it is there in half the
+            # time, and for less of the processor than falling asleep and waking up would take each time.
+            awake = inlet.is_socket and now < self._last_received + LOOKING_S
+            self._looks = self._settings.looks if awake else 0
+            self._last_received = self.status.last_received = now
         if intake.taken_bytes > taken:
             self.status.received_bytes += intake.taken_bytes - taken
             log.announce_end()
