@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
 import trio
 
@@ -21,6 +21,11 @@ SUSPEND_S = 1.0
 """How long a pull waits at the end of its queue; short, so that the end of a run is noticed."""
 
 ERROR_PAUSE_S = 0.1
+ASSIGNMENT_LIMIT_S = 15.0
+ASSIGNMENT_REST_S = 0.5
+PUSH_CONCURRENCY = 4
+"""Handlers of one push consumer; they only count, so that more would be of no use."""
+
 MASTER = 0
 
 
@@ -66,7 +71,8 @@ class Consumers:
         self._roles: dict[str, str] = {}
         self._clients: list[triomq.Client] = []
         self._pulled: list[tuple[triomq.PullConsumer, str, triomq.MessageQueue, int]] = []
-        self._pushed: list[tuple[triomq.Client, str]] = []
+        self._pushed: list[tuple[triomq.PushConsumer, str]] = []
+        self._assigned_at: float | None = None
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -74,6 +80,8 @@ class Consumers:
             for group in self._share.groups:
                 for number in range(self._share.index, self._workload.consumers, self._share.count):
                     await self._open(group, number)
+        if self._pushed:
+            await self._wait_for_assignment()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -89,7 +97,7 @@ class Consumers:
         self._clients.append(client)
         await self._learn_roles(client)
         if self._workload.consume is ConsumeMode.PUSH:
-            self._pushed.append((client, group))
+            await self._open_push(client, group)
             return
         preference = self._workload.read_preference
         consumer = await self._stack.enter_async_context(client.pull_consumer(group, read_preference=preference))
@@ -116,8 +124,8 @@ class Consumers:
         async with trio.open_nursery() as nursery:
             for consumer, group, queue, offset in self._pulled:
                 nursery.start_soon(self._pull_queue, consumer, group, queue, offset, slow_from)
-            for client, group in self._pushed:
-                nursery.start_soon(self._push, client, group, slow_from)
+            for pushed, group in self._pushed:
+                nursery.start_soon(self._push, pushed, group, slow_from)
             await trio.sleep_forever()
 
     async def _pull_queue(
@@ -141,15 +149,46 @@ class Consumers:
                 role = await self._role_of(result.broker_address)
                 self._take(result.messages, group, role)
 
-    async def _push(self, client: triomq.Client, group: str, slow_from: float) -> None:
-        start_from: Literal["first", "last"] = "last" if self._workload.topic_names else "first"
-        async with client.push_consumer(group, start_from=start_from) as consumer:
-            for topic in self._share.topics:
-                await consumer.subscribe(topic)
-            async for delivery in consumer:
-                async with delivery:
-                    await self._hold_back(slow_from)
-                    self._take([delivery.message], group, None)
+    async def _open_push(self, client: triomq.Client, group: str) -> None:
+        workload = self._workload
+        hook = _RolesServed(self._cells, self._roles)
+        consumer = client.push_consumer(
+            group,
+            ordered=workload.ordered_share > 0,
+            # What lies in a topic that was there before the run is none of ours.
+            start_from="last" if workload.topic_names else "first",
+            batch_max=max(2, workload.pull_batch),
+            pull_batch=workload.pull_batch,
+            read_preference=workload.read_preference,
+            pull_hooks=[hook],
+            on_assigned=self._hear_assignment,
+            on_revoked=self._hear_assignment,
+        )
+        await self._stack.enter_async_context(consumer)
+        for topic in self._share.topics:
+            await consumer.subscribe(topic)
+        self._pushed.append((consumer, group))
+
+    def _hear_assignment(self, *_queues: object) -> None:
+        self._assigned_at = trio.current_time()
+
+    async def _wait_for_assignment(self) -> None:
+        """Until rebalancing has come to rest: what changes hands under load is delivered twice."""
+        begin = trio.current_time()
+        while trio.current_time() < begin + ASSIGNMENT_LIMIT_S:
+            if self._assigned_at is not None and trio.current_time() > self._assigned_at + ASSIGNMENT_REST_S:
+                return
+            await trio.sleep(0.02)
+
+    async def _push(self, consumer: triomq.PushConsumer, group: str, slow_from: float) -> None:
+        async def handle(messages: Sequence[triomq.ReceivedMessage]) -> None:
+            for message in messages if self._is_slow(slow_from) else ():
+                await self._hold_back(slow_from)
+                self._take([message], group, None)
+                messages = messages[1:]
+            self._take(messages, group, None)
+
+        await consumer.run(handler=handle, concurrency=PUSH_CONCURRENCY)
 
     def _take(self, messages: Sequence[triomq.ReceivedMessage], group: str, role: str | None) -> None:
         now = trio.current_time()
@@ -213,3 +252,24 @@ class Consumers:
     def _failed(self, error: triomq.MQError) -> None:
         self.tally.errors += 1
         self.tally.error_examples.setdefault(type(error).__name__, str(error))
+
+
+class _RolesServed:
+    """A push consumer's pull hook: who served how many messages."""
+
+    def __init__(self, cells: SecondCells, roles: dict[str, str]) -> None:
+        self._cells = cells
+        self._roles = roles
+
+    def before_pull(self, context: triomq.PullContext) -> None:
+        """Nothing to see yet."""
+
+    def after_pull(self, _context: triomq.PullContext, outcome: triomq.PullResult | triomq.MQError) -> None:
+        """Count what came."""
+        if isinstance(outcome, triomq.MQError) or not outcome.messages:
+            return
+        cell = self._cells.at(trio.current_time())
+        if self._roles.get(outcome.broker_address) == "slave":
+            cell.from_slave += len(outcome.messages)
+        else:
+            cell.from_master += len(outcome.messages)

@@ -94,6 +94,7 @@ class ProcessEngine:
         """Run the plan; see `Engine.run`."""
         check_workers(plan, self.workers)
         children = [_ChildShare(plan.share(index, self.workers), hear) for index in range(self.workers)]
+        failures: list[EngineError] = []
         try:
             async with trio.open_nursery() as nursery:
                 for child in children:
@@ -103,13 +104,23 @@ class ProcessEngine:
                 for child in children:
                     nursery.start_soon(child.listen)
         except* EngineError as errors:
-            raise EngineError(str(errors.exceptions[0])) from None
+            failures.extend(_plain(errors))
         finally:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     for child in children:
                         nursery.start_soon(child.stop)
+        if failures:
+            raise failures[0]
         return [child.result for child in children]
+
+
+def _plain(errors: BaseExceptionGroup[EngineError]) -> list[EngineError]:
+    """The errors of a group of groups."""
+    found: list[EngineError] = []
+    for error in errors.exceptions:
+        found.extend(_plain(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
 
 
 async def _agree(children: list[_ChildShare], started: Callable[[float], None]) -> None:

@@ -53,14 +53,15 @@ def print_summary(results: Sequence[RunResult], folders: Sequence[Path], console
 
 def _counts(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
     def counted(*names: str) -> list[str]:
-        return [" / ".join(f"{each.total(name):,}" for name in names) for each in results]
+        sums = [[sum(getattr(row, name) for row in each.rows) for name in names] for each in results]
+        return [" / ".join(f"{total:,}" for total in each) for each in sums]
 
     def per_second(name: str) -> list[str]:
         sums = [sum(getattr(row, name) for row in each.rows if 0 <= row.second < each.measured_s) for each in results]
         return [f"{total / each.measured_s:,.0f}" for total, each in zip(sums, results, strict=True)]
 
     rows = [
-        ("sent / acknowledged / failed", counted("sent", "acked", "errors")),
+        ("sent / acknowledged / failed, with warm-up", counted("sent", "acked", "errors")),
         ("acknowledged per second", per_second("acked")),
         ("consumed per second", per_second("consumed")),
     ]

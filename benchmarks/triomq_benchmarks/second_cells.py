@@ -15,7 +15,8 @@ import trio
 
 from .intervals import HISTOGRAMS, IntervalRow, encode, fold, new_histogram
 
-FLUSH_S = 1.0
+SETTLING_S = 0.02
+"""How long after the end of a second its row is made: late enough for most answers to its last messages."""
 
 
 class Cell:
@@ -63,14 +64,16 @@ class SecondCells:
         return cell
 
     async def run(self) -> None:
-        """Tell what there is about once a second, until cancelled."""
+        """Tell what there is soon after the end of each second, until cancelled."""
         while True:
-            await trio.sleep(FLUSH_S)
+            second = math.floor(trio.current_time() - self.origin)
+            await trio.sleep_until(self.origin + second + 1 + SETTLING_S)
             await self.flush()
 
     async def flush(self) -> None:
         """Tell everything there is."""
-        now = math.floor(trio.current_time() - self.origin)
+        # The look at the backlog belongs to the second that has just ended.
+        looked_at = math.floor(trio.current_time() - self.origin - 2 * SETTLING_S)
         backlog = self._backlog()
         cells, self._cells = self._cells, {}
         for second, cell in sorted(cells.items()):
@@ -87,12 +90,12 @@ class SecondCells:
                 from_master=cell.from_master,
                 from_slave=cell.from_slave,
                 held_s=cell.held_s,
-                backlog=backlog if second == now else None,
+                backlog=backlog if second == looked_at else None,
                 **encoded,
             )
             self._emit(row)
-        if now not in cells and backlog is not None:
-            self._emit(IntervalRow(worker=self._worker, second=now, backlog=backlog))
+        if looked_at not in cells and backlog is not None:
+            self._emit(IntervalRow(worker=self._worker, second=looked_at, backlog=backlog))
 
 
 async def _encoded(microseconds: array[int]) -> bytes:

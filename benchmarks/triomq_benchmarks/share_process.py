@@ -72,7 +72,10 @@ def main() -> int:
     try:
         trio.run(_run, share)
     except* triomq.MQError as errors:
-        failure = str(errors.exceptions[0])
+        error: BaseException = errors
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        failure = str(error)
     if failure is not None:
         _write("error", failure)
     return int(failure is not None)

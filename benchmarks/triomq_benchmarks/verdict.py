@@ -45,6 +45,7 @@ class Figures:
             "errors": float(sum(row.errors for row in counted)),
             "unsent": float(sum(worker.unsent for worker in workers)),
             "backlog": float(_last_backlog(counted)),
+            "caught_up_s": caught_up_s(counted),
             "held_s": sum(row.held_s for row in counted),
             "drained_s": math.inf if self.drained_s is None else self.drained_s,
             "from_master": float(sum(row.from_master for row in counted)),
@@ -70,6 +71,17 @@ def drained_s(workload: Workload, workers: Sequence[WorkerResult]) -> float | No
         return None
     last = max((worker.last_consumed_s for worker in workers if worker.last_consumed_s is not None), default=None)
     return None if last is None else max(0.0, last - workload.duration_s)
+
+
+def caught_up_s(rows: Sequence[IntervalRow]) -> float:
+    """The end of the first second of the measured part after which consumers had less than a second's sends before them."""
+    backlogs: dict[int, int] = {}
+    sent: dict[int, int] = {}
+    for row in rows:
+        sent[row.second] = sent.get(row.second, 0) + row.sent
+        if row.backlog is not None:
+            backlogs[row.second] = backlogs.get(row.second, 0) + row.backlog
+    return next((second + 1.0 for second in sorted(backlogs) if backlogs[second] <= sent.get(second, 0)), math.inf)
 
 
 def _last_backlog(rows: Sequence[IntervalRow]) -> int:

@@ -183,7 +183,7 @@ MEASURES = (
         for histogram in ("intended_to_ack", "actual_to_ack", "lateness", "intended_to_consumed")
         for percentile in PERCENTILES
     ),
-    "rate", "consume_rate", "errors", "unsent", "backlog", "held_s", "drained_s", "from_master", "from_slave",
+    "rate", "consume_rate", "errors", "unsent", "backlog", "caught_up_s", "held_s", "drained_s", "from_master", "from_slave",
 )  # fmt: skip
 
 

@@ -186,7 +186,7 @@ def _distributor(value: object) -> Keys:
     known = {"NO_KEY": Keys.NONE, "KEY_ROUND_ROBIN": Keys.ROUND_ROBIN, "RANDOM_NANO": Keys.RANDOM}
     if value not in known:
         raise QuantityError(f"{value!r} is none of {', '.join(known)}")
-    return known[value]  # type: ignore[index]
+    return known[value]
 
 
 def _omb_pool(value: object) -> int:
