@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice, takewhile
+from itertools import chain, islice, pairwise, takewhile
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_poisson_follows_its_rate_and_its_seed() -> None:
     assert len(mine) == pytest.approx(20_000, rel=0.03)
     assert mine == list(instants(POISSON, 0, 1, seed=7))
     assert mine != list(instants(POISSON, 0, 1, seed=8))
-    gaps = [later - earlier for earlier, later in zip(mine, mine[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(mine)]
     mean = sum(gaps) / len(gaps)
     # The deviation of an exponential distribution is its mean; that of a constant rate would be nothing.
     assert (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 == pytest.approx(mean, rel=0.05)
@@ -64,7 +64,7 @@ def test_poisson_follows_its_rate_and_its_seed() -> None:
 def test_producers_together_follow_the_timetable(workload: Workload) -> None:
     whole = list(instants(workload, 0, 1, seed=1))
     dealt = [list(instants(workload, number, 3, seed=1)) for number in range(3)]
-    assert sorted(sum(dealt, [])) == whole
+    assert sorted(chain(*dealt)) == whole
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 

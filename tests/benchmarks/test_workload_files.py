@@ -154,7 +154,7 @@ def test_files_that_are_none(tmp_path: Path, name: str, content: str | None, say
 
 
 def test_a_ready_workload_that_is_not_there() -> None:
-    with pytest.raises(WorkloadError, match="did you mean quick?"):
+    with pytest.raises(WorkloadError, match=r"did you mean quick\?"):
         load_workload("quik")
 
 

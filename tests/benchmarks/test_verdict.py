@@ -1,0 +1,109 @@
+"""One word for a run, and why: in which order things decide, and what thresholds are measured on."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+
+from triomq_benchmarks.intervals import IntervalRow, encode, fold, new_histogram
+from triomq_benchmarks.run_result import Outcome, WorkerResult
+from triomq_benchmarks.verdict import Figures, caught_up_s, drained_s, judge
+from triomq_benchmarks.workload import Loop, Threshold, Workload
+
+WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=10, thresholds=(Threshold.parse("p99_ms < 50"),))
+WORKER = WorkerResult(worker=0, host="h", pid=1, sent=1100, acked=1100, consumed=1100, last_consumed_s=10.25)
+
+
+def encoded(microseconds: int, count: int = 100) -> bytes:
+    histogram = new_histogram()
+    for _ in fold(histogram, [microseconds] * count):
+        pass
+    return encode(histogram)
+
+
+def second(number: int, *, ack_us: int = 2_000, late_us: int = 100, **others: object) -> IntervalRow:
+    figures: dict[str, object] = {"sent": 100, "acked": 100, "consumed": 90, "backlog": 10, **others}
+    return IntervalRow(worker=0, second=number, intended_to_ack=encoded(ack_us), lateness=encoded(late_us), **figures)  # type: ignore[arg-type]
+
+
+ROWS = [second(number) for number in range(-1, 10)]
+
+
+def outcome(
+    rows: list[IntervalRow], worker: WorkerResult = WORKER, workload: Workload = WORKLOAD, **others: object
+) -> Outcome:
+    return judge(workload, Figures(workload, rows, [worker]), [worker], **others)[1].outcome  # type: ignore[arg-type]
+
+
+def test_a_run_that_kept_everything() -> None:
+    thresholds, verdict = judge(WORKLOAD, Figures(WORKLOAD, ROWS, [WORKER]), [WORKER])
+    assert verdict.passed
+    assert verdict.notes == ()
+    assert thresholds[0].passed
+    assert thresholds[0].measured == pytest.approx(2, rel=0.01)
+
+
+def test_what_decides() -> None:
+    slow = [second(number, ack_us=60_000) for number in range(10)]
+    failing = [second(number, errors=1, ack_us=60_000) for number in range(10)]
+    late = [second(number, late_us=40_000, errors=1) for number in range(10)]
+    dead = attrs.evolve(WORKER, failure="was killed by SIGKILL in mid-run")
+    assert outcome(slow) is Outcome.THRESHOLD_FAILED
+    assert outcome(slow, audit_clean=False) is Outcome.AUDIT_FAILED
+    assert outcome(failing, audit_clean=False) is Outcome.ERRORS
+    assert outcome(late) is Outcome.GENERATOR_LATE
+    assert outcome(late, dead) is Outcome.INCOMPLETE
+    assert outcome(ROWS, interrupted=True) is Outcome.INCOMPLETE
+
+
+def test_errors_may_be_allowed() -> None:
+    rows = [second(number, errors=1) for number in range(10)]
+    assert outcome(rows, workload=attrs.evolve(WORKLOAD, errors_allowed=0.01)) is Outcome.PASSED
+    assert outcome(rows, workload=attrs.evolve(WORKLOAD, errors_allowed=0.009)) is Outcome.ERRORS
+
+
+def test_a_closed_loop_is_never_late_and_says_what_it_hides() -> None:
+    closed = attrs.evolve(WORKLOAD, loop=Loop.CLOSED)
+    rows = [second(number, late_us=40_000) for number in range(10)]
+    assert outcome(rows, workload=closed) is Outcome.PASSED
+    verdict = judge(closed, Figures(closed, rows, [WORKER]), [WORKER])[1]
+    assert "closed loop" in verdict.notes[0]
+
+
+def test_back_pressure_and_a_rate_that_was_not_reached_are_told() -> None:
+    rows = [second(number, acked=80, held_s=0.5) for number in range(10)]
+    notes = judge(WORKLOAD, Figures(WORKLOAD, rows, [WORKER]), [WORKER])[1].notes
+    assert "back-pressure: producers waited 5.0 s" in notes[0]
+    assert "80 of 100 messages per second" in notes[1]
+
+
+def test_measures() -> None:
+    rows = [*ROWS, IntervalRow(worker=0, second=10, acked=7, consumed=50, backlog=0, from_slave=3)]
+    figures = Figures(WORKLOAD, rows, [attrs.evolve(WORKER, unsent=4)])
+    assert figures["rate"] == 100
+    assert figures["consume_rate"] == 90
+    assert figures["unsent"] == 4
+    assert figures["backlog"] == 0
+    assert figures["from_slave"] == 3
+    assert figures["drained_s"] == pytest.approx(0.25)
+    assert figures["lateness.p50_ms"] == pytest.approx(0.1)
+    assert figures["caught_up_s"] == 1
+    # Nothing was recorded: no threshold is kept by that.
+    assert figures["intended_to_consumed.p99_ms"] == math.inf
+    with pytest.raises(KeyError):
+        figures["p98_ms"]
+
+
+def test_consumers_are_done_when_every_group_has_everything() -> None:
+    two = attrs.evolve(WORKLOAD, groups=2)
+    assert drained_s(two, [WORKER]) is None
+    assert drained_s(two, [attrs.evolve(WORKER, consumed=2200, last_consumed_s=9.0)]) == 0
+    assert drained_s(WORKLOAD, [attrs.evolve(WORKER, acked=0, consumed=0)]) is None
+
+
+def test_catching_up_is_being_less_than_a_second_behind() -> None:
+    rows = [second(0, backlog=5000), second(1, backlog=101), second(2, backlog=99), second(3, backlog=0)]
+    assert caught_up_s(rows) == 3
+    assert caught_up_s([second(0, backlog=None)]) == math.inf
