@@ -87,12 +87,15 @@ class Schedule:
     async def _be_master(self) -> None:
         """Deliver until the broker becomes a slave."""
         try:
-            async with trio.open_nursery() as self._nursery:
-                for queue_id in range(len(self._delays_ms)):
-                    self.delayed(queue_id)
-                await trio.sleep_forever()
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    for queue_id in range(len(self._delays_ms)):
+                        self.delayed(queue_id)
+                    await trio.sleep_forever()
+                finally:
+                    self._nursery = None  # a message may come while the nursery closes, and must find it gone
         finally:
-            self._nursery = None
             self._busy.clear()
 
     # -- one level
