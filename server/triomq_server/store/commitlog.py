@@ -272,7 +272,6 @@ class CommitLog:
             # Written through the descriptor, bytes need no room taken ahead, and no page of the map: that is three times
             # as fast as copying into the map of a fresh file. Own appends will reserve their room anew.
             self._current.forget_reserved()
-            self._limit = 0
         return descriptor
 
     @property
