@@ -21,11 +21,13 @@ from rich.table import Table
 import triomq
 
 from .bodies import read_payload
+from .builds import ToolUnavailableError
 from .engines import Engine, EngineError
 from .local_engines import LocalEngine, ProcessEngine
 from .max_rate import MaxRate, Search, examine
 from .progress import ProgressLine, Say, progress_on
 from .run_driver import run_workload
+from .run_ledger import LedgerError
 from .run_result import RunResult
 from .run_results import write_run
 from .run_summary import as_object, print_summary
@@ -35,6 +37,7 @@ from .workload import Loop, Workload, WorkloadError
 from .workload_files import load_workload, ready_workloads
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+AUDIT = "audit.json"
 ENGINES = ("local", "processes", "spark")
 
 
@@ -215,7 +218,7 @@ def _until_done(session: _Session) -> tuple[int, _Session]:
         trio.run(session.run)
     except (WorkloadError, EngineError) as error:
         _fail(str(error), EXIT_USAGE if isinstance(error, WorkloadError) else EXIT_FAILED)
-    except (TargetError, triomq.MQError) as error:
+    except (TargetError, ToolUnavailableError, LedgerError, triomq.MQError) as error:
         _fail(str(error), EXIT_FAILED)
     if session.interrupted:
         return EXIT_INTERRUPTED, session
@@ -321,9 +324,13 @@ class _Session:
                 return
             folder = options.folder if len(options.targets) == 1 else options.folder / _folder_name(choice)
             result = await self._once(options.workload, target, engine, folder, audit=options.audit)
+            for text in engine.clock_lines() if hasattr(engine, "clock_lines") else ():
+                self._news(text)
             self.results.append(result)
             self.folders.append(folder)
             write_run(result, folder)
+            if result.audit is not None:
+                (folder / AUDIT).write_text(json.dumps(result.audit, indent=2) + "\n")
 
     async def _once(
         self, workload: Workload, target: RunTarget, engine: Engine, folder: Path, *, audit: bool

@@ -14,7 +14,7 @@ import trio.testing
 
 from triomq_benchmarks.run_faults import break_links, check_faults, do_faults
 from triomq_benchmarks.run_result import FaultInstant
-from triomq_benchmarks.run_targets import TargetNode, TargetError, pause, resume
+from triomq_benchmarks.run_targets import TargetError, TargetNode, pause, resume
 from triomq_benchmarks.workload import Fault, WorkloadError
 
 NODES = [
