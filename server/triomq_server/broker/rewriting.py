@@ -87,7 +87,7 @@ def delay_level(properties: dict[str, str], config: BrokerConfig) -> int:
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and -(1 << 31) <= int(text) < 1 << 31):
         raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is no number: {text[:64]!r}")
-    return min(int(text), len(config.store.message_delay_level.split()))
+    return min(int(text), config.store.delay_level_count)
 
 
 def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cluster: str) -> NewBatch | None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from pathlib import Path
 
 import attrs
 
-from triomq_server.config.settings import setting
+from triomq_server.config.settings import ConfigError, setting
 
 
 class BrokerRole(enum.StrEnum):
@@ -29,6 +30,7 @@ class FlushDiskType(enum.StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+_DELAY_LEVEL = re.compile(r"[0-9]{1,12}[smhd]\Z")
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -127,6 +129,9 @@ class StoreConfig:
 
     # Delay and transactions.
     message_delay_level: str = _DELAY_LEVELS
+    """Read at the start; a later change counts from the next start on."""
+    delay_level_count: int = attrs.field(init=False, default=0, metadata={"triomq.skip": True})
+    """How many levels there are."""
     flush_delay_offset_interval: int = 10_000
     enable_schedule_message_stats: bool = True
     enable_schedule_async_deliver: bool = False
@@ -148,9 +153,17 @@ class StoreConfig:
         self.settle()
 
     def settle(self) -> None:
-        """Derive what follows from other keys: the commitlog's place from the root directory."""
+        """Derive what follows from other keys: the commitlog's place from the root directory. ConfigError for bad delay levels."""
         if not self.store_path_commit_log:
             self.store_path_commit_log = os.path.join(self.store_path_root_dir, "commitlog")
+        words = self.message_delay_level.split()
+        for word in words or [""]:
+            if not _DELAY_LEVEL.match(word):
+                raise ConfigError(
+                    f"messageDelayLevel={self.message_delay_level}: {word!r} is no delay; write numbers with one of the "
+                    "units s, m, h, d behind them, with blanks between"
+                )
+        self.delay_level_count = len(words)
 
     @property
     def is_slave(self) -> bool:

@@ -90,9 +90,12 @@ def test_name_server_default_is_that_of_the_real_one(key: str, value: str) -> No
     assert NamesrvConfig().to_properties()[key] == value
 
 
+DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
 @pytest.mark.parametrize("key", real(REAL_BROKER))
 def test_every_key_can_be_set_from_a_file(key: str) -> None:
-    other = {"true": "false", "false": "true", "ASYNC_MASTER": "SYNC_MASTER", "ASYNC_FLUSH": "SYNC_FLUSH"}
+    other = {"true": "false", "false": "true", "ASYNC_MASTER": "SYNC_MASTER", "ASYNC_FLUSH": "SYNC_FLUSH", DELAYS: "1s"}
     before = BrokerConfig().to_properties()[key]
     after = other.get(before) or (str(int(before) + 1) if before.isdigit() else before + "x")
     config, warnings = BrokerConfig.from_properties({key: after})
@@ -243,3 +246,17 @@ def test_sample_slave_file() -> None:
 def test_slaves_are_read_unless_the_file_or_4_9_says_no(values: dict[str, str], expected: bool) -> None:
     config, _ = BrokerConfig.from_properties(values)
     assert config.slave_read_enable is expected
+
+
+@pytest.mark.parametrize("levels", ["", "1s foo", "1S", "-1s", "s", "5", "1s,2s", "9999999999999s"])
+def test_delay_levels_that_mean_nothing_stop_the_start(levels: str) -> None:
+    with pytest.raises(ConfigError, match=r"messageDelayLevel=.*is no delay"):
+        BrokerConfig.from_properties({"messageDelayLevel": levels})
+
+
+def test_delay_levels() -> None:
+    config, warnings = BrokerConfig.from_properties({"messageDelayLevel": " 1s  5m 2h 1d "})
+    assert config.store.delay_level_count == 4
+    assert not warnings
+    config.update({"messageDelayLevel": "1s"})
+    assert config.store.delay_level_count == 4, "a broker's levels are those it started with"
