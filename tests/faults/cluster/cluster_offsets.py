@@ -82,13 +82,17 @@ class OffsetLedger:
             if safe:
                 yield key, safe[-1]
 
+    def lacking(self, offsets: dict[Key, int]) -> list[str]:
+        """Commits that survived and are not among these offsets."""
+        return [
+            f"{offsets.get(key, 0)} for {key}, {commit.offset} was committed at {commit.acked_at:.3f}"
+            for key, commit in self.surviving()
+            if offsets.get(key, 0) < commit.offset
+        ]
+
     def check(self, node: str, offsets: dict[Key, int]) -> None:
         """Everybody is back: this node has every commit that survived."""
-        for key, commit in self.surviving():
-            if offsets.get(key, 0) < commit.offset:
-                self.faults.append(
-                    f"rolled back: {node} ends with {offsets.get(key, 0)} for {key}, {commit.offset} was committed at {commit.acked_at:.3f}"
-                )
+        self.faults += [f"rolled back: {node} ends with {text}" for text in self.lacking(offsets)]
 
     @property
     def count(self) -> int:

@@ -27,6 +27,11 @@ class CuttingProxy:
         self._cut = False
         self._links: set[trio.CancelScope] = set()
 
+    def lead_to(self, address: str) -> None:
+        """Whoever connects from now on gets to this broker."""
+        host, _, port = address.rpartition(":")
+        self.target = (host, int(port))
+
     async def serve(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Accept until cancelled."""
         async with trio.open_nursery() as nursery:

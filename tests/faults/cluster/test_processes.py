@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from cluster_audit import Ledger, differing, missing, read_log
-from cluster_processes import RealFiles, run_schedule, summary
+from cluster_processes import summary
+from process_nodes import RealFiles
+from process_trial import run_schedule
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, open_store

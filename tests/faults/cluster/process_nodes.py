@@ -1,0 +1,205 @@
+"""Nodes as real processes: what a schedule needs of them, and our own cluster's, forked from one parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import trio
+from cluster_setting import Setting
+from cutting_proxy import CuttingProxy
+
+MASTER = "broker-a"
+SLAVES = ("broker-a-s", "broker-a-s2")
+NAME_SERVER = "namesrv-0"
+READY_S = 30.0
+OFFSETS_WRITTEN_S = 0.2
+SETTINGS = {
+    "mappedFileSizeCommitLog": "262144",
+    "mappedFileSizeConsumeQueue": "4000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "haSendHeartbeatInterval": "300",
+    "haHousekeepingInterval": "1500",
+    "slaveTimeout": "500",
+    "flushConsumerOffsetInterval": str(int(OFFSETS_WRITTEN_S * 1000)),
+}
+
+
+class RealFiles:
+    """Directories as the audit reads them."""
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+    def read(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+
+class Nodes(Protocol):
+    """A cluster of processes.
+
+    Attributes:
+      pids: of nodes that are ready, by name.
+      lives: how often each was started.
+      addresses: where each serves.
+      name_servers: what a client is opened with.
+      faults: what no schedule had asked for: nodes that ended by themselves, or could not start.
+    """
+
+    pids: dict[str, int]
+    lives: dict[str, int]
+    addresses: dict[str, str]
+    name_servers: str
+    faults: list[str]
+
+    async def until(self, name: str, *, up: bool) -> None:
+        """Until a node is ready, or gone. Raises trio.TooSlowError."""
+
+    def signal(self, name: str, number: int) -> bool:
+        """Send a signal to a node; False if it does not run."""
+
+    async def start(self, name: str) -> None:
+        """Start a node that is gone, as it was configured."""
+
+    def store(self, name: str) -> str:
+        """A broker's store directory."""
+
+
+class Ends:
+    """Who is there, and who was meant to go; for both kinds of nodes."""
+
+    def __init__(self) -> None:
+        self.pids: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
+        self.addresses: dict[str, str] = {}
+        self.name_servers = ""
+        self.faults: list[str] = []
+        self.stopping = False
+        self._meant: set[int] = set()
+        self._heard = trio.Event()
+
+    def heard(self) -> None:
+        """Something has changed."""
+        heard, self._heard = self._heard, trio.Event()
+        heard.set()
+
+    def ready(self, name: str, pid: int) -> None:
+        """A node serves."""
+        self.pids[name] = pid
+        self.lives[name] = self.lives.get(name, 0) + 1
+
+    def ended(self, name: str, pid: int, status: object) -> None:
+        """A process is gone."""
+        if self.pids.get(name) == pid:
+            del self.pids[name]
+        if pid not in self._meant and not self.stopping:
+            self.faults.append(f"{name} ended by itself with status {status}")
+
+    async def until(self, name: str, *, up: bool) -> None:
+        with trio.fail_after(READY_S):
+            while (name in self.pids) != up or not self.name_servers:
+                await self._heard.wait()
+
+    def signal(self, name: str, number: int) -> bool:
+        pid = self.pids.get(name)
+        if not pid:  # never 0, which would be ourselves
+            return False
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self._meant.add(pid)
+        os.kill(pid, number)
+        return True
+
+
+class ForkedNodes(Ends):
+    """The parent of the nodes, and what it has said."""
+
+    def __init__(self, parent: trio.Process, home: Path) -> None:
+        super().__init__()
+        self.parent = parent
+        self.home = home
+        self._one_at_a_time = trio.Lock()
+
+    def store(self, name: str) -> str:
+        return str(self.home / name)
+
+    async def listen(self) -> None:
+        """Follow the parent's events until it ends."""
+        received = b""
+        assert self.parent.stdout is not None
+        async for data in self.parent.stdout:
+            *lines, received = (received + data).split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+            self.heard()
+        if not self.stopping:
+            self.faults.append("the parent ended by itself")
+
+    def _hear(self, event: dict[str, object]) -> None:
+        kind = event["event"]
+        if kind == "ready":
+            self.name_servers = str(event["name_servers"])
+        nodes = event["nodes"] if kind == "ready" else [event] if kind == "started" else []
+        assert isinstance(nodes, list)
+        for node in nodes:
+            self.addresses[node["name"]] = node["address"]
+            self.ready(node["name"], node["pid"])
+        if kind == "ended":
+            pid = event["pid"]
+            assert isinstance(pid, int)
+            self.ended(str(event["name"]), pid, event["status"])
+        elif kind == "error":
+            self.faults.append(f"the parent says: {event['error']}")
+
+    async def start(self, name: str) -> None:
+        assert self.parent.stdin is not None
+        async with self._one_at_a_time:
+            await self.parent.stdin.send_all(f"start {name}\n".encode())
+
+
+@asynccontextmanager
+async def forked_nodes(home: Path, setting: Setting, proxy: CuttingProxy, planted: str = "") -> AsyncIterator[Nodes]:
+    """Our cluster, whose slaves reach their master through the proxy."""
+    asked = {
+        "sync": setting.synchronous,
+        "flush": setting.flush,
+        "slaves": setting.slaves,
+        "proxy": proxy.port + 1,
+        "planted": planted,
+        "settings": SETTINGS,
+    }
+    command = [sys.executable, str(Path(__file__).with_name("cluster_parent.py")), str(home), json.dumps(asked)]
+    with (home / "cluster.log").open("wb") as errors:
+        parent = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
+    nodes = ForkedNodes(parent, home)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nodes.listen)
+        try:
+            await nodes.until(MASTER, up=True)
+            yield nodes
+        finally:
+            for name in list(nodes.pids):
+                nodes.signal(name, signal.SIGCONT)
+            nodes.stopping = True
+            with trio.CancelScope(shield=True):
+                assert parent.stdin is not None
+                await parent.stdin.aclose()
+                with trio.move_on_after(READY_S):
+                    await parent.wait()
+                parent.kill()
+                await parent.wait()
+            nursery.cancel_scope.cancel()
+    assert parent.stdout is not None
+    await parent.stdout.aclose()

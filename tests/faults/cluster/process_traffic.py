@@ -1,0 +1,158 @@
+"""Who uses the real cluster while it suffers: senders, consumers that commit, and an auditor that looks at committed offsets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import trio
+from cluster_audit import Ledger
+from cluster_offsets import Key, OffsetLedger
+from process_nodes import MASTER, READY_S, Nodes
+
+import triomq
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.requests.offset import QueryConsumerOffsetRequest, QueryConsumerOffsetResponse
+from triomq_protocol.requests.route import KVTable
+from triomq_server.wire import Link, LinkError, open_link
+
+TOPIC = "ledger"
+QUEUES = 4
+ASK_LIMIT_S = 3.0
+
+More = Callable[[], bool]
+
+
+def queue(number: int) -> triomq.MessageQueue:
+    """One of the topic's queues."""
+    return triomq.MessageQueue(TOPIC, MASTER, number)
+
+
+async def create_topic(nodes: Nodes) -> None:
+    """Create the topic, and until its route is known. Raises trio.TooSlowError."""
+    async with triomq.open_client(nodes.name_servers) as client:
+        with trio.fail_after(READY_S):
+            while True:
+                try:
+                    await client.admin.create_topic(TOPIC, queues=QUEUES)
+                    await client.admin.route(TOPIC)
+                except triomq.MQError:
+                    await trio.sleep(0.05)
+                else:
+                    return
+
+
+async def send(nodes: Nodes, ledger: Ledger, name: str, seed: int, *, synchronous: bool, more: More) -> None:
+    """One sender, one message after the other; every acknowledgement goes to the ledger."""
+    chance = random.Random(f"{name} {seed}")
+    number = 0
+    async with (
+        triomq.open_client(nodes.name_servers) as client,
+        client.producer("load", send_timeout_s=1.0, compressor=None) as producer,
+    ):
+        while more():
+            number += 1
+            body = b"%s-%d " % (name.encode(), number) + bytes(chance.choice((10, 100, 1000, 9000)))
+            bodies = [body] if chance.random() < 0.9 else [b"%s-%d.%d " % (name.encode(), number, i) for i in range(5)]
+            messages = [triomq.Message(TOPIC, each, keys=f"k{number}") for each in bodies]
+            try:
+                result = await (producer.send(messages[0]) if len(bodies) == 1 else producer.send_batch(messages))
+            except triomq.MQError:
+                ledger.refused += 1
+                await trio.sleep(0.02)
+            else:
+                place = (result.queue.queue_id, result.queue_offset)
+                ledger.acknowledge(place, bodies, status=result.status.name, synchronous=synchronous, sender=name)
+            await trio.sleep(0.002)
+
+
+async def commit(nodes: Nodes, offsets: OffsetLedger, seed: int, more: More) -> None:
+    """Consumers commit at whatever broker the SDK finds.
+
+    A commit that fails may still arrive, so its group ends with it; and each group stops at some queues early: a commit that
+    nobody repeats must not be forgotten either.
+    """
+    chance = random.Random(f"commits {seed}")
+    async with triomq.open_client(nodes.name_servers) as client:
+        number = 0
+        while more():
+            group = f"committers-{number}"
+            number += 1
+            async with AsyncExitStack() as stack:
+                consumer = await stack.enter_async_context(client.pull_consumer(group))
+                reached = dict.fromkeys(range(QUEUES), 0)
+                while more() and reached:
+                    await trio.sleep(chance.uniform(0.01, 0.1))
+                    queue_id = chance.choice(list(reached))
+                    reached[queue_id] += chance.randint(1, 20)
+                    asked_at = trio.current_time()
+                    try:
+                        await consumer.commit(queue(queue_id), reached[queue_id])
+                    except triomq.MQError:
+                        await trio.sleep(0.05)
+                        break
+                    offsets.committed((group, queue_id), reached[queue_id], asked_at, trio.current_time())
+                    if chance.random() < 0.1:
+                        del reached[queue_id]
+
+
+async def watch_offsets(nodes: Nodes, offsets: OffsetLedger, name: str, more: More) -> None:
+    """Ask one broker again and again how far the groups are."""
+    while more():
+        await trio.sleep(0.3)
+        await look_at_offsets(nodes, offsets, name)
+
+
+async def look_at_offsets(nodes: Nodes, offsets: OffsetLedger, name: str) -> dict[Key, int]:
+    """What a broker has of every group; nothing if it cannot be asked."""
+    found: dict[Key, int] = {}
+    life = nodes.lives.get(name)
+    try:
+        with trio.move_on_after(ASK_LIMIT_S):
+            async with open_link(nodes.addresses[name]) as link:
+                for key in list(offsets.commits):
+                    offset = await ask_offset(link, *key)
+                    if name not in nodes.pids or nodes.lives[name] != life:
+                        break  # the answer of a node that is no more
+                    found[key] = offset or 0
+                    offsets.observe(name, key, found[key], trio.current_time())
+    except (OSError, LinkError):
+        pass
+    return found
+
+
+async def ask_offset(link: Link, group: str, queue_id: int) -> int | None:
+    """A group's offset at one broker; None if it has none."""
+    header = QueryConsumerOffsetRequest(consumer_group=group, topic=TOPIC, queue_id=queue_id)
+    answer = await link.request(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header), ASK_LIMIT_S)
+    return answer.header(QueryConsumerOffsetResponse).offset if answer.code == ResponseCode.SUCCESS else None
+
+
+async def log_end(address: str) -> int:
+    """Where a broker's log ends; -1 if it does not say."""
+    try:
+        with trio.fail_after(ASK_LIMIT_S):
+            async with open_link(address) as link:
+                answer = await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), ASK_LIMIT_S)
+                if answer.code != ResponseCode.SUCCESS:  # Java's, now and then, while its statistics are empty
+                    return -1
+                return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
+    except (OSError, LinkError, trio.TooSlowError):
+        return -1
+
+
+async def queue_ends(address: str) -> list[int]:
+    """Where a broker's queues end; -1 if it does not say."""
+    try:
+        with trio.fail_after(ASK_LIMIT_S):
+            async with open_link(address) as link:
+                ends = []
+                for queue_id in range(QUEUES):
+                    fields = {"topic": TOPIC, "queueId": str(queue_id)}
+                    answer = await link.request(Command.request(RequestCode.GET_MAX_OFFSET, fields=fields), ASK_LIMIT_S)
+                    ends.append(int((answer.fields or {}).get("offset", -1)))
+                return ends
+    except (OSError, LinkError, trio.TooSlowError):
+        return [-1]

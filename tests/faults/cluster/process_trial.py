@@ -1,0 +1,301 @@
+"""One schedule with real processes: traffic, faults drawn by a seed, an ending, and the audit of what the nodes' files hold.
+
+What is expected of a pair, master and slave each ours or the real 4.9.7:
+
+* Whatever a master has acknowledged is in its log, and in the logs of all its slaves when everybody is back. SIGKILL leaves
+  the page cache, so this holds for ASYNC_FLUSH and ASYNC_MASTER too, and for Java's as for ours.
+* SEND_OK of a SYNC_MASTER is on a slave at once: at every moment at which the master is gone, and when its disk is lost.
+  Of all other statuses, and of ASYNC_MASTER, nothing is promised without the master's disk.
+* A master that comes back without its disk promises nothing on behalf of slaves that have more, and these keep what they
+  have. A 4.9 slave even of an empty master keeps its log, but takes over its topics: they are created anew after its
+  promotion. (A 4.9 master believes a first report beyond its own end; our slave never makes one, since it compares first.
+  A 4.9 slave does not compare: once our empty master's log has outgrown it, it would follow, so nothing is sent to it for long.)
+* Committed offsets: no table of ours falls, and our master ends with every commit that survived (`cluster_offsets`). A 4.9
+  slave copies its master's offsets whatever it has itself, so commits that it took while our master was back already, but
+  not known to the consumer, are not promised; those that it took before are: our master asks. A 4.9 master is promised only
+  what it wrote down itself, and it begins to write ten seconds after its start.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import process_endings
+import trio
+from cluster_audit import Contents, Ledger, differing, missing, queue_faults, read_log
+from cluster_offsets import OffsetLedger
+from cluster_setting import Setting
+from cutting_proxy import CuttingProxy
+from process_nodes import MASTER, NAME_SERVER, OFFSETS_WRITTEN_S, READY_S, SLAVES, Nodes, RealFiles, forked_nodes
+from process_traffic import TOPIC, commit, create_topic, send, watch_offsets
+from separate_nodes import OURS, Pair, SeparateNodes, separate_nodes
+
+from triomq_benchmarks.java import Java
+from triomq_benchmarks.targets import Kind
+from triomq_server.cluster.plan import free_ports
+
+EVENTS = (3, 6)
+GAP_S = (0.05, 0.4)
+LASTING_S = (0.02, 0.1, 0.2, 0.5, 0.5, 2.0)
+LEAST_ACKS = 50
+OFFSETS_SURELY_WRITTEN_S = OFFSETS_WRITTEN_S + 1.0
+JAVA_FIRST_WRITES_S = 12.0
+FIRST_REPLICA_S = 20.0
+
+
+@attrs.frozen
+class Outcome:
+    """What a schedule showed."""
+
+    seed: int
+    setting: Setting
+    acknowledged: int
+    refused: int
+    statuses: Counter[str]
+    stored: int
+    commits: int
+    events: list[str]
+    faults: list[str]
+    output: str
+
+
+class Trial:
+    """One schedule.
+
+    Args:
+      seed: decides on everything but the machine's own timing.
+      home: an empty directory.
+      pair: whose master, whose slaves.
+      java: needed for the real one.
+      setting: instead of the seed's own.
+      planted: a fault put into our servers on purpose, by its name in `cluster_parent`.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        home: Path,
+        *,
+        pair: Pair = OURS,
+        java: Java | None = None,
+        setting: Setting | None = None,
+        planted: str = "",
+    ) -> None:
+        self.seed = seed
+        self.home = home
+        self.pair = pair
+        self.java = java
+        self.planted = planted
+        self.chance = random.Random(f"processes {seed}")
+        drawn = Setting.drawn(self.chance)
+        self.setting = setting or drawn
+        self.slaves = list(SLAVES[: self.setting.slaves])
+        self.ledger = Ledger()
+        self.offsets = OffsetLedger()
+        self.faults: list[str] = []
+        self.events: list[str] = []
+        self.sending = True
+        self.proxy = CuttingProxy(free_ports(1)[0])
+        self._pauses: dict[str, list[tuple[float, float]]] = {}
+        self._started: dict[str, float] = {}
+        self._output = ""
+
+    async def run(self) -> Outcome:
+        """From an empty directory to the audit."""
+        stored = 0
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.proxy.serve)
+            try:
+                async with self._nodes() as nodes:
+                    await self._live(nodes)
+                    self.faults += nodes.faults
+                    if self.faults and isinstance(nodes, SeparateNodes):
+                        self._output = nodes.output()
+            except* trio.TooSlowError:
+                self.faults.append("hung: the schedule could not be ended")
+            nursery.cancel_scope.cancel()
+        self.faults += self.ledger.own_faults() + self.offsets.faults
+        stored = process_endings.audit(self)
+        if len(self.ledger.acks) < LEAST_ACKS:
+            self.faults.append(f"idle: only {len(self.ledger.acks)} messages were acknowledged, which proves nothing")
+        if self.setting.synchronous and not self.ledger.statuses["SEND_OK"]:
+            self.faults.append("idle: no message was promised to be on a slave")
+        log = self.home / "cluster.log"
+        if self.faults and log.exists():
+            self._output = log.read_text(errors="replace")[-6000:]
+        ledger = self.ledger
+        return Outcome(
+            self.seed,
+            self.setting,
+            len(ledger.acks),
+            ledger.refused,
+            ledger.statuses,
+            stored,
+            self.offsets.count,
+            self.events,
+            self.faults,
+            self._output,
+        )
+
+    @asynccontextmanager
+    async def _nodes(self) -> AsyncIterator[Nodes]:
+        if self.pair == OURS and not self.setting.disk_lost:
+            async with forked_nodes(self.home, self.setting, self.proxy, self.planted) as forked:
+                self.proxy.lead_to(forked.addresses[MASTER])
+                yield forked
+        else:
+            async with separate_nodes(self.pair, self.home, self.setting, self.proxy, self.java) as separate:
+                yield separate
+
+    def kind(self, name: str) -> Kind:
+        """Whose a broker is."""
+        return self.pair.master if name == MASTER else self.pair.slave
+
+    async def _live(self, nodes: Nodes) -> None:
+        self._started = dict.fromkeys((MASTER, *self.slaves), trio.current_time())
+        await create_topic(nodes)
+        if self.setting.synchronous:
+            await self._await_replica(nodes)
+        async with trio.open_nursery() as traffic:
+            for number in range(3):
+                traffic.start_soon(self._send, nodes, f"sender-{number}")
+            traffic.start_soon(commit, nodes, self.offsets, self.seed, self._more)
+            for name in (MASTER, *self.slaves):
+                if name == MASTER or self.kind(name) is Kind.OURS:
+                    traffic.start_soon(watch_offsets, nodes, self.offsets, name, self._more)
+            await trio.sleep(0.2)
+            try:
+                await self._disturb(nodes)
+            except* trio.TooSlowError:
+                self.faults.append(f"hung: a node was not ready, or not gone, within {READY_S:g} s: {nodes.pids}")
+            self.sending = False
+        await process_endings.end(self, nodes)
+
+    def _more(self) -> bool:
+        return self.sending
+
+    async def _send(self, nodes: Nodes, name: str) -> None:
+        await send(nodes, self.ledger, name, self.seed, synchronous=self.setting.synchronous, more=self._more)
+
+    async def _await_replica(self, nodes: Nodes) -> None:
+        """A 4.9 slave reports for the first time a heartbeat's time after it has found its master."""
+        more = True
+
+        async def watch() -> None:
+            nonlocal more
+            with trio.move_on_after(FIRST_REPLICA_S):
+                while not self.ledger.statuses["SEND_OK"]:  # noqa: ASYNC110 -- the ledger is plain
+                    await trio.sleep(0.02)
+            more = False
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await send(nodes, self.ledger, "first-sender", self.seed, synchronous=True, more=lambda: more)
+
+    # -- faults
+
+    async def _disturb(self, nodes: Nodes) -> None:
+        chance = self.chance
+        for _ in range(chance.randint(*EVENTS)):
+            await trio.sleep(chance.uniform(*GAP_S))
+            kind = chance.choice(("kill", "kill", "pause", "cut", "mute"))
+            name = chance.choice([MASTER, MASTER, *self.slaves, NAME_SERVER])
+            lasting_s = chance.choice(LASTING_S) * chance.uniform(0.5, 1.5)
+            self.events.append(f"{kind} {name if kind in ('kill', 'pause') else 'replication'} for {lasting_s:.2f} s")
+            # One after the other, or two at a time: a slave is killed while its master stands still.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._fault, nodes, kind, name, lasting_s)
+                if chance.random() < 0.3:
+                    other = chance.choice([each for each in (MASTER, *self.slaves) if each != name])
+                    self.events.append(f"   meanwhile kill {other}")
+                    await trio.sleep(chance.uniform(0, lasting_s))
+                    nursery.start_soon(self._fault, nodes, "kill", other, 0.1)
+
+    async def _fault(self, nodes: Nodes, kind: str, name: str, lasting_s: float) -> None:
+        if kind == "kill":
+            if await self.kill(nodes, name):
+                await trio.sleep(lasting_s)
+                await self.start(nodes, name)
+        elif kind == "pause":
+            pid, begin = nodes.pids.get(name), trio.current_time()
+            if nodes.signal(name, signal.SIGSTOP):
+                await trio.sleep(lasting_s)
+                if nodes.pids.get(name) == pid:
+                    nodes.signal(name, signal.SIGCONT)
+                self._pauses.setdefault(name, []).append((begin, trio.current_time()))
+        else:
+            (self.proxy.cut if kind == "cut" else self.proxy.mute)()
+            await trio.sleep(lasting_s)
+            self.proxy.heal()
+
+    async def kill(self, nodes: Nodes, name: str) -> bool:
+        """SIGKILL, and until it is gone; False if it does not run."""
+        now = trio.current_time()
+        if name in nodes.pids and name != NAME_SERVER:
+            self.offsets.lost(name, self._unwritten_since(name, now), now)
+        if not nodes.signal(name, signal.SIGKILL):
+            return False
+        await nodes.until(name, up=False)
+        if name == MASTER and self.setting.synchronous:
+            self.check_slaves("the master just gone")
+        return True
+
+    async def start(self, nodes: Nodes, name: str) -> None:
+        """Start a node again, and until it serves."""
+        self._started[name] = trio.current_time()
+        await nodes.start(name)
+        await nodes.until(name, up=True)
+
+    def _unwritten_since(self, name: str, now: float) -> float:
+        """What a broker learned after that moment may not be in its file when it is killed now."""
+        if self.kind(name) is Kind.JAVA and now < self._started[name] + JAVA_FIRST_WRITES_S:
+            return self._started[name]
+        since = now - OFFSETS_SURELY_WRITTEN_S
+        for begin, end in reversed(self._pauses.get(name, [])):
+            if end > since:  # it stood still
+                since = min(since, begin - OFFSETS_SURELY_WRITTEN_S)
+        return since
+
+    # -- checks
+
+    def contents(self, name: str) -> Contents:
+        """What a broker's log holds now."""
+        return read_log(RealFiles(), self.root(name), TOPIC)
+
+    def root(self, name: str) -> str:
+        """A broker's store directory."""
+        separate = self.pair != OURS or self.setting.disk_lost
+        return str(self.home / name / "store" if separate else self.home / name)
+
+    def check_slaves(self, when: str) -> None:
+        """Slaves write on while they are looked at; what they acknowledged before is there."""
+        promised = [ack for ack in self.ledger.acks if ack.replicated]
+        holders = {name: self.contents(name) for name in self.slaves}
+        self.faults += [f"{fault} ({when})" for fault in missing(promised, holders)]
+
+    def queue_faults(self, name: str, found: Contents) -> list[str]:
+        """What is wrong with a broker's queues."""
+        return queue_faults(RealFiles(), self.root(name), TOPIC, found)
+
+    def differing(self, found: dict[str, Contents], of: str) -> list[str]:
+        """Logs that are not what one of them is."""
+        return [f"{name}: {fault}" for name in found for fault in differing(found[of], found[name])]
+
+
+async def run_schedule(
+    seed: int,
+    home: Path,
+    *,
+    pair: Pair = OURS,
+    java: Java | None = None,
+    setting: Setting | None = None,
+    planted: str = "",
+) -> Outcome:
+    """Run one seed in an empty directory."""
+    return await Trial(seed, home, pair=pair, java=java, setting=setting, planted=planted).run()
