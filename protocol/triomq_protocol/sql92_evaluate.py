@@ -106,7 +106,7 @@ def _value(node: Node) -> Evaluate:
         case Equal(left, right):
             return _equal_closure(left, right)
         case Compare(sign, left, right):
-            return partial(_compare, _SIGNS[sign], _value(left), _value(right))
+            return _compare_closure(_SIGNS[sign], left, right)
         case In(name, values, negated):
             return partial(_in, name, values, negated)
 
@@ -183,6 +183,13 @@ def _equal_to_boolean(a: Value, b: Value) -> bool:
 # -- order
 
 
+def _compare_closure(sign: Callable[[Any, Any], bool], left: Node, right: Node) -> Evaluate:
+    if isinstance(left, Property) and isinstance(right, Constant) and isinstance(right.value, int):
+        name, value = left.name, right.value  # by far the most usual one
+        return lambda properties: None if (text := properties.get(name)) is None else sign(_number(text, value), value)
+    return partial(_compare, sign, _value(left), _value(right))
+
+
 def _compare(sign: Callable[[Any, Any], bool], left: Evaluate, right: Evaluate, properties: Properties) -> bool | None:
     a, b = left(properties), right(properties)
     if a is None or b is None:
@@ -215,6 +222,8 @@ def _numbers(a: str | float, b: str | float) -> tuple[float, float]:
 def _number(text: str, like: float) -> float:
     if isinstance(like, float):
         return _double(text)
+    if len(text) < 10 and text.isdecimal():
+        return int(text)
     limit = 1 << 63 if isinstance(like, Long) else 1 << 31
     if _INT.match(text):
         value = int(text)
