@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .audit import Fault, Findings
-from .audit_tables import audit_folder
+from .audit_tables import audit_folder, write_findings
 from .builds import ToolUnavailableError
 from .run_ledger import LedgerError
 
 EXIT_FAILED: Final = 1
-AUDIT: Final = "audit.json"
 
 
 @click.command("audit")
@@ -40,10 +39,9 @@ def audit(run_dir: Path, master: str | None, shared: bool | None, as_json: bool)
     except (LedgerError, ToolUnavailableError, ValueError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(EXIT_FAILED)
-    found = findings.as_dict()
-    (run_dir / AUDIT).write_text(json.dumps(found, indent=2) + "\n")
+    write_findings(findings, run_dir)
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(findings.as_dict()))
     else:
         print_findings(findings, Console())
     sys.exit(0 if findings.clean else EXIT_FAILED)
@@ -53,7 +51,7 @@ def _on_spark(run_dir: Path, master: str, shared: bool | None) -> Findings:
     from .audit_spark import audit_folder_on_spark
     from .spark_environment import open_session
 
-    with open_session(master, name="triomq bench audit") as session:
+    with open_session(master, name="triomq bench audit", short_lived=True) as session:
         return audit_folder_on_spark(session, run_dir, shared=shared)
 
 

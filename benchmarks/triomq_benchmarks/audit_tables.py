@@ -6,6 +6,7 @@ messages stand in memory as Python objects at a time.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from .run_ledger import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AUDIT = "audit.json"
 BUCKET_ROWS = 400_000
 """Acknowledged messages judged at once: about a hundred megabytes."""
 
@@ -109,6 +111,11 @@ def audit_folder(folder: Path) -> Findings:
     for queue in _queues(consumed):
         total += judge_order_table(queue)
     return total
+
+
+def write_findings(findings: Findings, folder: Path) -> None:
+    """Write `audit.json` into a run directory."""
+    (folder / AUDIT).write_text(json.dumps(findings.as_dict(), indent=2) + "\n")
 
 
 def judge_message_tables(acknowledged: pa.Table, consumed: pa.Table, groups: Sequence[str]) -> Findings:

@@ -163,14 +163,21 @@ async def _faults(workload: Workload, target: RunTarget, origin: float, seen: _S
 
 
 async def _audit(engine: Engine, folder: Path) -> dict[str, Any]:
-    """By the engine where it can, else here."""
-    if (by_engine := getattr(engine, "audit", None)) is not None:
-        findings = await by_engine(folder)
-    else:
-        from .audit_tables import audit_folder
+    """By the engine where it can, else here; `audit.json` keeps it too."""
+    # Only a run with a ledger needs Arrow.
+    from .audit import Findings
+    from .audit_tables import audit_folder, write_findings
+    from .run_ledger import LedgerError
 
-        findings = await trio.to_thread.run_sync(audit_folder, folder)
-    return {"clean": findings.clean, **findings.as_dict()}
+    try:
+        if (by_engine := getattr(engine, "audit", None)) is not None:
+            findings: Findings = await by_engine(folder)
+        else:
+            findings = await trio.to_thread.run_sync(audit_folder, folder)
+    except LedgerError as error:
+        findings = Findings(notes=(str(error),))
+    write_findings(findings, folder)
+    return findings.as_dict()
 
 
 async def _details(target: RunTarget) -> Mapping[str, object]:

@@ -61,6 +61,9 @@ class Peer:
         clock: its estimate of how its clock compares.
         result: what it said at its end.
         gone_at: when its link ended without a result, by trio's clock.
+        stream: its link, once it has connected.
+        arrived: it has connected.
+        ended: its link has ended.
     """
 
     worker: int
@@ -75,6 +78,7 @@ class Peer:
     result: WorkerResult | None = None
     gone_at: float | None = None
     stream: trio.SocketStream | None = attrs.field(default=None, repr=False)
+    arrived: trio.Event = attrs.field(factory=trio.Event, repr=False)
     ended: trio.Event = attrs.field(factory=trio.Event, repr=False)
 
 
@@ -163,6 +167,7 @@ class Collector:
         if peer.stream is not None:
             return
         peer.host, peer.pid, peer.stream = hello.host, hello.pid, stream
+        peer.arrived.set()
         try:
             for message in first:
                 await self._take(message, peer, stream)

@@ -81,7 +81,7 @@ async def open_spark_engine(
     if py_files:
         wanted["spark.submit.pyFiles"] = ",".join(py_files)
     # At OFF: what a dying worker means is said by us, in a line instead of pages.
-    context = open_session(master, name="triomq bench", settings=wanted, level="OFF")
+    context = open_session(master, name="triomq bench", settings=wanted, level="OFF", short_lived=True)
     say(f"starting Spark at {master}")
     # A session is entered and left whole: what is cancelled meanwhile, is cancelled afterwards.
     session = await trio.to_thread.run_sync(_enter, context.__enter__)

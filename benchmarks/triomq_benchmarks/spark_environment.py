@@ -31,6 +31,8 @@ LOOPBACK = "127.0.0.1"
 GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: https://adoptium.net; or set JAVA_HOME"
 GET_SPARK = "pip install 'triomq[spark]'"
 _JAVA_LIMIT_S = 30.0
+# A session of minutes never earns back what the second compiler and the parallel collector cost it: half the JVM's CPU time.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
 # The JVM's own words before the first log level is set; `%1` of log4j2 goes to standard error like Spark's default.
@@ -138,7 +140,7 @@ def _show_data_source(environment: MutableMapping[str, str]) -> None:
         environment["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, known)])
 
 
-def session_settings(master: str, folder: Path, level: str) -> dict[str, str]:
+def session_settings(master: str, folder: Path, level: str, *, short_lived: bool = False) -> dict[str, str]:
     """The configuration of a session that keeps to itself: no web page, no progress bar, scratch files in `folder`."""
     log = folder / "log4j2.properties"
     log.write_text(_LOG4J.format(level=level.lower()))
@@ -154,6 +156,9 @@ def session_settings(master: str, folder: Path, level: str) -> dict[str, str]:
     if is_on_loopback(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         settings["spark.local.dir"] = str(folder)
+        if short_lived:
+            settings["spark.driver.extraJavaOptions"] += f" {_SHORT_LIVED}"
+            settings["spark.executor.extraJavaOptions"] = _SHORT_LIVED
     return settings
 
 
@@ -164,6 +169,7 @@ def open_session(
     name: str = "triomq",
     settings: Mapping[str, str] | None = None,
     level: str = "ERROR",
+    short_lived: bool = False,
 ) -> Iterator[SparkSession]:
     """A Spark session for as long as the block lasts; one at a time per process, as Spark wants it.
 
@@ -174,6 +180,7 @@ def open_session(
       name: the application's name on the cluster's pages.
       settings: further Spark settings; they win over ours.
       level: of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
+      short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring Spark.
 
     Raises:
       ToolUnavailableError: pyspark or Java is missing.
@@ -186,7 +193,10 @@ def open_session(
 
     with tempfile.TemporaryDirectory(prefix="triomq-spark-", ignore_cleanup_errors=True) as folder:
         builder = SparkSession.builder.master(master).appName(name)
-        for key, value in {**session_settings(master, Path(folder), level), **(settings or {})}.items():
+        for key, value in {
+            **session_settings(master, Path(folder), level, short_lived=short_lived),
+            **(settings or {}),
+        }.items():
             builder = builder.config(key, value)
         with _own_interrupts():
             session = builder.getOrCreate()

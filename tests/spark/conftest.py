@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from triomq_benchmarks.builds import ToolUnavailableError
+from triomq_benchmarks.child_cluster import ChildCluster, open_child_cluster
 from triomq_benchmarks.spark_environment import check_spark, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from source_topics import Topics, open_topics
 
 MASTER = "local[2]"
 
@@ -41,5 +48,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     """The session that all tests of this ring share: `local[2]`, data sources in Python with filter push-down."""
     settings = {"spark.sql.python.filterPushdown.enabled": "true"}
-    with open_session(MASTER, name="triomq-tests", settings=settings) as session:
+    with open_session(MASTER, name="triomq-tests", settings=settings, short_lived=True) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ChildCluster]:
+    """Two masters with a slave each, for tests that kill nobody."""
+    with open_child_cluster("--masters=2", "--slaves=1") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def topics(cluster: ChildCluster) -> Iterator[Topics]:
+    """Topics in that cluster."""
+    with open_topics(cluster) as made:
+        yield made

@@ -1,0 +1,132 @@
+"""What is said where Java or pyspark is missing, and which variables are set; none of it needs Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from triomq_benchmarks.builds import ToolUnavailableError
+from triomq_benchmarks.engines import EngineError
+from triomq_benchmarks.spark_engine import open_spark_engine
+from triomq_benchmarks.spark_environment import (
+    check_spark,
+    find_java,
+    java_version,
+    local_slots,
+    prepare_environment,
+    session_settings,
+)
+
+
+def fake_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-16' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "21" x', 21),
+        ("", None),
+    ],
+)
+def test_versions_are_read(text: str, version: int | None) -> None:
+    assert java_version(text) == version
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+    java = fake_java(tmp_path, "21.0.2")
+    assert find_java({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere"}) == str(java)
+
+
+@pytest.mark.parametrize("version", ["11.0.22", "1.8.0_402"])
+def test_an_old_java_is_named_with_its_cure(tmp_path: Path, version: str) -> None:
+    fake_java(tmp_path, version)
+    with pytest.raises(ToolUnavailableError, match=rf"needs Java 17 or newer, and {tmp_path}/bin/java is .*openjdk-17"):
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_no_java_says_how_to_get_one() -> None:
+    with pytest.raises(ToolUnavailableError, match=r"no java in PATH.*openjdk-17-jre-headless"):
+        find_java({"PATH": "/nowhere"})
+
+
+def test_a_java_home_without_java_is_told_apart() -> None:
+    with pytest.raises(ToolUnavailableError, match="JAVA_HOME points to /nowhere/bin/java, which does not run"):
+        find_java({"JAVA_HOME": "/nowhere"})
+
+
+def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
+    with pytest.raises(ToolUnavailableError, match=r"package pyspark: pip install 'triomq\[spark\]'"):
+        check_spark()
+
+
+@pytest.mark.parametrize(
+    ("master", "slots"),
+    [("local", 1), ("local[3]", 3), ("local[3,2]", 3), ("local[*]", os.cpu_count()), ("spark://h:7077", None)],
+)
+def test_slots_of_masters(master: str, slots: int | None) -> None:
+    assert local_slots(master) == slots
+
+
+@pytest.mark.parametrize("master", ["local(2)", "locals", "127.0.0.1:7077", ""])
+def test_a_master_that_is_none_is_refused(master: str) -> None:
+    with pytest.raises(ValueError, match="is no Spark master; known are"):
+        local_slots(master)
+
+
+def test_the_users_variables_win() -> None:
+    environment = {"PYSPARK_PYTHON": "/opt/python"}
+    prepare_environment("local[2]", environment)
+    environment.pop("PYTHONPATH", None)
+    assert environment == {
+        "PYSPARK_PYTHON": "/opt/python", "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+    }  # fmt: skip
+
+
+def test_only_loopback_is_bound_to_loopback(tmp_path: Path) -> None:
+    far: dict[str, str] = {}
+    prepare_environment("spark://far.example:7077", far)
+    assert "SPARK_LOCAL_IP" not in far
+    assert "spark.driver.host" not in session_settings("spark://far.example:7077", tmp_path, "ERROR")
+    assert session_settings("spark://127.0.0.1:1", tmp_path, "ERROR")["spark.driver.host"] == "127.0.0.1"
+
+
+async def refusal(master: str, workers: int | None) -> str:
+    said: list[str] = []
+    try:
+        async with open_spark_engine(master, workers=workers, say=said.append):
+            pass
+    except EngineError as error:
+        assert said == [], "nothing was started"
+        return str(error)
+    return "nothing"
+
+
+async def test_too_few_slots_are_noticed_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_java(tmp_path, "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert await refusal("local[2]", 3) == (
+        "local[2] runs 2 tasks at once, and 3 load generators must run together: use local[3], or ask for --workers 2"
+    )
+
+
+async def test_a_master_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    text = await refusal("spark://127.0.0.1:1", None)
+    assert text.startswith("no Spark master answers at spark://127.0.0.1:1: ")
+    assert text.endswith("`triomq bench spark-cluster` starts one on this machine")
