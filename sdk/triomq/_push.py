@@ -25,7 +25,6 @@ from triomq._ordered import OrderedDispatch
 from triomq._positions import consume_from_where
 from triomq._pull_engine import PulledQueue, PullEngine, PullSettings
 from triomq._push_parts import ConsumerParts, PushSettings, only_error, tell
-from triomq._queue_locks import UNLOCK_DELAY_S
 from triomq._subscription import ALL, ClassFilter, Sql, Subscription, make_subscription, retry_topic
 from triomq.errors import ClientClosed, InvalidCall, MQError, RouteNotFound
 from triomq_protocol.requests import ConsumerData, ConsumerRunningInfo
@@ -229,8 +228,9 @@ class PushConsumer:
         self.engine.note_positions()
         try:
             await self._positions.persist_at_end(queues)
-            if self._parts.locks is not None and queues:
-                await self._parts.locks.unlock(queues, wait=True)
+            locks = self._parts.locks
+            if locks is not None and (owned := {*queues, *locks.leaving}):
+                await locks.unlock(owned, wait=True)
         finally:
             self._parts.puller.close()
             await self._parts.leave()
@@ -353,7 +353,7 @@ class PushConsumer:
         self._positions.forget(queue)
         if self._parts.locks is not None:
             if undelivered:
-                self._spawn(self._unlock_later, queue)
+                self._spawn(self._parts.locks.unlock_later, queue, self.engine.queues.__contains__)
             else:
                 await self._parts.locks.unlock([queue], wait=False)
         return True
@@ -371,12 +371,6 @@ class PushConsumer:
     def is_stuck(self, queue: MessageQueue, /) -> bool:
         """Whether an owned queue is not pulled any more; its task never ends by itself, so only if there is none."""
         return queue not in self.engine.queues
-
-    async def _unlock_later(self, queue: MessageQueue) -> None:
-        assert self._parts.locks is not None
-        await trio.sleep(UNLOCK_DELAY_S)
-        if queue not in self.engine.queues:
-            await self._parts.locks.unlock([queue], wait=False)
 
     # --- what brokers ask ------------------------------------------------------------------------------------
 

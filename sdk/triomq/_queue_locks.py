@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
+
+import trio
 
 from triomq._message import MessageQueue
 from triomq._offsets import BrokerLinks
@@ -51,6 +53,8 @@ class QueueLocks:
     """
 
     def __init__(self, group: str, client_id: str, brokers: BrokerLinks) -> None:
+        self.leaving: set[MessageQueue] = set()
+        """Queues that were given up and are locked still, for a while."""
         self._group = group
         self._client_id = client_id
         self._brokers = brokers
@@ -92,6 +96,14 @@ class QueueLocks:
                     link.notify(command)
             except MQError as error:
                 log.info("%d queues of %s could not be unlocked: %s", len(part), part[0].broker_name, error.reason)
+
+    async def unlock_later(self, queue: MessageQueue, is_ours: Callable[[MessageQueue], bool]) -> None:
+        """Give a lock back after a while, unless the queue has come back meanwhile."""
+        self.leaving.add(queue)
+        await trio.sleep(UNLOCK_DELAY_S)
+        self.leaving.discard(queue)
+        if not is_ours(queue):
+            await self.unlock([queue], wait=False)
 
     async def _ask(self, queues: list[MessageQueue]) -> set[MessageQueue]:
         link = await self._brokers.of(queues[0], only_master=True)

@@ -258,3 +258,32 @@ async def test_plain_handlers_keep_the_order(group_cluster):
     for queue_id in (0, 1):
         assert [number for where, number in seen if where == queue_id] == list(range(200))
     assert committed(group_cluster) == 200
+
+
+async def test_a_member_that_leaves_gives_back_what_it_gave_up_a_moment_ago(autojump_clock, group_cluster):
+    fill(group_cluster, 300)
+    fill(group_cluster, 300, queue_id=1)
+    seen = []
+
+    async def slowly(message):
+        await trio.sleep(0.5)
+
+    async def quickly(message):
+        seen.append((message.queue_id, trio.current_time()))
+
+    async with group_cluster.client() as one, group_cluster.client() as two, trio.open_nursery() as nursery:
+        first = client_consumer(one)
+        await nursery.start(serve, first, slowly)
+        await until(lambda: len(first.assignment) == 2)
+        await trio.sleep(3)
+        second = client_consumer(two)
+        await nursery.start(serve, second, quickly)
+        # The first one keeps the lock of the other queue for 20 s more, since it holds messages of it.
+        await until(lambda: len(first.assignment) == 1)
+        await trio.sleep(3)
+        assert not seen
+        left = trio.current_time()
+        first.drain()
+        await until(lambda: len({queue_id for queue_id, _ in seen}) == 2)
+        assert trio.current_time() - left < 5
+        second.drain()
