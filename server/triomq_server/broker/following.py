@@ -19,13 +19,16 @@ from triomq_protocol.requests.registration import DataVersion, TopicConfigTable
 from triomq_server.replication.metadata import MetadataSync, OpenLink
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
-from triomq_server.replication.standing import RemoteLog
+from triomq_server.replication.standing import NotComparableError, RemoteLog
 from triomq_server.replication.streams import Dial
 from triomq_server.store import Arrival
 
 from .registration import Registered
 from .resets import FIELD
 from .service import Broker, ignore_topic
+
+TOLD_S = 10.0
+"""A comparison waits so long for the first word of a name server; a registration may take six seconds."""
 
 
 class FollowedTables:
@@ -105,6 +108,8 @@ class Following:
         self._broker = broker
         self._open_link = open_link
         self._fixed = broker.config.store.ha_master_address or None
+        self._told = trio.Event()
+        self._main_address = broker.config.store.ha_master_main_address or None
         self.log = HaSlave(
             broker.store,
             settings,
@@ -132,6 +137,10 @@ class Following:
     def told(self, registered: Registered) -> None:
         """A name server says where the master is."""
         self.metadata.follow(registered.master_address)
+        if not self._broker.config.store.ha_master_main_address:
+            # A master that leaves the name servers for a while mostly stays where it was.
+            self._main_address = registered.master_address or self._main_address
+        self._told.set()
         if self._fixed is None and registered.ha_address is not None:
             self.log.follow(registered.ha_address)
 
@@ -143,16 +152,19 @@ class Following:
         self.metadata.fetch_soon()
 
     @asynccontextmanager
-    async def _open_master(self, ha_address: str) -> AsyncIterator[RemoteLog]:
-        known = self.metadata.master if self._fixed is None else None
-        async with self._open_link(known or main_address(ha_address)) as link:
+    async def _open_master(self, _ha_address: str) -> AsyncIterator[RemoteLog]:
+        """The master's ordinary port: as configured, or as name servers know it; where it is cannot be told from its HA port."""
+        if self._main_address is None:
+            with trio.move_on_after(TOLD_S):
+                await self._told.wait()
+        address = self._main_address
+        if address is None:
+            text = "no name server knows the master; haMasterMainAddress may say where it answers requests"
+            if self._broker.store.log_max_offset:
+                raise ConnectionError(text)  # its log may have another history
+            raise NotComparableError(text)
+        async with self._open_link(address) as link:
             yield RemoteLog(link)
-
-
-def main_address(ha_address: str) -> str:
-    """A broker's ordinary address, from that of its HA service, which is always the next port."""
-    host, _, port = ha_address.rpartition(":")
-    return f"{host}:{int(port) - 1}"
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from .long_polling import SCAN_S, HeldPulls
 from .offsets import OffsetTable
 from .registration import Identity, Registration
 from .resets import Resets
-from .returning import learn_offsets
+from .returning import learn_offsets, members_of_set, other_master
 from .roles import Roles
 from .schedule import Schedule, persist_delay_offsets
 from .service import Broker
@@ -193,8 +193,13 @@ class _Life:
         """Listeners first, so that everything told to name servers is true; then what runs beside them."""
         config, store = broker.config, broker.store
         opener = partial(open_link, dial=self._dial)
+        other = None
         if not config.store.is_slave and config.store.compat != "4.9":
-            await learn_offsets(config, broker.offsets, broker.address, opener)
+            members = await members_of_set(config, opener)
+            if config.store.follow_other_master:
+                other = await other_master(members, broker.address, opener)
+            if other is None:
+                await learn_offsets(config, broker.offsets, broker.address, opener, members=members)
         host = bind_host(config.broker_ip1)
         settings = HaSettings.from_config(config.store, compat_49=config.store.compat == "4.9")
         master = HaMaster(store, settings)
@@ -203,6 +208,8 @@ class _Life:
         burst = Burst()
         master.releasing = lambda: burst
         roles = broker.roles = Roles(broker, master, settings, background, dial=self._dial, open_link=opener)
+        if other is not None:
+            await roles.give_way(other)
         limits = Limits(
             output_bytes=config.link_output_limit_bytes,
             connections=config.max_connections,

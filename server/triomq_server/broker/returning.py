@@ -9,7 +9,7 @@ what they commit to a slave meanwhile is found by asking again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import trio
@@ -59,8 +59,34 @@ async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int,
     return members
 
 
+async def other_master(members: Mapping[int, str], own_address: str, open_link: OpenLink) -> str | None:
+    """The address of another live master among a set's members; None if there is none, or it does not answer.
+
+    A registration may be up to two minutes older than its broker's end, and may be this broker's own under an address that
+    it had before: only an answer counts.
+    """
+    known = members.get(0, own_address)
+    if known == own_address:
+        return None
+    with trio.move_on_after(LIMIT_S):
+        try:
+            async with open_link(known) as link:
+                await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), LIMIT_S)
+        except _FAILURES as error:
+            _log.info("%s is registered as the master of this set, but does not answer: %s", known, error)
+        else:
+            return known
+    return None
+
+
 async def learn_offsets(
-    config: BrokerConfig, offsets: OffsetTable, own_address: str, open_link: OpenLink, *, again: bool = False
+    config: BrokerConfig,
+    offsets: OffsetTable,
+    own_address: str,
+    open_link: OpenLink,
+    *,
+    again: bool = False,
+    members: Mapping[int, str] | None = None,
 ) -> int:
     """Ask the slaves of this broker's set for their offsets, and keep what is newer.
 
@@ -69,6 +95,7 @@ async def learn_offsets(
         open_link: the network.
         again: not for the first time. RocketMQ's slaves then have nothing new: they copy this master's offsets, and cannot
             tell an old one from one that was set back meanwhile.
+        members: the set's, by broker id, if they have just been asked for.
 
     Returns:
         How many slaves have answered.
@@ -94,7 +121,8 @@ async def learn_offsets(
             heard += 1
 
     with trio.move_on_after(LIMIT_S):
-        members = await members_of_set(config, open_link)
+        if members is None:
+            members = await members_of_set(config, open_link)
         if members.get(0, own_address) != own_address and not again:
             _log.error(
                 "%s is registered as the master of %s too: with two masters their histories part, and the messages of one "

@@ -89,6 +89,22 @@ class Roles:
         if not self._settings.compat_49:
             self._nursery.start_soon(self._keep_learning_offsets)
 
+    async def give_way(self, master: str) -> None:
+        """Be a slave until an operator says otherwise: the set has another master, and a second one would part its history.
+
+        Called before anything is registered. The configuration file keeps the role that it names.
+        """
+        broker = self._broker
+        members = await members_of_set(broker.config, self._open_link)
+        broker_id = next(number for number in range(1, len(members) + 2) if number not in members)
+        _log.error(
+            "%s is the master of %s and alive, so this broker is its slave from now on, with id %d; `triomq admin role` "
+            "makes it master again, and followOtherMaster=false lets it start as a second one",
+            master, broker.config.broker_name, broker_id,
+        )  # fmt: skip
+        broker.store.demote()
+        await self._take_role(BrokerRole.SLAVE, broker_id, keep=False)
+
     def told(self, registered: Registered) -> None:
         """Every answer of a name server to a registration comes here."""
         if registered.order_topics is not None:
@@ -201,8 +217,8 @@ class Roles:
                 "or give force if it is gone for good"
             )
 
-    async def _take_role(self, role: BrokerRole, broker_id: int) -> None:
-        """Let settings, tables and name servers know."""
+    async def _take_role(self, role: BrokerRole, broker_id: int, *, keep: bool = True) -> None:
+        """Let settings, tables and name servers know; `keep` writes it to the configuration file, too."""
         broker, config = self._broker, self._broker.config
         config.store.broker_role = role
         config.broker_id = broker_id
@@ -216,7 +232,7 @@ class Roles:
         if not broker.is_slave:
             broker.topics.bump()  # name servers take topics only of masters, and only with a version that is new to them
         _log.warning("this broker is %s with id %d from now on", role, broker_id)
-        if broker.config_file is not None:
+        if broker.config_file is not None and keep:
             await broker.config_file.save_in_background(dump_properties(config.to_properties()).encode())
         await registration.register_now()
 

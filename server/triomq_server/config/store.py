@@ -146,6 +146,11 @@ class StoreConfig:
     # Ours, unknown to RocketMQ.
     compat: str = "safe"
     """"safe", or "4.9" to copy the defects of RocketMQ 4.9 that this program otherwise avoids."""
+    ha_master_main_address: str | None = None
+    """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs; else the name servers'
+    word for the master of the set."""
+    follow_other_master: bool = True
+    """A master that finds another one of its set alive when it starts becomes that one's slave; ``compat=4.9`` serves beside it."""
     memory_bytes: int = setting(0, least=0)
     """The memory of which ``access_message_in_memory_max_ratio`` is a share; 0 asks the system for all it has."""
 

@@ -14,6 +14,7 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.command import Command
 from triomq_protocol.record import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
+from triomq_server.broker.admin_ha import HA_STATUS, HaStatus
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.store.memory_disk import MemoryDisk
@@ -165,7 +166,13 @@ async def test_a_second_master_is_told_that_it_is_one(open_broker: Any, caplog: 
     async with (
         name_server(network),
         open_broker(network=network, namesrvAddr=NAMESRV),
-        open_broker(network=network, namesrvAddr=NAMESRV, listenPort=SLAVE_PORT, storePathRootDir="/slave"),
+        open_broker(
+            network=network,
+            followOtherMaster="false",
+            namesrvAddr=NAMESRV,
+            listenPort=SLAVE_PORT,
+            storePathRootDir="/slave",
+        ),
     ):
         assert "127.0.0.1:10911 is registered as the master of broker-a too" in caplog.text
 
@@ -213,3 +220,46 @@ async def test_a_master_without_its_disk_does_not_take_the_topics_of_its_slave(
             await trio.sleep(60)
             assert (await at_slave.pull("Precious")).code == code
             assert (await at_slave.pull("Other")).code != 17, "what is new is taken"
+
+
+def through_a_proxy(network: MemoryNetwork) -> None:
+    """Port 5001 leads to the master's HA service; nobody listens on its neighbours."""
+    dial = network.dial
+
+    async def redirected(address: str) -> trio.abc.Stream:
+        return await dial("127.0.0.1:10912" if address == "127.0.0.1:5001" else address)
+
+    network.dial = redirected  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("names", "main_address", "follows"), [(True, None, True), (False, "127.0.0.1:10911", True), (False, None, False)]
+)
+async def test_a_fixed_ha_address_does_not_say_whom_to_ask(
+    open_broker: Any, caplog: Any, names: bool, main_address: str | None, follows: bool
+) -> None:
+    """The logs are compared where the name server, or the configuration, says that the master is."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    through_a_proxy(network)
+    known = {"namesrvAddr": NAMESRV} if names else {}
+    fixed = {**SLAVE, **known, "haMasterAddress": "127.0.0.1:5001"}
+    if main_address:
+        fixed["haMasterMainAddress"] = main_address
+    async with name_server(network), open_broker(network=network, **known) as master:
+        at_master = await master.peer()
+        assert (await at_master.put(body=b"first")).code == 0
+        async with open_broker(network=network, disk=disk, **fixed) as slave:
+            # An empty log can be followed by anybody's.
+            await trio.sleep(15)
+            assert (await (await slave.peer(SLAVE_PORT)).pull()).code in (0, 17)
+        assert (await at_master.put(body=b"second")).code == 0
+        async with open_broker(network=network, disk=disk, **fixed) as slave:
+            await trio.sleep(25)
+            status = slave_status(await (await slave.peer(SLAVE_PORT)).ask(Command.request(HA_STATUS)))
+            assert status.connected == follows
+            assert status.standing == ("CLEAN" if follows else "UNKNOWN")
+        assert ("haMasterMainAddress may say" in caplog.text) != follows
+
+
+def slave_status(answer: Command) -> Any:
+    return HaStatus.decode(answer.body).following

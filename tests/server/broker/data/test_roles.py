@@ -13,6 +13,7 @@ import trio
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.command import Command
 from triomq_protocol.record import iter_records
+from triomq_protocol.requests.registration import RegisterBrokerBody, RegisterBrokerRequest
 from triomq_protocol.requests.route import ClusterInfo
 from triomq_server.broker.admin_ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, HaStatus
 from triomq_server.broker.lifecycle import serve_broker
@@ -267,3 +268,63 @@ async def test_an_ahead_slave_may_be_made_master_instead(open_broker: Any) -> No
         assert await change(at_slave, "ASYNC_MASTER") is None
         await caught_up(at_slave, at_master)
         assert await bodies(at_master) == [b"common", b"old0", b"old1"]
+
+
+async def test_a_master_that_comes_back_beside_another_one_gives_way(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slave was made master meanwhile: a second master would take messages that the first one's readers never see."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with name_server(network):
+        async with open_broker(network=network, disk=disk, **MASTER) as old:
+            at_old = await old.peer()
+            assert (await at_old.put(body=b"before")).code == 0
+        async with open_broker(network=network, storePathRootDir="/heir", listenPort=SLAVE_PORT, **MASTER) as heir:
+            at_heir = await heir.peer(SLAVE_PORT)
+            async with open_broker(network=network, disk=disk, **MASTER) as old:
+                at_old = await old.peer()
+                assert (await at_old.put(body=b"second")).code == 14
+                stands = await status(at_old)
+                assert (stands.role, stands.broker_id) == ("SLAVE", 1)
+                names = await heir.peer(NAMESRV_PORT)
+                assert await registered(names) == {0: "127.0.0.1:10921", 1: "127.0.0.1:10911"}
+                # Histories differ, so it follows nothing, and loses nothing.
+                await trio.sleep(20)
+                stands = await status(at_old)
+                assert stands.following is not None
+                assert stands.following.standing in ("AHEAD", "DIVERGED")
+                assert (await at_heir.put(body=b"first")).code == 0
+                assert "is its slave from now on" in caplog.text
+                # An operator may think otherwise.
+                assert await change(at_old, "ASYNC_MASTER", force="true") is None
+                assert (await at_old.put(body=b"ordered")).code == 0
+
+
+@pytest.mark.parametrize("more", [{"followOtherMaster": "false"}, {"compat": "4.9"}])
+async def test_a_master_serves_beside_another_one_if_told_to(open_broker: Any, more: dict[str, str]) -> None:
+    """4.9 never looks."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, listenPort=SLAVE_PORT, **MASTER),
+        open_broker(network=network, storePathRootDir="/other", **MASTER, **more) as second,
+    ):
+        assert (await (await second.peer()).put()).code == 0
+
+
+async def test_a_registration_without_a_broker_behind_it_is_no_master(open_broker: Any) -> None:
+    """A name server keeps it for two minutes, and the broker may have had another address itself before."""
+    network = MemoryNetwork()
+    async with name_server(network), open_broker(network=network, namesrvAddr="", storePathRootDir="/x") as helper:
+        names = await helper.peer(NAMESRV_PORT)
+        ghost = RegisterBrokerRequest(
+            broker_name="broker-a", broker_addr="127.0.0.1:19999", cluster_name="DefaultCluster",
+            ha_server_addr="127.0.0.1:20000", broker_id=0,
+        )  # fmt: skip
+        answer = await names.ask(
+            Command.request(RequestCode.REGISTER_BROKER, ghost, body=RegisterBrokerBody().encode())
+        )
+        assert answer.code == 0
+        assert await registered(names) == {0: "127.0.0.1:19999"}
+        async with open_broker(network=network, listenPort=SLAVE_PORT, **MASTER) as master:
+            assert (await (await master.peer(SLAVE_PORT)).put()).code == 0
