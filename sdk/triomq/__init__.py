@@ -27,6 +27,8 @@ from triomq._pull import PullConsumer as PullConsumer
 from triomq._lite_pull import LitePullConsumer as LitePullConsumer
 from triomq._push import PushConsumer as PushConsumer
 from triomq._admin import Admin as Admin
+from triomq._group_admin import GroupAdmin as GroupAdmin
+from triomq._group_admin import ResetQueue as ResetQueue
 
 # Messages, queues, results
 from triomq._message import Message as Message

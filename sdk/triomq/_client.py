@@ -20,6 +20,7 @@ from triomq._compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._consumer_events import OnEvent
 from triomq._consumers import ClientCore, SharedOptions, make_lite_pull_consumer, make_push_consumer, read_preference_of
 from triomq._dialing import Dialer, dial_tcp
+from triomq._group_admin import GroupAdmin
 from triomq._heartbeats import Heartbeats
 from triomq._hooks import ConsumeHook, PullHook, SendHook
 from triomq._identity import Clock, UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
@@ -37,6 +38,7 @@ from triomq._producer import Producer
 from triomq._pull import PullConsumer
 from triomq._push import PushConsumer
 from triomq._push_parts import PushSettings
+from triomq._queue_bounds import QueueBounds
 from triomq._retry import FaultStrategy, Retries, RetryPolicy
 from triomq._routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
 from triomq._sending import Sender, SendSettings
@@ -76,6 +78,8 @@ class Client:
     Attributes:
         client_id: by which brokers know it.
         admin: administrative calls.
+        groups: those about consumer groups.
+        bounds: offsets of queues.
     """
 
     def __init__(self, name_servers: NameServers | None, nursery: trio.Nursery, options: ClientOptions) -> None:
@@ -129,6 +133,8 @@ class Client:
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._closed = False
         self.admin = Admin(self._name_servers, self._routes, self._links)
+        self.bounds = QueueBounds(BrokerLinks(self._routes, self._links))
+        self.groups = GroupAdmin(self.admin, self._routes, self._links)
 
     @property
     def name_servers(self) -> list[str]:
@@ -301,7 +307,7 @@ class Client:
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
         """
         self._check_open()
-        limits = limits if limits is not None else FlowLimits()
+        limits = limits or FlowLimits()
         try:
             settings = PushSettings(
                 group=group,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 import trio
 
 from triomq._client import Client
+from triomq._command_line import json_option, name_servers_option, positive, print_received, queue_of, say, with_client
+from triomq._consumer_commands import consume, groups, offsets
 from triomq._message import Message, MessageQueue
-from triomq._opening import open_client
 from triomq._pull import PullConsumer
 from triomq._pull_result import PullStatus
-from triomq._received import ReceivedMessage
 from triomq._results import SendResult
 from triomq.errors import InvalidCall, MQError
 
@@ -70,25 +69,6 @@ def _missing(name: str, entry: importlib.metadata.EntryPoint, error: Exception) 
     return say
 
 
-_name_servers = click.option(
-    "-n",
-    "--name-servers",
-    envvar="NAMESRV_ADDR",
-    default="127.0.0.1:9876",
-    show_default=True,
-    help="Name servers, host:port;host:port. Environment: NAMESRV_ADDR.",
-)
-
-
-def _positive(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
-    if not value > 0:  # nor nan
-        raise click.BadParameter(f"{value} is not greater than 0")
-    return value
-
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
-
-
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="triomq")
 def triomq() -> None:
@@ -98,7 +78,7 @@ def triomq() -> None:
 @triomq.command()
 @click.argument("topic")
 @click.argument("body", required=False)
-@_name_servers
+@name_servers_option
 @click.option("-g", "--group", default="triomq-cli", show_default=True, help="Producer group.")
 @click.option("--tags", help="Tag to filter by.")
 @click.option("--keys", help="Index keys, separated by blanks.")
@@ -109,12 +89,12 @@ def triomq() -> None:
     "--timeout",
     "timeout_s",
     type=float,
-    callback=_positive,
+    callback=positive,
     default=3.0,
     show_default=True,
     help="Seconds per message.",
 )
-@_as_json
+@json_option
 def send(
     topic: str,
     body: str | None,
@@ -130,7 +110,7 @@ def send(
 ) -> None:
     """Send BODY to TOPIC; without BODY, or with -, every line of standard input is a message."""
     table = dict(_pair(text) for text in properties)
-    target = _queue(topic, queue) if queue else None
+    target = queue_of(topic, queue) if queue else None
 
     async def work(client: Client) -> None:
         async with client.producer(group, send_timeout_s=timeout_s) as producer:
@@ -140,12 +120,12 @@ def send(
                 message = Message(topic, data, tags, keys, table or None, delay_level=delay_level)
                 _print_sent(await producer.send(message, queue=target), as_json=as_json)
 
-    _with_client(name_servers, work)
+    with_client(name_servers, work)
 
 
 @triomq.command()
 @click.argument("topic")
-@_name_servers
+@name_servers_option
 @click.option("-g", "--group", default="triomq-cli-pull", show_default=True, help="Consumer group.")
 @click.option("--from", "start", type=click.Choice(["first", "last", "committed"]), default="first", show_default=True,
               help="Where to start in each queue.")  # fmt: skip
@@ -156,7 +136,7 @@ def send(
 @click.option("-m", "--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for further messages; stop with Ctrl-C.")
 @click.option("--commit", is_flag=True, help="Commit the group's offsets at the end.")
-@_as_json
+@json_option
 def pull(
     topic: str,
     name_servers: str,
@@ -175,7 +155,7 @@ def pull(
 
     async def work(client: Client) -> None:
         async with client.pull_consumer(group) as consumer:
-            queues = [_queue(topic, queue)] if queue else await consumer.fetch_queues(topic)
+            queues = [queue_of(topic, queue)] if queue else await consumer.fetch_queues(topic)
             for each in queues:
                 await _seek(consumer, each, start, offset)
             left = max_messages if max_messages is not None else sys.maxsize
@@ -187,18 +167,18 @@ def pull(
                 for each in queues:
                     await consumer.commit(each)
 
-    _with_client(name_servers, work)
+    with_client(name_servers, work)
 
 
 @triomq.command()
 @click.argument("topic", required=False)
-@_name_servers
+@name_servers_option
 @click.option("--create", is_flag=True, help="Create TOPIC.")
 @click.option("--delete", is_flag=True, help="Delete TOPIC.")
 @click.option(
     "--queues", type=click.IntRange(1), default=8, show_default=True, help="Queues per broker, with --create."
 )
-@_as_json
+@json_option
 def topics(topic: str | None, name_servers: str, create: bool, delete: bool, queues: int, as_json: bool) -> None:
     """List all topics, or show, create or delete TOPIC."""
     if (create or delete) and not topic:
@@ -209,21 +189,21 @@ def topics(topic: str | None, name_servers: str, create: bool, delete: bool, que
     async def work(client: Client) -> None:
         if topic is None:
             for name in await client.admin.topics():
-                _say({"topic": name}, name, as_json=as_json)
+                say({"topic": name}, name, as_json=as_json)
         elif delete:
             await client.admin.delete_topic(topic)
-            _say({"deleted": topic}, f"deleted {topic}", as_json=as_json)
+            say({"deleted": topic}, f"deleted {topic}", as_json=as_json)
         else:
             if create:
                 await client.admin.create_topic(topic, queues=queues)
             await _show_topic(client, topic, as_json=as_json)
 
-    _with_client(name_servers, work)
+    with_client(name_servers, work)
 
 
 @triomq.command("cluster-status")
-@_name_servers
-@_as_json
+@name_servers_option
+@json_option
 def cluster_status(name_servers: str, as_json: bool) -> None:
     """Show clusters, brokers and their addresses."""
 
@@ -236,24 +216,24 @@ def cluster_status(name_servers: str, as_json: bool) -> None:
                 for broker_id, address in sorted(addresses.items()):
                     row = {"cluster": cluster, "broker": name, "id": broker_id, "address": address}
                     role = "master" if broker_id == 0 else "slave"
-                    _say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
+                    say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
 
-    _with_client(name_servers, work)
+    with_client(name_servers, work)
 
 
 async def _show_topic(client: Client, topic: str, *, as_json: bool) -> None:
     stats = await client.admin.topic_stats(topic)
-    for queue, offsets in sorted(stats.offset_table.items()):
+    for queue, bounds in sorted(stats.offset_table.items()):
         row = {
             "topic": topic,
             "broker": queue.broker_name,
             "queue": queue.queue_id,
-            "min_offset": offsets.min_offset,
-            "max_offset": offsets.max_offset,
-            "updated_ms": offsets.last_update_timestamp,
+            "min_offset": bounds.min_offset,
+            "max_offset": bounds.max_offset,
+            "updated_ms": bounds.last_update_timestamp,
         }
-        text = f"{queue.broker_name:<20} {queue.queue_id:>4} {offsets.min_offset:>12} .. {offsets.max_offset:<12}"
-        _say(row, text, as_json=as_json)
+        text = f"{queue.broker_name:<20} {queue.queue_id:>4} {bounds.min_offset:>12} .. {bounds.max_offset:<12}"
+        say(row, text, as_json=as_json)
 
 
 async def _seek(consumer: PullConsumer, queue: MessageQueue, start: str, offset: int | None) -> None:
@@ -272,7 +252,7 @@ async def _drain(
         while left > 0:
             result = await consumer.pull(queue, tags=None if sql else tags, sql=sql, max_messages=min(32, left))
             for message in result:
-                _print_received(message, as_json=as_json)
+                print_received(message, as_json=as_json)
             left -= len(result)
             if result.status is PullStatus.NO_NEW_MESSAGE:
                 break
@@ -286,13 +266,6 @@ def _bodies(body: str | None) -> Iterator[bytes]:
     for line in sys.stdin.buffer:
         if line.rstrip(b"\r\n"):
             yield line.rstrip(b"\r\n")
-
-
-def _queue(topic: str, text: str) -> MessageQueue:
-    name, _, number = text.rpartition(":")
-    if not name or not number.isdecimal():
-        raise click.UsageError(f"{text!r} is not BROKER:ID")
-    return MessageQueue(topic, name, int(number))
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -313,36 +286,11 @@ def _print_sent(result: SendResult, *, as_json: bool) -> None:
         "offset": result.queue_offset,
     }
     text = f"{result.status.name} {result.message_id} {queue.broker_name}:{queue.queue_id} offset {result.queue_offset}"
-    _say(row, text, as_json=as_json)
+    say(row, text, as_json=as_json)
 
 
-def _print_received(message: ReceivedMessage, *, as_json: bool) -> None:
-    text = message.body.decode("utf-8", "backslashreplace")
-    row = {
-        "topic": message.topic,
-        "broker": message.queue.broker_name if message.queue else "",
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "message_id": message.message_id,
-        "stored_ms": message.stored_ms,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": message.properties,
-        "body": text,
-    }
-    _say(row, text, as_json=as_json)
-
-
-def _say(row: dict[str, object], text: str, *, as_json: bool) -> None:
-    click.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
-
-
-def _with_client(name_servers: str, work: Callable[[Client], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with open_client(name_servers) as client:
-            await work(client)
-
-    trio.run(main)
+for _command in (consume, groups, offsets):
+    triomq.add_command(_command)
 
 
 def run(arguments: list[str] | None = None) -> int:

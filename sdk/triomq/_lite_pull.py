@@ -75,6 +75,11 @@ class LitePullConsumer:
         )
         self._rebalance = parts.make_rebalance(self, self._shared_topics)
 
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether what was polled is committed without being asked."""
+        return self._parts.auto_commit
+
     # --- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

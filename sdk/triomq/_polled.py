@@ -47,8 +47,9 @@ class PolledMessages:
     def finish(self) -> None:
         """What was given out is done."""
         done, self._given_out = self._given_out, []
-        for message in done:
-            message.holder.owner.finish(message)
+        if done:
+            # All are of one answer, and so of one queue.
+            done[0].holder.owner.finish_all(done)
 
     async def batch(self) -> list[HeldMessage]:
         """Give out the rest of an answer; waits until there is one."""

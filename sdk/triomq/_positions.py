@@ -318,7 +318,8 @@ class Positions:
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         if start.at_end:
-            return await self._bounds.max_offset(queue)
+            # A slave may be behind: what it does not have yet would be skipped or come again.
+            return await self._bounds.max_offset(queue, only_master=True)
         if start.time_ms is not None:
             return await self._bounds.offset_by_time(queue, start.time_ms)
         assert start.offset is not None

@@ -37,7 +37,8 @@ SETTLE_S = 240.0
 """Longest until all is done: a silent member is forgotten after 120 s, its locks after 60 s."""
 OWNED_TWICE_MAX_S = 25.0
 """A notice may be lost, and then the next round comes after 20 s."""
-UNACKNOWLEDGED_S = 25.0
+COMMITTED_S = 90.0
+"""Longest until all that was done is committed: a lock that nobody gave back lasts 60 s."""
 LEAST_ACKS = 20
 
 
@@ -131,8 +132,6 @@ async def _settle(world: World) -> None:
         while True:
             owners = world.ledger.owners(trio.current_time())
             if not world.ledger.unhandled() and owners.keys() == wanted and all(len(o) == 1 for o in owners.values()):
-                # What was stored without an acknowledgement is to be done, too.
-                await trio.sleep(UNACKNOWLEDGED_S)
                 return
             await trio.sleep(0.5)
     lost = world.ledger.unhandled()
@@ -145,14 +144,24 @@ async def _settle(world: World) -> None:
             world.faults.append(f"owners: {queue} has {owners.get(queue, [])}")
 
 
-async def _check_committed(world: World) -> None:
-    """All have left in order: the group stands at the end of every queue."""
-    host = world.network.host("auditor")
-    async with world.client("auditor", host) as client, client.pull_consumer(GROUP) as consumer:
-        for queue in await consumer.fetch_queues(TOPIC):
-            committed, end = await consumer.committed(queue), await consumer.max_offset(queue)
-            if (committed or 0) != end:
-                world.faults.append(f"committed: {queue} at {committed} of {end}")
+async def _behind(world: World, client: triomq.Client) -> list[str]:
+    """Queues whose committed offset is not their end."""
+    progress = await client.groups.progress(GROUP, TOPIC)
+    faults = [f"committed: {q} {o}" for q, o in progress.items() if o.consumer_offset != o.broker_offset]
+    wanted = world.setting.brokers * world.setting.queues
+    return faults if len(progress) == wanted else [f"committed: offsets in {len(progress)} queues of {wanted}"]
+
+
+async def _leave_all(world: World) -> None:
+    """Whoever is present commits all there is, in time, and leaves; nothing is taken back."""
+    async with world.client("auditor", world.network.host("auditor")) as client:
+        with trio.move_on_after(COMMITTED_S):
+            while await _behind(world, client):  # noqa: ASYNC110 - the condition lives in the brokers
+                await trio.sleep(1.0)
+        for member in world.present:
+            member.leave()
+            await member.ended.wait()
+        world.faults += await _behind(world, client)
 
 
 async def _run(seed: int) -> Outcome:
@@ -171,10 +180,7 @@ async def _run(seed: int) -> Outcome:
         world.note("quiet")
         world.quiet = True
         await _settle(world)
-        for member in world.present:
-            member.leave()
-            await member.ended.wait()
-        await _check_committed(world)
+        await _leave_all(world)
         virtual_s = trio.current_time()
         nursery.cancel_scope.cancel()
     ledger = world.ledger
