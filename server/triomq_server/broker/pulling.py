@@ -65,6 +65,17 @@ class TagCodes:
         return True
 
 
+def cut_off(read: ReadResult, end: int) -> None:
+    """Drop what a pull found at queue offset `end` and behind."""
+    records = [record for data in read.slices for record in iter_records(data) if record.queue_offset < end]
+    read.slices = [memoryview(record.data) for record in records]
+    read.message_count = len(records)
+    read.bytes_total = sum(record.size_bytes for record in records)
+    read.next_offset = end
+    if not records:
+        read.status = ReadStatus.NO_MATCHED_MESSAGE
+
+
 class Pulling:
     """Serves pulls. What it needs of the configuration is kept at hand; `read_config` renews it."""
 
@@ -222,6 +233,9 @@ class Pulling:
         read = self._store.read(topic, queue_id, offset, header.max_msg_nums, matcher, self._memory_bytes)
         if read is None:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, "store getMessage return null")
+        parted_at = self._parted_at(topic, queue_id) if self._slave else None
+        if parted_at is not None and offset < parted_at < read.next_offset:
+            cut_off(read, parted_at)
         verdict = judge(
             read.status,
             offset,
@@ -231,7 +245,7 @@ class Pulling:
             slow_id=group.which_broker_when_consume_slowly,
             final=self._final,
         )
-        if self._slave and verdict.code == ResponseCode.SUCCESS and self._has_what_the_master_lacks(read):
+        if parted_at is not None and parted_at <= offset < read.max_offset:
             return [
                 encode_pull_answer_head(
                     command,
@@ -267,20 +281,26 @@ class Pulling:
         )
         return [head, *read.slices]
 
-    def _has_what_the_master_lacks(self, read: ReadResult) -> bool:
-        """Whether a slave that is ahead of its master, or has another history, found messages that are not the master's.
+    def _parted_at(self, topic: str, queue_id: int) -> int | None:
+        """The queue offset from which on a slave that is ahead of its master, or has another history, has messages of its own.
 
-        At their offsets the master has other messages, or will have: a reader must not see both.
+        At those offsets the master has other messages, or will have: a reader must not see both. None for any other slave.
         """
         roles = self._broker.roles
         if roles is None or roles.following is None:
-            return False
+            return None
         compared = roles.following.log.status.compared
         if compared.standing.may_follow or compared.common_end is None:
-            return False
-        end = compared.common_end
-        records = (record for data in read.slices for record in iter_records(data))
-        return any(record.physical_offset + record.size_bytes > end for record in records)
+            return None
+        low, high = self._store.queue_bounds(topic, queue_id)
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._store.queue_unit(topic, queue_id, middle)
+            if unit is None or unit[0] + unit[1] <= compared.common_end:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _park(self, link: Link, command: Command, header: PullMessageRequest, matcher: TagMatcher | None) -> bool:
         """Hold the pull until a message comes; false if there are too many held already."""
