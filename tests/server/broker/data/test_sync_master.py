@@ -41,7 +41,7 @@ class HandSlave:
             await trio.sleep(delay_s)
             try:
                 await self.report()
-            except trio.BrokenResourceError:
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
 
     async def _read(self) -> None:
