@@ -236,9 +236,9 @@ class LitePullConsumer:
 
     async def __anext__(self) -> ReceivedMessage:
         """The next message; the one before counts as consumed."""
-        await self.start()
-        self._finish_polled()
         try:
+            await self.start()
+            self._finish_polled()
             return await self._messages.message()
         except ClientClosed:
             raise StopAsyncIteration from None
