@@ -255,7 +255,8 @@ class PullConsumer:
 
     def _suspend_ms(self, suspend_s: float) -> int:
         # The broker must not hold a request longer than its caller will wait for it (consumer.md §4).
-        left_s = trio.current_effective_deadline() - trio.current_time()
+        # In a scope that is cancelled already the deadline is minus infinity: the pull ends at its first checkpoint.
+        left_s = max(0.0, trio.current_effective_deadline() - trio.current_time())
         return max(1, int(min(suspend_s, left_s) * 1000))
 
     def _check_open(self) -> None:

@@ -387,6 +387,15 @@ async def test_cancel_leaves_the_position(autojump_clock, cluster, cancel_at_ste
     assert step > 5
 
 
+async def test_a_waiting_pull_in_a_cancelled_scope_is_cancelled(autojump_clock, cluster):
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await consumer.pull(QUEUE, offset=0, block=True)
+        assert scope.cancelled_caught
+
+
 async def test_the_late_answer_of_a_cancelled_pull_is_dropped(autojump_clock, cluster):
     async def late(command):
         await trio.sleep(1)
