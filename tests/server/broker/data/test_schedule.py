@@ -14,6 +14,7 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.command import Command
 from triomq_protocol.properties import decode_properties
 from triomq_protocol.record import RecordView, iter_records
+from triomq_server.broker import serve_broker
 from triomq_server.broker.admin_ha import CHANGE_ROLE
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
@@ -103,6 +104,43 @@ async def test_messages_of_a_level_come_in_order_and_none_is_missed(open_broker:
     assert found == sent
 
 
+async def test_levels_made_shorter_count_for_what_waits(open_broker: Any) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk, messageDelayLevel="1h") as broker:
+        await (await broker.peer()).put(**delayed(1))
+    async with open_broker(disk=disk, messageDelayLevel="30s") as broker:
+        peer = await broker.peer()
+        await trio.sleep(0.1)
+        assert await bodies(peer) == [b"later"]
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+async def test_a_clock_that_is_set(step_s: int, open_broker: Any) -> None:
+    """Set forward, it makes messages due; set back, it would make them wait for too long, so they are due as well."""
+    stepped = [0]
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with open_broker(network=network, disk=disk) as idle:
+        config = idle.config
+    async with trio.open_nursery() as nursery:
+        serve = partial(
+            serve_broker,
+            config,
+            disk=disk,
+            dial=network.dial,
+            listen=network.listen,
+            clock=lambda: 1_795_000_000_000 + int(trio.current_time() * 1000) + stepped[0],
+        )
+        await nursery.start(serve)
+        peer = await idle.peer()
+        await peer.put(**delayed(4))
+        await trio.sleep(2)
+        assert await bodies(peer) == []
+        stepped[0] = step_s * 1000
+        await trio.sleep(1.1)
+        assert await bodies(peer) == [b"later"]
+        nursery.cancel_scope.cancel()
+
+
 # -- as what
 
 
@@ -143,6 +181,20 @@ async def test_level_zero_and_less_is_no_delay(open_broker: Any) -> None:
         await peer.put(**delayed(0, b"0"))
         await peer.put(**delayed(-3, b"-3"))
         assert await bodies(peer) == [b"0", b"-3"]
+
+
+async def test_a_delayed_half_message_is_dropped_at_its_time(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients send none: they take the delay from a transactional message."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(1, b"half", TRAN_MSG="true"))
+        await peer.put(**delayed(1, b"whole"))
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"whole"]
+        assert await bodies(peer, "RMQ_SYS_TRANS_HALF_TOPIC") == []
+    assert "is dropped" in caplog.text
 
 
 # -- restarts
@@ -262,6 +314,21 @@ async def test_a_slave_delivers_when_it_has_become_the_master(open_broker: Any, 
         assert (await at_slave.put(**delayed(1, b"again"))).code == 0
         await trio.sleep(1.1)
         assert await bodies(at_slave) == [b"1", b"5", b"again"]
+
+
+async def test_a_master_that_becomes_a_slave_delivers_no_more(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(2))
+        assert (await peer.ask(Command.request(CHANGE_ROLE, fields={"role": "SLAVE"}))).code == 0
+        await trio.sleep(10)
+        assert await bodies(peer) == []
+        assert "delayed messages wait" not in caplog.text, "it does not even try"
+        assert (await peer.ask(Command.request(CHANGE_ROLE, fields={"role": "ASYNC_MASTER"}))).code == 0
+        await trio.sleep(0.1)
+        assert await bodies(peer) == [b"later"]
 
 
 @pytest.mark.parametrize(
