@@ -186,3 +186,86 @@ def test_a_forked_child_opens_a_loop_of_its_own(system_cluster):
         producer.send(triomq.Message("T", b"parent again"), queue=QUEUE)
         assert client.client_id == parent_id
     assert not loop_threads()
+
+
+@pytest.fixture
+def groups(system_cluster):
+    """A cluster whose broker serves consumer groups, with ten messages."""
+    system_cluster.broker.consumers.serves_groups = True
+    for number in range(10):
+        system_cluster.broker.store("T", 0, b"m%d" % number, b"")
+    return system_cluster
+
+
+def test_lite_pull(groups):
+    with open_client(groups) as client:
+        with client.lite_pull_consumer("G", start_from="first", batch_max=4) as consumer:
+            consumer.assign([QUEUE])
+            assert [message.queue_offset for message in consumer.poll()] == [0, 1, 2, 3]
+            consumer.pause(QUEUE)
+            consumer.resume(QUEUE)
+            consumer.seek(QUEUE, 8)
+            assert [message.queue_offset for message in consumer.poll()] == [8, 9]
+            consumer.commit()
+            assert (consumer.committed(QUEUE), consumer.position(QUEUE)) == (10, 10)
+            consumer.seek_to_begin()
+            for message in consumer:
+                if message.queue_offset == 2:
+                    break
+            assert consumer.assignment() == [QUEUE]
+        assert groups.broker.offsets["G", "T", 0] == 3
+        with pytest.raises(errors.ClientClosed):
+            consumer.poll()
+    assert not loop_threads()
+
+
+def test_push_deliveries(groups):
+    with open_client(groups) as client:
+        with client.push_consumer("G", start_from="first", drain_s=0.5) as consumer:
+            consumer.subscribe("T")
+            seen = []
+            for delivery in consumer:
+                with delivery as message:
+                    seen.append(message.queue_offset)
+                if len(seen) == 10:
+                    break
+        assert seen == list(range(10))
+        assert groups.broker.offsets["G", "T", 0] == 10
+    assert not loop_threads()
+
+
+def test_a_failing_block_sends_its_message_back(groups):
+    with open_client(groups) as client:
+        with client.push_consumer("G", start_from="first", drain_s=0.5) as consumer:
+            consumer.subscribe("T")
+            for delivery in consumer:
+                with delivery as message:
+                    if message.queue_offset == 3:
+                        raise triomq.Later(2)
+                    if message.queue_offset == 4:
+                        raise ZeroDivisionError
+                if message.queue_offset == 9:
+                    break
+        levels = [
+            command.fields["delayLevel"] for command in groups.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
+        ]
+        assert levels == ["2", "0"]
+        assert groups.broker.offsets["G", "T", 0] == 10
+
+
+def test_push_handlers_run_in_threads(groups):
+    threads = set()
+    with open_client(groups) as client, client.push_consumer("G", start_from="first", drain_s=5) as consumer:
+        consumer.subscribe("T")
+        seen = []
+
+        def handle(message):
+            threads.add(threading.current_thread().name)
+            seen.append(message.queue_offset)
+            if len(seen) == 10:
+                threading.Thread(target=consumer.drain).start()
+
+        consumer.run(handle, concurrency=3)
+        assert sorted(seen) == list(range(10))
+    assert "triomq" not in threads
+    assert "MainThread" not in threads
