@@ -29,15 +29,20 @@ async def open_link(
         limits: bytes, waiting requests, idle time.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nobody listens there, or whoever did is gone at once.
     """
     stream = await dial(address)
+    try:
+        transport = transport_over(stream)  # before the nursery, which would wrap an error into a group
+    except OSError:
+        await trio.aclose_forcefully(stream)
+        raise
     caught: BaseException | None = None
     async with trio.open_nursery() as nursery:
         hub = Hub(handlers or Handlers(), nursery, limits or Limits())
         nursery.start_soon(hub.flush_marked)
         nursery.start_soon(hub.close_idle)
-        link = await nursery.start(hub.attend, transport_over(stream))
+        link = await nursery.start(hub.attend, transport)
         try:
             yield link
         except BaseException as error:  # noqa: BLE001 (kept aside, so that the caller meets it plain and not in a group)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from contextlib import suppress
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.command import Command
-from triomq_server.wire import AnswerTimeoutError, LinkClosedError
+from triomq_server.wire import AnswerTimeoutError, LinkClosedError, dial_tcp, open_link
 
 
 async def test_a_burst_of_sends_is_one_write_in_order(autojump_clock, bench) -> None:
@@ -199,3 +203,23 @@ async def test_what_cannot_be_written_ends_only_its_link(autojump_clock, bench, 
     assert not good.closed
     assert wire.writes == [b"y"]
     assert "fault of our own" in caplog.text
+
+
+async def test_a_peer_that_is_gone_at_once_is_an_ordinary_error() -> None:
+    """Its reset arrives before the link is made; callers expect OSError, not a group that has one in it."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    host, port = listener.socket.getsockname()
+
+    async def dial(address: str) -> trio.abc.Stream:
+        stream = await dial_tcp(address)
+        accepted = await listener.accept()
+        accepted.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await accepted.aclose()
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some(1)
+        return stream
+
+    async with listener:
+        with pytest.raises(OSError, match="not connected"):
+            async with open_link(f"{host}:{port}", dial=dial):
+                pytest.fail("there is no link")
