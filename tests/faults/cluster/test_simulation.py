@@ -10,7 +10,9 @@ import os
 import time
 
 import pytest
-from cluster_simulation import HaMaster, kinds, simulate
+from cluster_simulation import kinds, simulate
+
+from triomq_server.replication.master import HaMaster
 
 SEEDS = int(os.environ.get("TRIOMQ_SIMULATIONS", "200"))
 SHARE = 20
