@@ -133,7 +133,7 @@ def route_differs(old: TopicRouteData, new: TopicRouteData) -> bool:
     def picture(data: TopicRouteData) -> object:
         brokers: list[BrokerData] = sorted(data.broker_datas or [], key=lambda broker: broker.broker_name or "")
         queues = sorted(data.queue_datas or [], key=lambda each: each.broker_name or "")
-        return data.order_topic_conf or None, brokers, queues
+        return data.order_topic_conf or None, brokers, queues, data.filter_server_table or None
 
     return picture(old) != picture(new)
 

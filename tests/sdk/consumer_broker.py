@@ -234,7 +234,9 @@ class ConsumerSide:
             return command.answer(19, "OFFSET_OVERFLOW_ONE", answer)
         window = queue[header.queue_offset : header.queue_offset + header.max_msg_nums]
         answer.next_begin_offset = header.queue_offset + len(window)
-        if kind == "SQL92":
+        if header.sys_flag & flags.PULL_CLASS_FILTER:
+            found = window
+        elif kind == "SQL92":
             found = [each for each in window if self.sql(text or "", RecordView(each))]
         else:
             wanted = parse_subscription(text)

@@ -39,6 +39,22 @@ async def test_readme_sends_and_pulls(cluster: Cluster, capfd: pytest.CaptureFix
     assert "b'hello'" in capfd.readouterr().out
 
 
+async def test_readme_consumes(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    send, _, consume = blocks("README.md")[:3]
+    await trio.to_thread.run_sync(run, send, "README.md", cluster.name_servers)
+    # Its last line would run until somebody interrupts it.
+    main = run(consume.replace("trio.run(main)", ""), "README.md", cluster.name_servers)["main"]
+    printed = ""
+    with trio.move_on_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(main)  # type: ignore[arg-type]
+            while "en b'hello'" not in printed:
+                await trio.sleep(0.05)
+                printed += capfd.readouterr().out
+            nursery.cancel_scope.cancel()
+    assert "en b'hello'" in printed
+
+
 async def test_tutorial(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     source = "\n".join(blocks("docs/tutorial.md")).replace("100_000", "500")
     names = await trio.to_thread.run_sync(run, source, "docs/tutorial.md", cluster.name_servers)
