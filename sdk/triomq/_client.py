@@ -296,7 +296,7 @@ class Client:
             ordered: whether a queue's messages are handled one after the other; brokers then lock queues.
             limits: how much of each queue is held; pulling pauses beyond it.
             pull_batch: messages per pull.
-            batch_max: messages per call of a handler that :meth:`PushConsumer.run` was given.
+            batch_max: messages per call of a handler that :meth:`triomq.PushConsumer.run` was given.
             max_reconsume_times: failures before a message becomes a dead letter; None: 16, when ordered without end.
             consume_timeout_s: a message that a handler has for longer comes again.
             drain_s: how long the end waits for handlers.
@@ -367,7 +367,7 @@ class Client:
                 a zone, or ms since 1970.
             allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
             limits: how much of each queue is fetched ahead.
-            auto_commit: whether what was polled is committed without :meth:`LitePullConsumer.commit`.
+            auto_commit: whether what was polled is committed without :meth:`triomq.LitePullConsumer.commit`.
             batch_max: messages per pull, and so per poll.
             held_max: messages fetched ahead, over all queues.
             offset_store: where offsets are kept; default: at the brokers, when broadcasting in

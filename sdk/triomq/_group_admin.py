@@ -157,7 +157,7 @@ class GroupAdmin:
         Args:
             group: which.
             topic: of which topic.
-            time_ms: ms since 1970; 0 is the beginning, :data:`END` the end.
+            time_ms: ms since 1970; 0 is the beginning, ``-1`` the end.
 
         Raises:
             RouteNotFound: nobody knows the topic.
