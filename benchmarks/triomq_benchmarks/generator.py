@@ -120,7 +120,7 @@ class _ShareRun:
             await stack.enter_async_context(self._consumers)
             await self._fill_backlog()
             start = await agree_start(first_start(self._share))
-            self._cells.origin = trio.current_time() + start - time.time_ns() / 1e9
+            self._cells.begin(trio.current_time() + start - time.time_ns() / 1e9)
             with _no_collections():
                 await self._load()
         return self._result()

@@ -24,33 +24,36 @@ class ProgressLine:
     Args:
         show: draws the line.
         length_s: of the measured part.
-        open_loop: whether latency counts from the intended instant.
+        workers: how many load generators tell rows.
     """
 
-    def __init__(self, show: Say, length_s: float, *, open_loop: bool = True) -> None:
+    def __init__(self, show: Say, length_s: float, *, workers: int = 1) -> None:
         self._show = show
         self._length_s = length_s
-        self._open_loop = open_loop
+        self._workers = workers
         self._rows: list[IntervalRow] = []
+        self._newest: dict[int, int] = {}
         self._shown = -math.inf
         self._errors = 0
 
     def hear(self, row: IntervalRow) -> None:
-        """Take an increment; when it begins a new second, the one before the last is shown."""
+        """Take an increment; when all workers are past a second, it is shown."""
         if row.worker == MONITOR:
             return
         self._rows.append(row)
         self._errors += row.errors
-        newest = max(each.second for each in self._rows)
-        complete = newest - 1
+        self._newest[row.worker] = max(row.second, self._newest.get(row.worker, row.second))
+        newest = max(self._newest.values())
+        complete = newest - KEPT_S + 1
+        if len(self._newest) == self._workers:
+            # A worker that says nothing any more holds the line up for a while, not for ever.
+            complete = max(complete, min(self._newest.values()) - 1)
         if complete > self._shown:
             self._shown = complete
-            self._rows = [each for each in self._rows if each.second > newest - KEPT_S]
-            seconds = {
-                each.second: each for each in by_second(each for each in self._rows if each.second >= complete - 1)
-            }
-            if complete in seconds:
-                self._show(self._line(seconds[complete]))
+            self._rows = [each for each in self._rows if each.second > newest - 2 * KEPT_S]
+            rows = [each for each in self._rows if each.second == complete]
+            if rows:
+                self._show(self._line(by_second(rows)[0]))
 
     def _line(self, row: IntervalRow) -> str:
         latency = quantiles(histogram_of([row], "intended_to_ack", warm_up=True))

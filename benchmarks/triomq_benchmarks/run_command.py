@@ -336,7 +336,7 @@ class _Session:
         self, workload: Workload, target: RunTarget, engine: Engine, folder: Path, *, audit: bool
     ) -> RunResult:
         options = self._options
-        line = ProgressLine(self._show, workload.duration_s)
+        line = ProgressLine(self._show, workload.duration_s, workers=engine.workers)
         self._news(f"{workload.name} on {target.label}, engine {engine.label}")
         self._stop = trio.CancelScope()
         try:

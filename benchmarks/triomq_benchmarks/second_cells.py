@@ -49,11 +49,16 @@ class SecondCells:
 
     def __init__(self, worker: int, emit: Callable[[IntervalRow], None], backlog: Callable[[], int | None]) -> None:
         self.origin = 0.0
-        """When the measured part begins, on trio's clock; set before the first cell is asked for."""
+        """When the measured part begins, on trio's clock; see `begin`."""
         self._worker = worker
         self._emit = emit
         self._backlog = backlog
         self._cells: dict[int, Cell] = {}
+
+    def begin(self, origin: float) -> None:
+        """Fix when the measured part begins; what was counted before that was known is forgotten."""
+        self.origin = origin
+        self._cells = {}
 
     def at(self, instant: float) -> Cell:
         """The cell of an instant of trio's clock."""
@@ -68,7 +73,9 @@ class SecondCells:
         while True:
             second = math.floor(trio.current_time() - self.origin)
             await trio.sleep_until(self.origin + second + 1 + SETTLING_S)
-            await self.flush()
+            # What has been taken out of the cells must be told, whoever cancels meanwhile; it takes milliseconds.
+            with trio.CancelScope(shield=True):
+                await self.flush()
 
     async def flush(self) -> None:
         """Tell everything there is."""

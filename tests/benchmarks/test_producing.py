@@ -115,7 +115,8 @@ async def load(
     )
     loaded = Loaded([], SendTally(), broker, LedgerList())
     cells = SecondCells(2, loaded.rows.append, lambda: None)
-    cells.origin = begin = trio.current_time()
+    begin = trio.current_time()
+    cells.begin(begin)
     producer = ShareProducer(share, broker, 0, "t", cells, loaded.tally, loaded.ledger, sleep_until)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         broker.nursery = nursery
@@ -259,7 +260,7 @@ async def test_rows_are_told_each_second_with_the_backlog_then(autojump_clock: t
     rows: list[IntervalRow] = []
     left = itertools.count(10, -1)
     cells = SecondCells(4, rows.append, lambda: next(left))
-    cells.origin = trio.current_time() + 1
+    cells.begin(trio.current_time() + 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cells.run)
         for _ in range(30):
@@ -271,3 +272,28 @@ async def test_rows_are_told_each_second_with_the_backlog_then(autojump_clock: t
     await cells.flush()
     assert sum(row.sent for row in rows) == 30
     assert {row.worker for row in rows} == {4}
+
+
+async def test_a_row_that_is_being_made_is_told_whoever_cancels(autojump_clock: trio.testing.MockClock) -> None:
+    rows: list[IntervalRow] = []
+    cells = SecondCells(0, rows.append, lambda: None)
+    cells.begin(trio.current_time())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cells.run)
+        # So many different values that making the histogram passes checkpoints.
+        cells.at(trio.current_time()).lateness.extend(range(10_000))
+        await trio.sleep(1.02)
+        nursery.cancel_scope.cancel()
+    await cells.flush()
+    assert histogram_of(rows, "lateness").get_total_count() == 10_000
+
+
+async def test_what_is_counted_before_the_beginning_is_known_is_forgotten(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    rows: list[IntervalRow] = []
+    cells = SecondCells(0, rows.append, lambda: None)
+    cells.at(trio.current_time()).from_slave += 1
+    cells.begin(trio.current_time())
+    await cells.flush()
+    assert rows == []

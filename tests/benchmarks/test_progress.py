@@ -17,14 +17,23 @@ def row(worker: int, second: int, **counts: int) -> IntervalRow:
 
 def test_a_second_is_shown_when_it_is_over() -> None:
     shown: list[str] = []
-    line = ProgressLine(shown.append, 2)
+    line = ProgressLine(shown.append, 2, workers=2)
     for second in range(-1, 4):
         for worker in (0, 1):
             line.hear(row(worker, second, errors=worker))
         line.hear(IntervalRow(worker=MONITOR, second=second + 5, replication_lag_bytes=1))
     assert [each.strip().split("  ")[0] for each in shown] == ["warm-up", "1 of 2 s", "2 of 2 s", "draining"]
     assert "200/s sent  198/s acked  p50 2.00 ms, p99 4.00 ms" in shown[1]
-    assert shown[-1].endswith("4 errors")
+    assert shown[-1].endswith("5 errors")
+
+
+def test_a_worker_that_died_holds_nothing_up() -> None:
+    shown: list[str] = []
+    line = ProgressLine(shown.append, 60, workers=2)
+    line.hear(row(1, 0))
+    for second in range(10):
+        line.hear(row(0, second))
+    assert shown[-1].strip().startswith("7 of 60 s")
 
 
 def test_a_file_gets_plain_lines_and_json_gets_none() -> None:
