@@ -7,11 +7,13 @@ cannot be had. Servers live for the whole session unless a test needs to stop on
 from __future__ import annotations
 
 import base64
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +22,7 @@ import pytest
 
 from triomq_benchmarks.builds import ToolUnavailableError
 from triomq_benchmarks.java import Java, find_java, prepare_home
-from triomq_benchmarks.processes import Driver, DriverError
+from triomq_benchmarks.processes import Child, Driver, DriverError
 from triomq_benchmarks.targets import Kind, Server, Target, broker, namesrv
 
 T = TypeVar("T")
@@ -58,9 +60,12 @@ class Sample:
     keys: str | None = None
     flag: int = 0
     properties: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    delay_level: int = 0
 
     def for_java(self) -> dict[str, object]:
         fields: dict[str, object] = {"body": base64.b64encode(self.body).decode(), "flag": self.flag}
+        if self.delay_level:
+            fields["delay"] = self.delay_level
         if self.tags is not None:
             fields["tags"] = self.tags
         if self.keys is not None:
@@ -182,6 +187,10 @@ class JavaClient:
         line = [*arguments, "-n", servers]
         return str(self.driver.call({"op": "admin", "arguments": line}, CALL_LIMIT_S)["output"])
 
+    def status(self, servers: str, topic: str, group: str, client: str = "") -> dict[str, dict[str, int]]:
+        """Client id to queue id to offset, as the members of an online group have them in memory."""
+        return dict(self._call("status", servers, topic=topic, group=group, client=client)["clients"])
+
     def close(self, servers: str) -> None:
         """End the clients of servers that are about to go."""
         self._call("close", servers)
@@ -236,6 +245,96 @@ def binary_java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
     """The Java client with headers in RocketMQ's binary form."""
     with _java_client(java, scratch / "client-binary", "ROCKETMQ") as driver:
         yield JavaClient(driver)
+
+
+class JavaPush(Child):
+    """A Java push consumer in a process of its own: `PushConsumer.java`, whose options are ours with dashes.
+
+    Everything it tells is in `events()`; `stop` ends it in order, `kill` as a crash would.
+    """
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path) -> None:
+        super().__init__(name, argv, log)
+        self._events: list[dict[str, Any]] = []
+        self._read_bytes = 0
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What it has told so far, all or of one kind: started, message, queues, stopped."""
+        with self.log.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read_bytes += len(whole) + len(newline)
+        self._events += [json.loads(line) for line in whole.split(b"\n") if line.startswith(b'{"event"')]
+        return [event for event in self._events if kind is None or event["event"] == kind]
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Its deliveries, failed ones too."""
+        return self.events("message")
+
+    def bodies(self, *, success: bool = True) -> list[str]:
+        """The bodies of its deliveries that went well (or not)."""
+        return [event["body"] for event in self.messages() if event["success"] is success]
+
+    def queues(self) -> list[str]:
+        """`topic@broker@queue` of what it owns now, retry topics left out."""
+        told = self.events("queues")
+        return [name for name in (told[-1]["queues"] if told else []) if not name.startswith("%")]
+
+    @property
+    def client_id(self) -> str:
+        return str(self.events("started")[0]["client"])
+
+    def wait_for(self, good: Callable[[], bool], limit_s: float = 30.0) -> None:
+        """Wait until something is so; ChildError with its output if it does not come to be."""
+        deadline = time.monotonic() + limit_s
+        while not good():
+            if not self.alive or time.monotonic() > deadline:
+                raise self.failure("did not come that far")
+            time.sleep(0.02)
+
+    def wait_for_messages(self, count: int, limit_s: float = 30.0) -> list[dict[str, Any]]:
+        """Wait until it has consumed so many messages successfully; returns all deliveries."""
+        self.wait_for(lambda: len(self.bodies()) >= count, limit_s)
+        return self.messages()
+
+
+StartPush = Callable[..., AbstractContextManager[JavaPush]]
+
+
+@pytest.fixture(scope="session")
+def java_push(java: Java, scratch: Path) -> StartPush:
+    """Starts a Java push consumer: `java_push(target.namesrv.address, "group", "topic", ordered="true", from_="last")`.
+
+    With the `home` of an earlier one (its `log.parent`) it finds that one's local offsets.
+    """
+    counter = count(1)
+
+    @contextmanager
+    def start(
+        name_servers: str, group: str, topic: str, *, home: Path | None = None, **options: object
+    ) -> Iterator[JavaPush]:
+        number = next(counter)
+        home = home or scratch / f"push-{number}"
+        given = {"name_servers": name_servers, "group": group, "topic": topic, "instance": f"push-{number}", **options}
+        arguments = [
+            part for name, value in given.items() for part in (f"--{name.strip('_').replace('_', '-')}", str(value))
+        ]
+        argv = java.command(
+            "PushConsumer",
+            arguments,
+            home=prepare_home(home),
+            classes=java.compile(sorted((HERE / "java").glob("*.java"))),
+            options=QUICK_JVM,
+        )
+        with JavaPush(f"Java push consumer {number}", argv, home / f"push-{number}.out") as push:
+            push.wait_until(lambda: bool(push.events("started")), pause_s=0.05)
+            try:
+                yield push
+            finally:
+                if push.alive:
+                    push.kill()  # an orderly end takes a second or more; who needs one has asked for it
+
+    return start
 
 
 class Servers:

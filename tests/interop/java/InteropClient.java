@@ -25,6 +25,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -76,6 +77,8 @@ public final class InteropClient {
                 return found(List.of(consumer(command).viewMessage(command.getString("topic"), command.getString("id"))));
             case "admin":
                 return admin(command);
+            case "status":
+                return status(command);
             case "close":
                 return close(command);
             default:
@@ -111,6 +114,28 @@ public final class InteropClient {
         return consumer;
     }
 
+    /** The offsets that each member of a group has in its memory, as it answers itself; no mqadmin command asks for them. */
+    private static JSONObject status(JSONObject command) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(TIMEOUT_MS);
+        admin.setNamesrvAddr(command.getString("nameServers"));
+        admin.setInstanceName("status-" + System.nanoTime());
+        admin.start();
+        try {
+            JSONObject clients = new JSONObject(true);
+            admin.getConsumeStatus(command.getString("topic"), command.getString("group"), command.getString("client"))
+                .forEach((client, offsets) -> {
+                    JSONObject queues = new JSONObject(true);
+                    offsets.forEach((queue, offset) -> queues.put(Integer.toString(queue.getQueueId()), offset));
+                    clients.put(client, queues);
+                });
+            JSONObject answer = new JSONObject();
+            answer.put("clients", clients);
+            return answer;
+        } finally {
+            admin.shutdown();
+        }
+    }
+
     /** Ends the clients of these name servers, so that they do not go on asking servers that are gone. */
     private static JSONObject close(JSONObject command) {
         String nameServers = command.getString("nameServers");
@@ -136,6 +161,9 @@ public final class InteropClient {
         }
         if (from.containsKey("flag")) {
             message.setFlag(from.getIntValue("flag"));
+        }
+        if (from.containsKey("delay")) {
+            message.setDelayTimeLevel(from.getIntValue("delay"));
         }
         JSONObject properties = from.getJSONObject("properties");
         if (properties != null) {
