@@ -3,7 +3,8 @@
 Two situations. `empty`: a slave has just been started and its log is empty; the master is stopped (SIGSTOP) until the
 slave stands ready, so that nobody's start is measured. `behind`: the same slave, warm by now, is stopped while its master
 takes more, and then goes on. The clock runs from the first byte that is seen in the slave's log (`behind`: from the
-moment it may go on) to the last.
+moment it may go on) to the last. A second reading is taken when all of it can be read at the slave, in its consume queues:
+neither kind keeps a sender waiting for that.
 """
 
 from __future__ import annotations
@@ -19,8 +20,19 @@ from pathlib import Path
 
 import attrs
 
-from .ha_loopback import send_file
-from .ha_pairs import PAIRINGS, LogWatch, Pairing, first_log_file, log_end, master, role_settings, slave
+from .ha_loopback import Keep, send_file
+from .ha_pairs import (
+    PAIRINGS,
+    LogWatch,
+    Pairing,
+    QueueWatch,
+    first_log_file,
+    log_end,
+    master,
+    queue_ends,
+    role_settings,
+    slave,
+)
 from .java import Java
 from .pipeline import send_all, send_frames
 from .processes import Child
@@ -28,7 +40,7 @@ from .targets import Kind, Server
 
 TOPIC = "catch-up"
 EMPTY, BEHIND = "empty", "behind"
-SENDFILE, SENDFILE_TO_FILE = "sendfile", "sendfile, into a file"
+SENDFILE, SENDFILE_TO_FILE, SENDFILE_SPLICED = "sendfile", "sendfile, written to a file", "sendfile, spliced to a file"
 FRAME_BYTES = 128 * 1024
 """About how much a producer puts into one batch while it fills a master."""
 CONNECTED_S = 2.5
@@ -67,6 +79,7 @@ class CatchUp:
       pairing: who to whom; None: a yardstick.
       size: log bytes that moved.
       seconds: how long that took.
+      readable_s: how long it took until all of it could be read; 0 for a yardstick.
       master_cpu_s, slave_cpu_s: CPU of both meanwhile; 0 for a yardstick.
     """
 
@@ -77,11 +90,17 @@ class CatchUp:
     seconds: float
     master_cpu_s: float = 0.0
     slave_cpu_s: float = 0.0
+    readable_s: float = 0.0
 
     @property
     def mb_per_s(self) -> float:
         """Millions of bytes per second."""
         return self.size / self.seconds / 1e6
+
+    @property
+    def readable_mb_per_s(self) -> float:
+        """Millions of bytes per second until they can be read; 0 for a yardstick."""
+        return self.size / self.readable_s / 1e6 if self.readable_s else 0.0
 
 
 def measure_catch_up(
@@ -133,27 +152,37 @@ class _Run:
 
     def measure(self, follow: Callable[[], AbstractContextManager[Server]], home: Path) -> list[CatchUp]:
         """Both situations with one slave, which `follow` starts."""
-        end = log_end(self.master.address)
+        end, ends = log_end(self.master.address), queue_ends(self.master.address, TOPIC)
         with ExitStack() as stack:
             with _stopped(self.master):
                 follower = stack.enter_context(follow())
                 time.sleep(CONNECTED_S)
-                watch = LogWatch(first_log_file(home), follower)
+                watch, queues = LogWatch(first_log_file(home), follower), QueueWatch(home, TOPIC, follower)
                 before = self._cpu(follower)
             first, last = watch.wait(0, end)
-            empty = self._one(EMPTY, end, last - first, before, follower)
+            readable = queues.wait(ends)
+            empty = self._one(EMPTY, end, last - first, readable - first, before, follower)
             with _stopped(follower):
                 _fill(self.master, self.body_bytes, self.plan.behind_bytes)
-                fresh_end = log_end(self.master.address)
+                fresh_end, ends = log_end(self.master.address), queue_ends(self.master.address, TOPIC)
                 before = self._cpu(follower)
                 began = time.perf_counter()
             _, last = watch.wait(end, fresh_end)
-            return [empty, self._one(BEHIND, fresh_end - end, last - began, before, follower)]
+            readable = queues.wait(ends)
+            return [empty, self._one(BEHIND, fresh_end - end, last - began, readable - began, before, follower)]
 
     def _cpu(self, follower: Server) -> tuple[float, float]:
         return self.master.cpu_s(), follower.cpu_s()
 
-    def _one(self, situation: str, size: int, seconds: float, before: tuple[float, float], follower: Server) -> CatchUp:
+    def _one(
+        self,
+        situation: str,
+        size: int,
+        seconds: float,
+        readable_s: float,
+        before: tuple[float, float],
+        follower: Server,
+    ) -> CatchUp:
         master_cpu_s, slave_cpu_s = self._cpu(follower)
         return CatchUp(
             body_bytes=self.body_bytes,
@@ -161,6 +190,7 @@ class _Run:
             pairing=self.pairing,
             size=size,
             seconds=seconds,
+            readable_s=readable_s,
             master_cpu_s=master_cpu_s - before[0],
             slave_cpu_s=slave_cpu_s - before[1],
         )
@@ -180,9 +210,9 @@ def _yardsticks(place: Path, body_bytes: int, size: int) -> list[CatchUp]:
     """The same bytes by a bare loop."""
     source = first_log_file(place / "ours")
     found = []
-    for name, into in ((SENDFILE, None), (SENDFILE_TO_FILE, place / "copy")):
-        seconds = send_file(source, size, place / "loopback.out", into)
+    into = place / "copy"
+    for name, keep in ((SENDFILE, Keep.NOTHING), (SENDFILE_TO_FILE, Keep.WRITE), (SENDFILE_SPLICED, Keep.SPLICE)):
+        seconds = send_file(source, size, place / "loopback.out", into, keep)
         found.append(CatchUp(body_bytes, name, None, size, seconds))
-        if into is not None:
-            into.unlink()
+        into.unlink(missing_ok=True)
     return found

@@ -25,6 +25,9 @@ WATCH_PAUSE_S = 0.0005
 START_ATTEMPTS = 3
 LOG_END_ATTEMPTS, LOG_END_PAUSE_S = 40, 0.05
 CATCH_UP_LIMIT_S = 60.0
+QUEUES = 4
+"""As many as a topic gets that is made by its first message."""
+QUEUE_UNIT_BYTES = 20
 HEARTBEAT_MS = 1000
 """A 4.9 slave reports for the first time after this interval, not at its connect; the default is 5 s."""
 
@@ -131,6 +134,55 @@ def first_log_file(home: Path) -> Path:
     return home / "store" / "commitlog" / f"{0:020d}"
 
 
+def queue_ends(address: str, topic: str) -> list[int]:
+    """How many messages a broker has in each of the topic's queues.
+
+    Raises:
+      OSError: it does not answer, or not with that.
+    """
+    ends = []
+    for queue_id in range(QUEUES):
+        answer = ask(address, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"{address} does not say where queue {queue_id} ends: code {answer.code}, {answer.remark}")
+        ends.append(int((answer.fields or {})["offset"]))
+    return ends
+
+
+class QueueWatch:
+    """Sees messages become readable at a slave, in the first files of a topic's consume queues, which both kinds keep alike."""
+
+    def __init__(self, home: Path, topic: str, child: Child) -> None:
+        self._folder = home / "store" / "consumequeue" / topic
+        self._child = child
+
+    def wait(self, ends: list[int]) -> float:
+        """Wait until each queue has as many entries; when that was seen (`perf_counter`).
+
+        Raises:
+          ChildError: that took too long, or the slave died.
+        """
+        deadline = time.perf_counter() + CATCH_UP_LIMIT_S
+        for queue_id, end in enumerate(ends):
+            file = self._folder / str(queue_id) / f"{0:020d}"
+            at = end * QUEUE_UNIT_BYTES
+            while end and not (file.exists() and file.stat().st_size >= at):
+                pause(self._child, deadline)
+            if not end:
+                continue
+            with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as seen:
+                while not any(seen[at - 12 : at - 8]):  # the size of the message that the last entry is about
+                    pause(self._child, deadline)
+        return time.perf_counter()
+
+
+def pause(child: Child, deadline: float) -> None:
+    """Wait a moment before looking again. Raises ChildError: the time is up, or the child died."""
+    if time.perf_counter() > deadline or not child.alive:
+        raise ChildError(f"{child.failure('did not catch up in time')}")
+    time.sleep(WATCH_PAUSE_S)
+
+
 class LogWatch:
     """Sees bytes arrive in a slave's only log file: no record starts or ends with a zero byte here."""
 
@@ -146,17 +198,12 @@ class LogWatch:
         """
         deadline = time.perf_counter() + CATCH_UP_LIMIT_S
         while not (self._file.exists() and self._file.stat().st_size >= end):
-            self._pause(deadline)
+            pause(self._child, deadline)
         with self._file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as seen:
             # The first four bytes of a record are its size, the lowest of them may be zero: look at its magic number.
             while not seen[begin + 7]:
-                self._pause(deadline)
+                pause(self._child, deadline)
             first = time.perf_counter()
             while not seen[end - 1]:
-                self._pause(deadline)
+                pause(self._child, deadline)
             return first, time.perf_counter()
-
-    def _pause(self, deadline: float) -> None:
-        if time.perf_counter() > deadline or not self._child.alive:
-            raise ChildError(f"{self._child.failure('did not catch up in time')}")
-        time.sleep(WATCH_PAUSE_S)

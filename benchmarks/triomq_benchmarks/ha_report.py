@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .ha_catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_TO_FILE, CatchUp
+from .ha_catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_SPLICED, SENDFILE_TO_FILE, CatchUp
 from .ha_failover import Kill
 from .ha_pairs import JAVA_TO_JAVA, OURS_TO_OURS, PAIRINGS, Pairing
 from .ha_sync import SyncSend
@@ -44,6 +44,8 @@ class CatchUpRow:
       pairing: who to whom, as `Pairing.name`; empty for a yardstick.
       mb_per_s: millions of log bytes per second.
       all_mb_per_s: every round's.
+      readable_mb_per_s: the same, until all of it can be read at the slave; 0 for a yardstick.
+      readable_to_java: that divided by Java's own.
       size_mb: millions of log bytes of the last round.
       master_ms_per_mb, slave_ms_per_mb: CPU milliseconds per million bytes.
       to_java: divided by Java's own; None for Java's own and yardsticks.
@@ -57,6 +59,8 @@ class CatchUpRow:
     pairing: str
     mb_per_s: float
     all_mb_per_s: tuple[float, ...]
+    readable_mb_per_s: float
+    readable_to_java: float | None
     size_mb: float
     master_ms_per_mb: float
     slave_ms_per_mb: float
@@ -74,21 +78,22 @@ def catch_up_rows(catch_ups: Sequence[CatchUp]) -> list[CatchUpRow]:
         bare = median(one.mb_per_s for one in of_body if one.situation == SENDFILE)
         for situation in (EMPTY, BEHIND):
             of_situation = [one for one in of_body if one.situation == situation]
-            javas = median(one.mb_per_s for one in of_situation if one.pairing == JAVA_TO_JAVA)
+            javas = [one for one in of_situation if one.pairing == JAVA_TO_JAVA]
             rows += [
                 _row([one for one in of_situation if one.pairing == pairing], bare, pairing, javas)
                 for pairing in PAIRINGS
             ]
         rows += [
-            _row([one for one in of_body if one.situation == yardstick], bare, None, None)
-            for yardstick in (SENDFILE, SENDFILE_TO_FILE)
+            _row([one for one in of_body if one.situation == yardstick], bare, None, [])
+            for yardstick in (SENDFILE, SENDFILE_TO_FILE, SENDFILE_SPLICED)
         ]
     return rows
 
 
-def _row(samples: list[CatchUp], bare: float, pairing: Pairing | None, javas: float | None) -> CatchUpRow:
+def _row(samples: list[CatchUp], bare: float, pairing: Pairing | None, javas: list[CatchUp]) -> CatchUpRow:
     per_s = median(one.mb_per_s for one in samples)
-    compared = pairing is not None and pairing != JAVA_TO_JAVA and javas is not None
+    readable = median(one.readable_mb_per_s for one in samples)
+    compared = bool(javas) and pairing != JAVA_TO_JAVA
     ours = pairing == OURS_TO_OURS
     goal = CATCH_UP_GOAL if ours else MIXED_CATCH_UP_GOAL
     return CatchUpRow(
@@ -100,7 +105,9 @@ def _row(samples: list[CatchUp], bare: float, pairing: Pairing | None, javas: fl
         size_mb=samples[-1].size / 1e6,
         master_ms_per_mb=median(one.master_cpu_s * 1e9 / one.size for one in samples),
         slave_ms_per_mb=median(one.slave_cpu_s * 1e9 / one.size for one in samples),
-        to_java=per_s / javas if compared and javas else None,
+        readable_mb_per_s=readable,
+        readable_to_java=readable / median(one.readable_mb_per_s for one in javas) if compared else None,
+        to_java=per_s / median(one.mb_per_s for one in javas) if compared else None,
         goal=goal if compared else None,
         to_sendfile=per_s / bare,
         sendfile_goal=SENDFILE_GOAL if ours else None,
@@ -139,7 +146,15 @@ def _catch_up_table(rows: list[CatchUpRow]) -> Table:
     table = _table(
         "Catch-up of a slave, one log file, medians",
         ("body", "slave", "master → slave"),
-        ("MB", "MB/s", "to Java's (goal)", "to sendfile (goal)", "CPU ms/MB, master + slave"),
+        (
+            "MB",
+            "MB/s",
+            "to Java's (goal)",
+            "to sendfile (goal)",
+            "readable MB/s",
+            "to Java's",
+            "CPU ms/MB, master + slave",
+        ),
     )
     for row in rows:
         table.add_row(
@@ -150,6 +165,8 @@ def _catch_up_table(rows: list[CatchUpRow]) -> Table:
             f"{row.mb_per_s:,.0f}",
             "" if row.to_java is None else _judged(row.to_java, row.goal),
             _judged(row.to_sendfile, row.sendfile_goal),
+            f"{row.readable_mb_per_s:,.0f}" if row.pairing else "",
+            "" if row.readable_to_java is None else _judged(row.readable_to_java, None),
             f"{row.master_ms_per_mb:.2f} + {row.slave_ms_per_mb:.2f}" if row.pairing else "",
         )
     return table

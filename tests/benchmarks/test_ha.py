@@ -14,10 +14,10 @@ from rich.console import Console
 
 from triomq_benchmarks import ha_report
 from triomq_benchmarks.__main__ import bench
-from triomq_benchmarks.ha_catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_TO_FILE, CatchUp
+from triomq_benchmarks.ha_catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_SPLICED, SENDFILE_TO_FILE, CatchUp
 from triomq_benchmarks.ha_failover import Kill
-from triomq_benchmarks.ha_loopback import send_file
-from triomq_benchmarks.ha_pairs import JAVA_TO_JAVA, OURS_TO_OURS, PAIRINGS, LogWatch, Pairing
+from triomq_benchmarks.ha_loopback import Keep, send_file
+from triomq_benchmarks.ha_pairs import JAVA_TO_JAVA, OURS_TO_OURS, PAIRINGS, LogWatch, Pairing, QueueWatch
 from triomq_benchmarks.ha_report import HaFigures
 from triomq_benchmarks.ha_sync import SyncSend
 from triomq_benchmarks.processes import Child, ChildError
@@ -31,9 +31,11 @@ def catch_ups(mb_per_s: dict[Pairing, float]) -> list[CatchUp]:
     for factor in (0.5, 1, 9):
         for situation in (EMPTY, BEHIND):
             for pairing, speed in mb_per_s.items():
-                found.append(CatchUp(1024, situation, pairing, 10 * MB, 10 / (speed * factor), 0.02, 0.05))
+                seconds = 10 / (speed * factor)
+                found.append(CatchUp(1024, situation, pairing, 10 * MB, seconds, 0.02, 0.05, 10 / (90 * factor)))
         found += [
-            CatchUp(1024, yardstick, None, 10 * MB, 10 / (1000 * factor)) for yardstick in (SENDFILE, SENDFILE_TO_FILE)
+            CatchUp(1024, yardstick, None, 10 * MB, 10 / (1000 * factor))
+            for yardstick in (SENDFILE, SENDFILE_TO_FILE, SENDFILE_SPLICED)
         ]
     return found
 
@@ -56,6 +58,7 @@ def test_rows_are_medians_beside_java_and_the_bare_loop(figures: HaFigures) -> N
     assert ours.all_mb_per_s == (200, 400, 3600)
     assert ours.to_java == pytest.approx(4)
     assert ours.to_sendfile == pytest.approx(0.4)
+    assert (ours.readable_mb_per_s, ours.readable_to_java) == (pytest.approx(90), pytest.approx(1))
     assert (ours.goal, ours.sendfile_goal) == (3.0, 0.6)
     assert (ours.master_ms_per_mb, ours.slave_ms_per_mb) == (pytest.approx(2), pytest.approx(5))
     assert rows[BEHIND, JAVA_TO_JAVA.name].to_java is None
@@ -83,18 +86,19 @@ def test_json_is_for_machines(figures: HaFigures) -> None:
     assert told["failover"]["ours"]["p50_ms"] == pytest.approx(20)
     assert told["failover"]["java"]["max_ms"] == pytest.approx(29_000)
     assert {row["pairing"] for row in told["sync"]} == {pairing.name for pairing in PAIRINGS}
-    assert len(told["catch_up"]) == 2 * len(PAIRINGS) + 2
+    assert len(told["catch_up"]) == 2 * len(PAIRINGS) + 3
     assert set(json.loads(ha_report.figures_json(HaFigures((), (), ())))) == {"machine"}
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_the_bare_loop_moves_every_byte(tmp_path: Path, keeps: bool) -> None:
+@pytest.mark.parametrize("keep", list(Keep))
+def test_the_bare_loop_moves_every_byte(tmp_path: Path, keep: Keep) -> None:
     source = tmp_path / "source"
     source.write_bytes(bytes(range(256)) * 20_000)
     size = 5_000_001
-    into = tmp_path / "copy" if keeps else None
-    assert 0 < send_file(source, size, tmp_path / "out", into) < 30
-    if into is not None:
+    into = tmp_path / "copy"
+    assert 0 < send_file(source, size, tmp_path / "out", into, keep) < 30
+    assert into.exists() == (keep is not Keep.NOTHING)
+    if into.exists():
         assert into.read_bytes() == source.read_bytes()[:size]
 
 
@@ -123,6 +127,21 @@ def test_a_watch_sees_the_first_and_the_last_byte(tmp_path: Path) -> None:
         child.kill()
         with pytest.raises(ChildError, match="did not catch up"):
             LogWatch(log, child).wait(0, 4096)
+
+
+def test_a_watch_sees_when_messages_can_be_read(tmp_path: Path) -> None:
+    units = bytes.fromhex("0000000000000000 00000100 0000000000000000")
+    for queue_id, written in ((0, 2), (2, 1)):
+        file = tmp_path / "store" / "consumequeue" / "T" / str(queue_id) / f"{0:020d}"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(units * written + bytes(200))
+    with Child("sleeper", [sys.executable, "-c", "input()"], tmp_path / "out", pipes=True) as child:
+        watch = QueueWatch(tmp_path, "T", child)
+        assert watch.wait([2, 0, 1, 0]) <= time.perf_counter()
+        child.kill()
+        for missing in ([3, 0, 1, 0], [2, 1, 1, 0]):
+            with pytest.raises(ChildError, match="did not catch up"):
+                watch.wait(missing)
 
 
 def test_parts_are_checked() -> None:
