@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -25,9 +25,8 @@ class _PushFilters:
     setting it is called, and without it nobody minds.
     """
 
-    __func__: Final = DataSourceReader.pushFilters
-
     def __init__(self, push_filters: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self.__func__ = DataSourceReader.pushFilters
         self._push = push_filters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:

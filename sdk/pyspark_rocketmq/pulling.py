@@ -29,9 +29,10 @@ FILTERED_STRIDE: Final = 8192
 """The same where the broker filters, and may look at many entries for one answer."""
 
 BUFFERED_BYTES: Final = 32 * 1024 * 1024
-"""How much may lie here, pulled and not yet taken; the stride whose turn it is goes on in any case."""
+"""How much may lie here, pulled and not yet taken. What later strides hold does not stop the one whose turn it is, since
+only its end sets them free."""
 
-BUNDLE_BYTES: Final = 1024 * 1024
+BUNDLE_BYTES: Final = 2 * 1024 * 1024
 """How much is handed over at a time."""
 
 BEHIND_LIMIT_S: Final = 30.0
@@ -96,12 +97,13 @@ class Strides:
         self._open: list[_Stride] = []
         self._bundle: list[bytes] = []
         self._bundle_bytes = 0
-        self._buffered = 0
+        self._held = 0
+        self._handed = 0
         self._room = trio.Event()
 
     def taken(self, size: int) -> None:
         """So many bytes are out of the way."""
-        self._buffered -= size
+        self._handed -= size
         self._stir()
 
     async def pull(self) -> None:
@@ -135,7 +137,7 @@ class Strides:
     async def _pull_stride(self, stride: _Stride) -> None:
         at = stride.start
         while at < stride.end:
-            while self._buffered >= BUFFERED_BYTES and stride is not self._open[0]:
+            while self._handed + (0 if stride is self._open[0] else self._held) >= BUFFERED_BYTES:
                 await self._room.wait()
             result = await self._page(at, stride.end)
             if result is None:
@@ -148,16 +150,17 @@ class Strides:
             self._open.pop(0)
             if self._open:
                 for page in self._open[0].pages:
+                    self._held -= len(page)
                     self._bundle_up(page)
                 self._open[0].pages.clear()
                 self._stir()
 
     def _keep(self, stride: _Stride, page: bytes) -> None:
-        self._buffered += len(page)
         if stride is self._open[0]:
             self._bundle_up(page)
         else:
             stride.pages.append(page)
+            self._held += len(page)
 
     def _bundle_up(self, page: bytes) -> None:
         self._bundle.append(page)
@@ -167,7 +170,9 @@ class Strides:
 
     def _flush(self) -> None:
         if self._bundle:
-            bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
+            bundle, size = self._bundle, self._bundle_bytes
+            self._bundle, self._bundle_bytes = [], 0
+            self._handed += size
             self._hand_over(bundle)
 
     def _stir(self) -> None:

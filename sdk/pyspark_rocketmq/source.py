@@ -27,7 +27,12 @@ class DefaultSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        """All columns; a query may ask for some of them by a schema of its own."""
+        """All columns; a query may ask for some of them by a schema of its own.
+
+        Raises:
+            BadOption: an option is wrong, so that `load()` says it already.
+        """
+        read_options(self.options, streaming=False)
         return READ_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -37,6 +37,12 @@ _COMPRESSED: Final = 0x1
 _VIEW_BYTES: Final = 12
 """Texts up to this length stand inside an Arrow view; of longer ones only the first four bytes do."""
 
+_WORDS: Final = np.dtype(("<u4", (3,)))
+_MASKS: Final = np.array(
+    [list(b"\xff" * length + bytes(_VIEW_BYTES - length)) for length in range(_VIEW_BYTES + 1)], np.uint8
+).view("<u4")
+"""By a text's length: which bits of a view's twelve bytes belong to it."""
+
 
 class BrokenFramesError(ValueError):
     """The bytes are not records one behind the other."""
@@ -109,18 +115,17 @@ def slices(
         present: which are not null; all, if not given.
     """
     count = len(starts)
-    views = np.empty(count, np.dtype([("length", "<i4"), ("rest", "u1", (_VIEW_BYTES,))]))
-    views["length"] = lengths
-    views["rest"] = _fields(data, np.dtype(("u1", (_VIEW_BYTES,))), starts)
-    short = lengths <= _VIEW_BYTES
-    if short.any():
-        rest = views["rest"]
-        rest[short] *= np.arange(_VIEW_BYTES) < lengths[short, None]
-    if not short.all():
-        long = ~short
-        places = np.zeros((int(long.sum()), 2), "<i4")
-        places[:, 1] = starts[long]
-        views["rest"][long, 4:] = places.view(np.uint8)
+    # A view is the length, and then the text itself if it is short, else its first bytes, a buffer's number, and a place.
+    views = np.empty((count, 4), np.uint32)
+    views[:, 0] = lengths
+    views[:, 1:] = _fields(data, _WORDS, starts)
+    shorts = int(np.count_nonzero(lengths <= _VIEW_BYTES))
+    if shorts:
+        views[:, 1:] &= _MASKS[np.minimum(lengths, _VIEW_BYTES)]
+    if shorts < count:
+        long = lengths > _VIEW_BYTES
+        views[:, 2] = np.where(long, 0, views[:, 2])
+        views[:, 3] = np.where(long, starts, views[:, 3])
     nulls = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
     view_kind = pa.binary_view() if pa.types.is_binary(kind) else pa.string_view()
     return pa.Array.from_buffers(view_kind, count, [nulls, pa.py_buffer(views), pa.py_buffer(data)]).cast(kind)

@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> Offsets:
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
-        ends = _reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
+        ends = reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
         # A queue that is new starts at its first message.
         known = {
             queue: starts.get(queue, bounds[queue].start if queue in bounds else end) for queue, end in ends.items()
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return kept_starts(known, bounds, ends, fail=self._options.fail_on_data_loss)
 
 
-def _reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | None, *, fail: bool) -> Offsets:
+def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | None, *, fail: bool) -> Offsets:
     """Ends of the queues that are there now: never before where the query stands, nor behind a fixed target.
 
     Raises:

@@ -1,0 +1,264 @@
+"""How fast Spark reads a topic: the data source beside one plain pull loop, and beside Parquet files with the same rows.
+
+All three run in turn, several rounds in one process, against one broker of ours; the median counts. Spark's two reads end
+in its `noop` sink, so that every row is made and none is kept. A last read runs under Spark's own profiler of Python data
+sources, and its time is told apart: waiting for pulls, making Arrow batches, and all the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import pstats
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+import triomq
+
+from .builds import ToolUnavailableError
+from .child_cluster import open_child_cluster
+from .spark_environment import check_spark, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC: Final = "spark-read"
+GOAL: Final = 1.5
+_BATCH: Final = 200
+_PROFILER: Final = "spark.sql.pyspark.dataSource.profiler"
+
+
+@attrs.frozen
+class Share:
+    """Where the main threads of the tasks spent their time, in seconds, under the profiler.
+
+    Attributes:
+        total_s: all of it.
+        waiting_s: for pulled pages; the pulling itself goes on in another thread.
+        arrow_s: making record batches of them.
+        other_s: the rest: Spark's own part, and writing the batches to it.
+    """
+
+    total_s: float
+    waiting_s: float
+    arrow_s: float
+    other_s: float
+
+
+@attrs.frozen
+class SparkReadRates:
+    """What was measured; rates in rows per second.
+
+    Attributes:
+        rows: in the topic.
+        body_bytes: of each.
+        master: of the session.
+        pull_loop: one plain `consumer.pull` loop, each round.
+        source: Spark's read of the topic.
+        body_only: the same, with a schema of one column.
+        parquet: Spark's read of the files.
+        share: see :class:`Share`; None if Spark gave no profile.
+    """
+
+    rows: int
+    body_bytes: int
+    master: str
+    pull_loop: list[float]
+    source: list[float]
+    body_only: list[float]
+    parquet: list[float]
+    share: Share | None
+
+    @property
+    def ratio(self) -> float:
+        """The data source's median over the pull loop's."""
+        return statistics.median(self.source) / statistics.median(self.pull_loop)
+
+
+def measure(
+    rows: int, body_bytes: int, queues: int, rounds: int, master: str, tell: Callable[[str], None]
+) -> SparkReadRates:
+    """Run everything.
+
+    Raises:
+        ToolUnavailableError: Spark or Java is missing.
+        ChildError: the broker did not start.
+    """
+    check_spark()
+    with open_child_cluster("--slaves=0") as cluster, tempfile.TemporaryDirectory(prefix="triomq-read-") as scratch:
+        tell(f"sending {rows:,} messages of {body_bytes} bytes")
+        trio.run(_fill, cluster.name_servers, rows, body_bytes, queues)
+        with open_session(master, name="triomq-spark-read") as session:
+            source = _source(session, cluster.name_servers)
+            bodies = _source(session, cluster.name_servers, "body binary")
+            files = str(Path(scratch) / "rows")
+            tell("writing the same rows to Parquet")
+            source.write.parquet(files)
+            parquet = session.read.parquet(files)
+            # What runs for the first time starts workers and compiles; that is nobody's rate.
+            _consume(parquet)
+            rates: dict[str, list[float]] = {"pull": [], "source": [], "bodies": [], "parquet": []}
+            for number in range(rounds):
+                tell(f"round {number + 1} of {rounds}")
+                rates["pull"].append(_rate(rows, lambda: _pull_all(cluster.name_servers, rows)))
+                rates["source"].append(_rate(rows, lambda: _consume(source)))
+                rates["bodies"].append(_rate(rows, lambda: _consume(bodies)))
+                rates["parquet"].append(_rate(rows, lambda: _consume(parquet)))
+            tell("once more, under the profiler")
+            share = _profiled(session, source, Path(scratch) / "profile")
+    return SparkReadRates(
+        rows, body_bytes, master, rates["pull"], rates["source"], rates["bodies"], rates["parquet"], share
+    )
+
+
+def _rate(rows: int, work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return rows / (time.perf_counter() - started)
+
+
+def _source(session: SparkSession, name_servers: str, schema: str | None = None) -> DataFrame:
+    reader = session.read.format("rocketmq").option("namesrv", name_servers).option("topic", TOPIC)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def _consume(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+async def _fill(name_servers: str, rows: int, body_bytes: int, queues: int) -> None:
+    """Send the rows, evenly over the queues, with a tag and a key each, bodies that cannot be compressed."""
+    pool = memoryview(random.Random(5).randbytes(1 << 20))
+    span = len(pool) - body_bytes
+    async with triomq.open_client(name_servers) as client:
+        await client.admin.create_topic(TOPIC, queues=queues)
+        producer = client.producer("spark-read-load")
+
+        async def fill(queue: triomq.MessageQueue, start: int, end: int) -> None:
+            for first in range(start, end, _BATCH):
+                await producer.send_batch(
+                    [
+                        triomq.Message(
+                            TOPIC,
+                            bytes(pool[number * 997 % span :][:body_bytes]),
+                            tags="abc"[number % 3],
+                            keys=f"key-{number}",
+                        )
+                        for number in range(first, min(first + _BATCH, end))
+                    ],
+                    queue=queue,
+                )
+
+        async with trio.open_nursery() as nursery:
+            places = await producer.queues(TOPIC)
+            for index, queue in enumerate(places):
+                nursery.start_soon(fill, queue, rows * index // len(places), rows * (index + 1) // len(places))
+
+
+def _pull_all(name_servers: str, rows: int) -> None:
+    """One plain loop over all queues that looks at every body."""
+
+    async def pull_all() -> int:
+        count = 0
+        async with triomq.open_client(name_servers) as client:
+            consumer = client.pull_consumer("spark-read-plain")
+            for queue in await consumer.fetch_queues(TOPIC):
+                offset = 0
+                while True:
+                    result = await consumer.pull(queue, offset)
+                    if result.status is not triomq.PullStatus.FOUND:
+                        break
+                    count += sum(1 for message in result if message.body)
+                    offset = result.next_offset
+        return count
+
+    found = trio.run(pull_all)
+    if found != rows:
+        raise RuntimeError(f"the pull loop found {found} messages of {rows}")
+
+
+def _profiled(session: SparkSession, rows: DataFrame, folder: Path) -> Share | None:
+    """Read once under the profiler."""
+    session.conf.set(_PROFILER, "perf")
+    try:
+        _consume(rows)
+        session.profile.dump(str(folder), type="perf")
+    finally:
+        session.conf.unset(_PROFILER)
+    files = sorted(map(str, folder.glob("*.pstats")))
+    if not files:
+        return None
+    stats = pstats.Stats(*files)
+    table: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = stats.stats  # type: ignore[attr-defined]
+    total = float(stats.total_tt)  # type: ignore[attr-defined]
+    waiting = sum(
+        own for (_, _, name), (_, _, own, _, _) in table.items() if "_queue.SimpleQueue" in name and "get" in name
+    )
+    arrow = sum(
+        cumulative
+        for (file, _, name), (_, _, _, cumulative, _) in table.items()
+        if name == "batch" and file.endswith("arrow_batches.py")
+    )
+    return Share(total, waiting, arrow, total - waiting - arrow)
+
+
+@click.command("spark-read")
+@click.option(
+    "--rows", type=click.IntRange(1000, 100_000_000), default=1_000_000, show_default=True, help="Messages read."
+)
+@click.option(
+    "--body", "body_bytes", type=click.IntRange(1, 1 << 20), default=1024, show_default=True, help="Bytes of a body."
+)
+@click.option("--queues", type=click.IntRange(1, 256), default=4, show_default=True, help="Queues of the topic.")
+@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Medians of so many.")
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def spark_read(rows: int, body_bytes: int, queues: int, rounds: int, master: str, as_json: bool) -> None:
+    """Rows per second that Spark reads from a topic, beside a pull loop and beside Parquet."""
+    console = Console(stderr=True)
+    try:
+        rates = measure(
+            rows, body_bytes, queues, rounds, master, lambda text: None if as_json else console.print(f"[dim]{text}")
+        )
+    except ToolUnavailableError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps({**attrs.asdict(rates), "ratio": rates.ratio, "goal": GOAL}))
+        return
+    _print(rates, Console())
+
+
+def _print(rates: SparkReadRates, console: Console) -> None:
+    table = Table(title=f"{rates.rows:,} messages of {rates.body_bytes} bytes, {rates.master}")
+    for name in ("read by", "rows/s, median", "lowest", "highest", "of the pull loop"):
+        table.add_column(name, justify="left" if name == "read by" else "right")
+    plain = statistics.median(rates.pull_loop)
+    for name, series in (
+        ("one plain pull loop", rates.pull_loop),
+        ("Spark, rocketmq", rates.source),
+        ("Spark, rocketmq, bodies alone", rates.body_only),
+        ("Spark, Parquet", rates.parquet),
+    ):
+        middle = statistics.median(series)
+        table.add_row(name, f"{middle:,.0f}", f"{min(series):,.0f}", f"{max(series):,.0f}", f"{middle / plain:.2f}x")
+    console.print(table)
+    if rates.share is not None:
+        share = rates.share
+        console.print(
+            f"tasks' main threads under the profiler, {share.total_s:.2f} s: "
+            f"{share.waiting_s / share.total_s:.0%} waiting for pulls, {share.arrow_s / share.total_s:.0%} making Arrow batches, "
+            f"{share.other_s / share.total_s:.0%} Spark's part and writing to it"
+        )
+    console.print(
+        f"goal {GOAL:g}x of the pull loop: {'reached' if rates.ratio >= GOAL else 'not reached'}, {rates.ratio:.2f}x"
+    )

@@ -1,0 +1,161 @@
+"""Options: what is understood, and what is said of what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructType
+
+from pyspark_rocketmq.errors import BadColumns, BadOption
+from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, QueueId
+from pyspark_rocketmq.options import read_options, write_options
+from pyspark_rocketmq.schema import READ_SCHEMA, check_read_schema, check_write_schema
+
+LEAST = {"namesrv": "127.0.0.1:9876", "topic": "T"}
+
+
+def test_defaults() -> None:
+    batch, stream = read_options(LEAST, streaming=False), read_options(LEAST, streaming=True)
+    assert (batch.start.word, batch.end.word, stream.start.word) == (EARLIEST, LATEST, LATEST)
+    assert batch.topics.names == ("T",)
+    assert batch.fail_on_data_loss
+    assert not batch.commits
+    assert batch.preference == "suggested"
+    assert batch.min_partitions is None
+
+
+def test_names_have_no_case_and_words_neither() -> None:
+    options = read_options(
+        {
+            **LEAST,
+            "MINPARTITIONS": "4",
+            "failondataloss": "FALSE",
+            "readPreference": "preferSlave",
+            "startingOffsets": "Latest",
+        },
+        streaming=False,
+    )
+    assert (options.min_partitions, options.fail_on_data_loss, options.preference) == (4, False, "prefer_slave")
+    assert options.start.word == LATEST
+
+
+def test_what_to_read() -> None:
+    base = {"namesrv": "h:1"}
+    assert read_options({**base, "subscribe": "A, B,A"}, streaming=True).topics.names == ("A", "B")
+    assert read_options({**base, "subscribePattern": "a.*"}, streaming=True).topics.pattern == "a.*"
+    assigned = read_options({**base, "assign": '{"T": {"b": [1]}}'}, streaming=True).topics.queues
+    assert assigned == {QueueId("T", "b", 1)}
+
+
+def test_places() -> None:
+    text = '{"T": {"broker-a": {"0": 5}}}'
+    options = read_options({**LEAST, "startingOffsets": text, "endingTimestamp": "1700000000000"}, streaming=False)
+    assert options.start.by_queue == {QueueId("T", "broker-a", 0): 5}
+    assert options.start.word == EARLIEST, "queues that are not named start at their first message"
+    assert options.end.time_ms == 1_700_000_000_000
+    committed = read_options({**LEAST, "startingOffsets": "committed", "consumerGroup": "g"}, streaming=True)
+    assert committed.start.word == COMMITTED
+    assert committed.commits
+
+
+def test_the_clients_settings_in_our_names_and_in_javas() -> None:
+    options = write_options(
+        {
+            **LEAST,
+            "rocketmq.heartbeat_every_s": "5",
+            "rocketmq.instanceName": "x",
+            "rocketmq.sendMsgTimeout": "4500",
+            "rocketmq.maxMessageSize": "1000",
+        }
+    )
+    assert dict(options.client.client) == {"heartbeat_every_s": 5.0, "instance_name": "x"}
+    assert dict(options.client.producer) == {"send_timeout_s": 4.5, "max_body_bytes": 1000}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topic": "T"}, "namesrv is missing"),
+        ({"namesrv": "h:1"}, "exactly one of topic, subscribe, subscribePattern, assign"),
+        ({**LEAST, "subscribe": "A"}, "given are topic, subscribe"),
+        ({**LEAST, "startingOfsets": "earliest"}, "did you mean startingOffsets?"),
+        ({**LEAST, "kafka.bootstrap.servers": "x"}, "a read has no option 'kafka.bootstrap.servers'"),
+        ({**LEAST, "path": "x"}, "a topic is no path"),
+        ({**LEAST, "startingOffsets": "newest"}, "startingOffsets is neither a known word nor JSON"),
+        ({**LEAST, "startingOffsets": "committed"}, "needs the option consumerGroup"),
+        ({**LEAST, "startingOffsets": "latest", "startingTimestamp": "1"}, "cannot be given both"),
+        ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
+        ({**LEAST, "startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
+        ({**LEAST, "minPartitions": "0"}, "minPartitions is '0', and must be a whole number from 1 on"),
+        ({**LEAST, "failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'"),
+        ({**LEAST, "readPreference": "slaves"}, "did you mean slave?"),
+        ({**LEAST, "tags": "a", "sql": "x > 1"}, "tags and sql"),
+        ({**LEAST, "tags": " || "}, "tags: "),
+        ({**LEAST, "topic": " "}, "topic is empty"),
+        ({"namesrv": "h:1", "subscribePattern": "("}, "no regular expression"),
+        ({**LEAST, "rocketmq.hartbeat_every_s": "1"}, "did you mean rocketmq.heartbeat_every_s?"),
+        ({**LEAST, "rocketmq.heartbeat_every_s": "soon"}, "must be a number"),
+    ],
+)
+def test_what_is_wrong_is_named(options: dict[str, str], says: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        read_options(options, streaming=False)
+    assert says in str(caught.value)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(BadOption, match="availableNow"):
+        read_options({**LEAST, "endingOffsets": "latest"}, streaming=True)
+
+
+def test_writes() -> None:
+    options = write_options({"namesrv": "h:1", "acks": "replicated", "checkpointLocation": "/x"})
+    assert options.replicated
+    assert options.topic is None
+    with pytest.raises(BadOption, match="did you mean replicated"):
+        write_options({"namesrv": "h:1", "acks": "replicate"})
+    with pytest.raises(BadOption, match="a write has no option 'startingoffsets'"):
+        write_options({"namesrv": "h:1", "startingOffsets": "latest"})
+
+
+KINDS = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "map": MapType(StringType(), StringType()),
+}
+
+
+def _schema(text: str) -> StructType:
+    schema = StructType()
+    for column in text.split(","):
+        name, kind = column.split()
+        schema.add(name, KINDS[kind])
+    return schema
+
+
+def test_columns_of_a_read() -> None:
+    check_read_schema(READ_SCHEMA)
+    check_read_schema(_schema("body binary,queue_offset bigint"))
+    with pytest.raises(BadColumns, match=r"no column 'boddy'; did you mean body\?"):
+        check_read_schema(_schema("boddy binary"))
+    with pytest.raises(BadColumns, match="body is binary, not string"):
+        check_read_schema(_schema("body string"))
+
+
+def test_columns_of_a_write() -> None:
+    check_write_schema(
+        _schema("body string,tags string,keys string,sharding_key string,properties map,delay_level int"), "T"
+    )
+    check_write_schema(_schema("body binary,topic string"), None)
+    with pytest.raises(BadColumns, match="no column body, only value"):
+        check_write_schema(_schema("value string"), "T")
+    with pytest.raises(BadColumns, match="no column 'key'; did you mean keys"):
+        check_write_schema(_schema("body string,key string"), "T")
+    with pytest.raises(BadColumns, match="body is int, and must be binary or string"):
+        check_write_schema(_schema("body int"), "T")
+    with pytest.raises(BadColumns, match="nothing says where"):
+        check_write_schema(_schema("body string"), None)

@@ -1,0 +1,74 @@
+"""Ranges, tasks and limits, without a cluster."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from pyspark_rocketmq.filters import Span, Wanted
+from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, QueueId
+from pyspark_rocketmq.planning import Bounds, QueueRange, limit_bytes, limit_rows, ranges, settle, split
+
+A, B, C = (QueueId("T", "broker-a", number) for number in range(3))
+
+
+def test_words_become_numbers() -> None:
+    held = Bounds(5, 90)
+    assert [settle(word, held, 33) for word in (EARLIEST, LATEST, COMMITTED, 7)] == [5, 90, 33, 7]
+    assert settle(COMMITTED, held, None) == 5, "a group that was never there starts at the first message"
+
+
+def test_what_lies_between() -> None:
+    parts = ranges({A: 0, B: 5, C: 9}, {A: 10, B: 5, C: 3})
+    assert parts == [QueueRange(A, 0, 10)]
+
+
+def test_filters_on_queues_and_offsets_are_not_even_read() -> None:
+    wanted = Wanted(queue_ids=frozenset({0, 1}), offsets=Span(4, 8))
+    assert ranges({A: 0, B: 6, C: 0}, {A: 10, B: 10, C: 10}, wanted) == [QueueRange(A, 4, 8), QueueRange(B, 6, 8)]
+
+
+def test_long_ranges_are_cut() -> None:
+    parts = split([QueueRange(A, 0, 100), QueueRange(B, 1000, 1300)], 8)
+    assert len(parts) == 8
+    assert [len(part) for part in parts if part.queue == A] == [50, 50]
+    assert sum(map(len, parts)) == 400
+    assert split([QueueRange(A, 0, 100)], None) == [QueueRange(A, 0, 100)]
+    assert len(split([QueueRange(A, 0, 3)], 8)) == 3, "no more tasks than offsets"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300)), min_size=1, max_size=6),
+    st.integers(1, 40),
+)
+def test_a_cut_loses_and_repeats_nothing(spans: list[tuple[int, int]], wanted: int) -> None:
+    parts = [QueueRange(QueueId("T", "b", number), start, start + size) for number, (start, size) in enumerate(spans)]
+    pieces = split(parts, wanted)
+    assert [(p.queue, o) for p in pieces for o in range(p.start, p.end)] == [
+        (p.queue, o) for p in parts for o in range(p.start, p.end)
+    ]
+    assert len(pieces) >= min(wanted, sum(map(len, parts)))
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=8), st.integers(1, 500))
+def test_a_limit_is_kept_and_something_goes_on(backlogs: list[int], most: int) -> None:
+    starts = {QueueId("T", "b", number): 10 * number for number in range(len(backlogs))}
+    ends = {queue: start + backlog for (queue, start), backlog in zip(starts.items(), backlogs, strict=True)}
+    limited = limit_rows(starts, ends, most)
+    taken = {queue: limited[queue] - starts[queue] for queue in starts}
+    assert all(0 <= count <= ends[queue] - starts[queue] for queue, count in taken.items())
+    assert sum(taken.values()) == min(most, sum(backlogs))
+
+
+def test_each_queue_gets_its_share() -> None:
+    assert limit_rows({A: 0, B: 0}, {A: 900, B: 100}, 100) == {A: 90, B: 10}
+
+
+def test_bytes_are_turned_into_rows() -> None:
+    limited = limit_bytes({A: 0, B: 0}, {A: 1000, B: 1000}, 100_000, {A: 1000.0, B: 1000.0})
+    assert limited == {A: 50, B: 50}
+    assert limit_bytes({A: 0}, {A: 10}, 1, {A: 1000.0}) == {A: 1}, "one row goes on in any case"
+    assert limit_bytes({A: 0}, {A: 10}, 100_000, {A: 1000.0}) == {A: 10}

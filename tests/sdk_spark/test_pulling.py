@@ -1,0 +1,190 @@
+"""Pulling one range: order, holes, slaves that are behind, and what is gone; on the virtual clock, with brokers that are dictionaries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import trio
+
+from pyspark_rocketmq import pulling
+from pyspark_rocketmq.clients import Session
+from pyspark_rocketmq.errors import BrokerBehind, DataLoss
+from pyspark_rocketmq.offsets import QueueId
+from pyspark_rocketmq.planning import QueueRange
+from pyspark_rocketmq.pulling import BEHIND_LIMIT_S, LANES, STRIDE, PullPlan, Strides
+from triomq import MessageQueue, PullResult, PullStatus
+from triomq.errors import ConnectFailed
+
+PAGE = 32
+
+
+class FakeBroker:
+    """A queue from one offset to another; answers as 4.9's brokers do, and takes a moment for it."""
+
+    def __init__(self, start: int, end: int, *, matches: Callable[[int], bool] = lambda _offset: True) -> None:
+        self.start = start
+        self.end = end
+        self.matches = matches
+        self.is_down = False
+        self.asked: list[int] = []
+        self.under_way = self.most_under_way = 0
+
+    async def pull(self, queue: MessageQueue, offset: int, *, max_messages: int, **_filters: Any) -> PullResult:
+        self.asked.append(offset)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            # Later strides are answered sooner, so that nothing is in order by itself.
+            await trio.sleep(0.01 + 1 / (1 + offset))
+        finally:
+            self.under_way -= 1
+        if self.is_down:
+            raise ConnectFailed("pull", address="broker:1")
+        return self.answer(queue, offset, max_messages)
+
+    def answer(self, queue: MessageQueue, offset: int, max_messages: int) -> PullResult:
+        if offset < self.start or offset > self.end:
+            return self.result(PullStatus.OFFSET_ILLEGAL, queue, self.start if offset < self.start else self.end)
+        if offset == self.end:
+            return self.result(PullStatus.NO_NEW_MESSAGE, queue, offset)
+        found: list[int] = []
+        at = offset
+        while at < self.end and len(found) < min(max_messages, PAGE) and at < offset + 200:
+            if self.matches(at):
+                found.append(at)
+            at += 1
+        status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE
+        return self.result(status, queue, at, b"".join(b"%d " % each for each in found))
+
+    def result(self, status: PullStatus, queue: MessageQueue, next_offset: int, body: bytes = b"") -> PullResult:
+        return PullResult(
+            status, queue, next_offset=next_offset, min_offset=self.start, max_offset=self.end, suggested_broker_id=0,
+            broker_address="broker:1", body=body,
+        )  # fmt: skip
+
+
+async def pulled(
+    broker: FakeBroker, start: int, end: int, *, master: FakeBroker | None = None, **plan: Any
+) -> list[int]:
+    part = QueueRange(QueueId("T", "broker-a", 0), start, end)
+    pages: list[bytes] = []
+    session = Session(None, None, (broker, master or broker))  # type: ignore[arg-type]
+
+    def take(bundle: list[bytes]) -> None:
+        pages.extend(bundle)
+        strides.taken(sum(map(len, bundle)))
+
+    strides = Strides(session, PullPlan(part, **plan), take)
+    await strides.pull()
+    return [int(each) for page in pages for each in page.split()]
+
+
+async def test_several_at_once_and_still_in_order(autojump_clock: trio.testing.MockClock) -> None:
+    broker = FakeBroker(0, 10_000)
+    assert await pulled(broker, 100, 5_003) == list(range(100, 5_003))
+    assert broker.most_under_way == LANES
+
+
+async def test_nothing_is_asked_twice(autojump_clock: trio.testing.MockClock) -> None:
+    broker = FakeBroker(0, 10_000)
+    await pulled(broker, 0, 4 * STRIDE)
+    assert len(broker.asked) == len(set(broker.asked)) == 4 * STRIDE // PAGE
+
+
+async def test_a_part_ends_at_its_end_not_at_the_last_message_seen(autojump_clock: trio.testing.MockClock) -> None:
+    broker = FakeBroker(0, 100_000, matches=lambda offset: offset % 1000 == 7)
+    found = await pulled(broker, 0, 50_000, tags="a")
+    # What lies behind the end may come along with a filter; the batches leave it out.
+    assert [each for each in found if each < 50_000] == list(range(7, 50_000, 1000))
+    assert max(broker.asked) < 50_000
+
+
+async def test_little_is_kept_when_nobody_takes(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulling, "BUFFERED_BYTES", 1000)
+    monkeypatch.setattr(pulling, "BUNDLE_BYTES", 100)
+    broker = FakeBroker(0, 100_000)
+    part = QueueRange(QueueId("T", "broker-a", 0), 0, 100_000)
+    taken: list[int] = []
+    async with trio.open_nursery() as nursery:
+        session = Session(None, None, (broker, broker))  # type: ignore[arg-type]
+        strides = Strides(session, PullPlan(part), lambda bundle: taken.append(sum(map(len, bundle))))
+        nursery.start_soon(strides.pull)
+        await trio.sleep(1000)
+        # Only the first stride goes on, to its end; then every stride waits.
+        assert sum(taken) < 10_000
+        before = sum(taken)
+        strides.taken(before)
+        await trio.sleep(1000)
+        assert sum(taken) > before
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_slave_does_not_have_yet_comes_from_the_master(autojump_clock: trio.testing.MockClock) -> None:
+    slave, master = FakeBroker(0, 500), FakeBroker(0, 1000)
+    assert await pulled(slave, 0, 1000, master=master) == list(range(1000))
+
+
+async def test_a_slave_may_catch_up_when_the_master_is_gone(autojump_clock: trio.testing.MockClock) -> None:
+    slave, master = FakeBroker(0, 500), FakeBroker(0, 1000)
+    master.is_down = True
+
+    async def catch_up() -> None:
+        await trio.sleep(BEHIND_LIMIT_S / 2)
+        slave.end = 1000
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(catch_up)
+        assert await pulled(slave, 0, 1000, master=master) == list(range(1000))
+
+
+async def test_a_slave_that_stays_behind_is_an_error_and_no_loss(autojump_clock: trio.testing.MockClock) -> None:
+    slave, master = FakeBroker(0, 500), FakeBroker(0, 1000)
+    master.is_down = True
+    started = trio.current_time()
+    with pytest.raises(BrokerBehind, match=r"of queue 0 .* ends at 500.* master cannot be asked"):
+        await pulled(slave, 0, 1000, master=master)
+    assert BEHIND_LIMIT_S <= trio.current_time() - started < 2 * BEHIND_LIMIT_S
+
+
+async def test_with_preference_slave_the_master_is_left_alone(autojump_clock: trio.testing.MockClock) -> None:
+    slave, master = FakeBroker(0, 500), FakeBroker(0, 1000)
+    with pytest.raises(BrokerBehind, match="readPreference=slave"):
+        await pulled(slave, 0, 1000, master=master, only_slaves=True)
+    assert master.asked == []
+
+
+async def test_what_the_master_has_deleted_is_lost(autojump_clock: trio.testing.MockClock) -> None:
+    broker = FakeBroker(300, 1000)
+    with pytest.raises(DataLoss, match=r"are gone: broker:1 holds offsets 300 to 1000.*failOnDataLoss"):
+        await pulled(broker, 0, 1000)
+
+
+async def test_what_is_lost_is_skipped_and_logged_if_wanted(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = FakeBroker(300, 1000)
+    with caplog.at_level(logging.WARNING):
+        assert await pulled(broker, 0, 1000, fail_on_data_loss=False) == list(range(300, 1000))
+    assert "offsets 0 to 256 of queue 0 of topic T at broker-a are gone" in caplog.text
+
+
+async def test_a_master_that_ends_earlier_has_lost_messages(autojump_clock: trio.testing.MockClock) -> None:
+    broker = FakeBroker(0, 400)
+    with pytest.raises(DataLoss, match="are gone: broker:1 holds offsets 0 to 400"):
+        await pulled(broker, 0, 1000)
+    assert await pulled(broker, 0, 1000, fail_on_data_loss=False) == list(range(400))
+
+
+async def test_nobody_can_be_asked(autojump_clock: trio.testing.MockClock) -> None:
+    broker = FakeBroker(0, 400)
+    broker.is_down = True
+    with pytest.raises(ConnectFailed):
+        await pulled(broker, 0, 400)

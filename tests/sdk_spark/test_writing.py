@@ -1,0 +1,180 @@
+"""Rows become messages with a stable key, and every one of them is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import trio
+
+from pyspark_rocketmq.errors import WriteFailed
+from pyspark_rocketmq.row_messages import ROW_KEY, RowMessage, RowReader
+from pyspark_rocketmq.sending import PINNED_TRIES, RowSender, wait_replicated
+from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
+from triomq.errors import BrokerUnavailable, RouteNotFound
+
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
+MAP = pa.map_(pa.string(), pa.string())
+
+
+def rows(**columns: list[object]) -> pa.RecordBatch:
+    types = {"properties": MAP, "delay_level": pa.int32()}
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, types.get(name)) for name, values in columns.items()], names=list(columns)
+    )
+
+
+def messages(batch: pa.RecordBatch, scope: str = "job/7/0", topic: str | None = "T") -> list[RowMessage]:
+    return list(RowReader(scope, topic, 4096).messages(batch))
+
+
+def test_columns_become_a_message() -> None:
+    [made] = messages(
+        rows(
+            body=["text"],
+            topic=["U"],
+            tags=["a"],
+            keys=["k1 k2"],
+            sharding_key=["s"],
+            delay_level=[3],
+            properties=[[("x", "1"), ("UNIQ_KEY", "old"), ("CLUSTER", "c"), ("n", None)]],
+        )
+    )
+    message = made.message
+    assert (message.topic, message.body, message.tags, message.keys) == ("U", b"text", "a", "k1 k2")
+    assert (message.delay_level, made.sharding_key) == (3, "s")
+    assert dict(message.properties or {}).keys() == {"x", ROW_KEY}, (
+        "what belongs to the message read is not written again"
+    )
+
+
+def test_the_key_of_a_row_is_stable_and_its_own() -> None:
+    def keys(bodies: list[object], scope: str = "job/7/0") -> list[str]:
+        return [dict(each.message.properties or {})[ROW_KEY] for each in messages(rows(body=bodies), scope)]
+
+    first = keys(["a", "b", "a", "c"])
+    assert len(set(first)) == 4, "equal rows are two rows"
+    assert sorted(first) == sorted(keys(["c", "a", "b", "a"])), "a shuffle read again may change the order"
+    assert not set(first) & set(keys(["a", "b"], "job/8/0")), "another batch has other keys"
+    assert all(each.startswith("job/7/0/") for each in first)
+
+
+@pytest.mark.parametrize(
+    ("batch", "topic", "says"),
+    [
+        (rows(body=["x", None]), "T", "row 1 of job/7/0 has no body"),
+        (rows(body=["x"], topic=[None]), None, "row 0 of job/7/0 has no topic"),
+        (rows(body=["x", ""]), "T", "row 1 of job/7/0 cannot be sent: .*empty"),
+        (rows(body=["x" * 5000]), "T", "row 0 .*5000 bytes"),
+        (rows(body=["x"], tags=["a\x01"]), "T", "row 0 .*tags"),
+    ],
+)
+def test_rows_that_cannot_be_messages(batch: pa.RecordBatch, topic: str | None, says: str) -> None:
+    with pytest.raises(WriteFailed, match=says):
+        messages(batch, topic=topic)
+
+
+class FakeProducer:
+    """Takes requests after a while, and may refuse some."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.requests: list[list[Message]] = []
+        self.stored: dict[MessageQueue, list[bytes]] = {queue: [] for queue in QUEUES}
+        self.under_way = self.most_under_way = 0
+
+    async def queues(self, _topic: str) -> list[MessageQueue]:
+        await trio.lowlevel.checkpoint()
+        return QUEUES
+
+    async def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
+        return await self.send_batch([message], queue=queue)
+
+    async def send_batch(self, some: Sequence[Message], *, queue: MessageQueue | None = None) -> SendResult:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        await trio.sleep(1 / (1 + len(self.requests)))
+        self.under_way -= 1
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnavailable("send", address="broker:1")
+        self.requests.append(list(some))
+        place = queue or QUEUES[len(self.requests) % len(QUEUES)]
+        self.stored[place] += [each.body for each in some]
+        return SendResult(SendStatus.SEND_OK, "", "", place, len(self.stored[place]) - len(some))
+
+
+def row_messages(count: int, **changes: object) -> list[RowMessage]:
+    return [
+        RowMessage(Message("T", b"%d" % number, **changes), None)  # type: ignore[arg-type]
+        for number in range(count)
+    ]
+
+
+async def test_batches_and_a_bounded_number_under_way(autojump_clock: trio.testing.MockClock) -> None:
+    producer = FakeProducer()
+    sender = RowSender(producer, batch_rows=10, in_flight=3)  # type: ignore[arg-type]
+    await sender.send(row_messages(95))
+    assert producer.most_under_way == 3
+    assert sorted(len(each) for each in producer.requests) == [5, *[10] * 9]
+    assert (sender.sent.rows, sender.sent.requests, sender.sent.statuses) == (95, 10, {"SEND_OK": 10})
+    assert sum(last + 1 for last in sender.sent.last.values()) == 95
+
+
+async def test_delayed_rows_go_alone(autojump_clock: trio.testing.MockClock) -> None:
+    producer = FakeProducer()
+    sender = RowSender(producer, batch_rows=10, in_flight=3)  # type: ignore[arg-type]
+    await sender.send([*row_messages(2), *row_messages(2, delay_level=1)])
+    assert sorted(len(each) for each in producer.requests) == [1, 1, 2]
+
+
+async def test_a_sharding_key_keeps_its_order_in_one_queue(autojump_clock: trio.testing.MockClock) -> None:
+    producer = FakeProducer(failures=2)
+    sender = RowSender(producer, batch_rows=3, in_flight=8)  # type: ignore[arg-type]
+    await sender.send(
+        [RowMessage(Message("T", b"%d %d" % (key, n)), f"key {key}") for n in range(20) for key in range(5)]
+    )
+    places = {body: queue for queue, bodies in producer.stored.items() for body in bodies}
+    for key in range(5):
+        assert len({places[b"%d %d" % (key, n)] for n in range(20)}) == 1
+        queue = places[b"%d 0" % key]
+        mine = [body for body in producer.stored[queue] if body.startswith(b"%d " % key)]
+        assert mine == [b"%d %d" % (key, n) for n in range(20)]
+
+
+async def test_one_refusal_fails_the_task_and_says_how_far_it_came(autojump_clock: trio.testing.MockClock) -> None:
+    sender = RowSender(FakeProducer(failures=1), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
+    with pytest.raises(WriteFailed, match=r"after 0 acknowledged rows one request failed: .*broker:1"):
+        await sender.send(row_messages(30))
+    pinned = RowSender(FakeProducer(failures=PINNED_TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
+    with pytest.raises(WriteFailed):
+        await pinned.send([RowMessage(Message("T", b"x"), "key")])
+
+
+class FakeSlave:
+    def __init__(self, end: int, *, is_there: bool = True) -> None:
+        self.end = end
+        self.is_there = is_there
+
+    async def pull(self, queue: MessageQueue, offset: int, *, max_messages: int) -> PullResult:
+        await trio.sleep(0.01)
+        if not self.is_there:
+            raise RouteNotFound("the route has no broker to read from as slave")
+        status = PullStatus.FOUND if offset < self.end else PullStatus.NO_NEW_MESSAGE
+        self.end += 1
+        return PullResult(
+            status, queue, next_offset=offset + 1, min_offset=0, max_offset=self.end, suggested_broker_id=0,
+            broker_address="slave:1",
+        )  # fmt: skip
+
+
+async def test_replicated_is_what_a_slave_hands_out(autojump_clock: trio.testing.MockClock) -> None:
+    slave = FakeSlave(3)
+    await wait_replicated(slave, {QUEUES[0]: 10})  # type: ignore[arg-type]
+    assert slave.end > 10
+    with pytest.raises(WriteFailed, match=r"no slave showed offset 10 .*no broker to read from as slave"):
+        await wait_replicated(FakeSlave(0, is_there=False), {QUEUES[0]: 10})  # type: ignore[arg-type]
