@@ -1,0 +1,80 @@
+"""Topics with known messages, for the tests of the data source."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import triomq
+import triomq.blocking
+from triomq_benchmarks.child_cluster import ChildCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamReader
+
+_numbers = itertools.count()
+
+
+class Topics:
+    """Makes topics in a running cluster, fills and reads them with the SDK."""
+
+    def __init__(self, cluster: ChildCluster, client: triomq.blocking.Client) -> None:
+        self.name_servers = cluster.name_servers
+        self.client = client
+        self.producer = client.producer("source-tests")
+
+    def new(self, *, queues: int = 2, name: str | None = None) -> str:
+        """A topic that nobody has used."""
+        topic = name or f"source-{next(_numbers)}"
+        self.client.admin.create_topic(topic, queues=queues)
+        return topic
+
+    def queues(self, topic: str) -> list[triomq.MessageQueue]:
+        """Its queues."""
+        return self.producer.queues(topic)
+
+    def send(self, topic: str, bodies: Sequence[bytes], queue: int = 0, **fields: Any) -> None:
+        """Send to one of its queues, by its place in the list of all."""
+        messages = [triomq.Message(topic, body, **fields) for body in bodies]
+        for some in triomq.split_batch(messages, max_count=500):
+            self.producer.send_batch(some, queue=self.queues(topic)[queue])
+
+    def fill(self, topic: str, per_queue: int, start: int = 0) -> list[bytes]:
+        """So many messages in every queue; their bodies, all different."""
+        sent = []
+        for index, _ in enumerate(self.queues(topic)):
+            bodies = [b"%s %d %d" % (topic.encode(), index, number) for number in range(start, start + per_queue)]
+            self.send(topic, bodies, index)
+            sent += bodies
+        return sent
+
+    def options(self, topic: str | None = None, **more: object) -> dict[str, str]:
+        """The options of a read or a write."""
+        options = {"namesrv": self.name_servers, **{name: str(value) for name, value in more.items()}}
+        if topic is not None:
+            options["topic"] = topic
+        return options
+
+    def read(self, spark: SparkSession, topic: str | None = None, **more: object) -> DataFrame:
+        """A batch read."""
+        return spark.read.format("rocketmq").options(**self.options(topic, **more)).load()
+
+    def stream(self, spark: SparkSession, topic: str | None = None, **more: object) -> DataFrame:
+        """A streaming read from the start, unless it is told otherwise."""
+        reader: DataStreamReader = spark.readStream.format("rocketmq")
+        return reader.options(**self.options(topic, **{"startingOffsets": "earliest", **more})).load()
+
+
+@contextmanager
+def open_topics(cluster: ChildCluster) -> Iterator[Topics]:
+    """Topics of a cluster, for as long as the block lasts."""
+    with triomq.blocking.open_client(cluster.name_servers) as client:
+        yield Topics(cluster, client)
+
+
+def bodies(rows: DataFrame) -> list[bytes]:
+    """The bodies of a read, sorted."""
+    return sorted(bytes(row.body) for row in rows.select("body").collect())

@@ -1,0 +1,243 @@
+"""Batch reads: columns, offsets, times, filters, tasks, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from source_topics import Topics, bodies
+
+import triomq
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def test_every_column(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new()
+    before_ms = time.time_ns() // 1_000_000
+    topics.send(topic, [b"first"], queue=1, tags="a", keys=["k1", "k2"], properties={"x": "é", "y": "2"})
+    topics.send(topic, [b"second"], queue=1)
+    queue = topics.queues(topic)[1]
+    rows = topics.read(spark, topic).orderBy("queue_offset").collect()
+    pulled = list(topics.client.pull_consumer("columns").pull(queue, 0))
+    assert len(rows) == 2
+    for row, message in zip(rows, pulled, strict=True):
+        assert (row.topic, row.broker_name, row.queue_id) == (topic, queue.broker_name, queue.queue_id)
+        assert row.queue_offset == message.queue_offset
+        assert row.message_id == message.message_id
+        assert row["keys"] == (" ".join(message.keys) or None)
+        assert row.tags == message.tags
+        assert bytes(row.body) == message.body
+        assert row.properties == message.properties
+        assert round(row.born_timestamp.timestamp() * 1000) == message.born_ms
+        assert round(row.store_timestamp.timestamp() * 1000) == message.stored_ms >= before_ms
+        assert row.reconsume_times == 0
+        assert row.commit_log_offset == message.physical_offset
+    assert rows[0].properties["x"] == "é"
+    assert rows[1].tags is None
+
+
+def test_everything_once_however_it_is_cut(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new(queues=2)
+    sent = topics.fill(topic, 1500)
+    whole, cut = topics.read(spark, topic), topics.read(spark, topic, minPartitions=9)
+    assert (whole.rdd.getNumPartitions(), cut.rdd.getNumPartitions()) == (4, 9)
+    assert bodies(whole) == bodies(cut) == sorted(sent)
+
+
+def test_a_task_keeps_the_order_of_its_queue(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new(queues=1)
+    topics.fill(topic, 3000)
+    offsets = topics.read(spark, topic).filter("broker_name = 'broker-a'").select("queue_offset").collect()
+    assert [row.queue_offset for row in offsets] == list(range(3000))
+
+
+def test_few_columns_by_a_schema(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new()
+    sent = topics.fill(topic, 5)
+    reader = spark.read.format("rocketmq").schema("tags string, body binary").options(**topics.options(topic))
+    rows = reader.load()
+    assert rows.columns == ["tags", "body"]
+    assert bodies(rows) == sorted(sent)
+
+
+def test_offsets_from_and_to(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new(queues=2)
+    topics.fill(topic, 20)
+    start = json.dumps({topic: {"broker-a": {"0": 5, "1": -1}, "broker-b": {"0": -2, "1": 19}}})
+    end = json.dumps({topic: {"broker-a": {"0": 8}, "broker-b": {"0": 3, "1": -1}}})
+    rows = topics.read(spark, topic, startingOffsets=start, endingOffsets=end)
+    counts = {
+        (row.broker_name, row.queue_id): row["count"]
+        for row in rows.groupBy("broker_name", "queue_id").count().collect()
+    }
+    assert counts == {("broker-a", 0): 3, ("broker-b", 0): 3, ("broker-b", 1): 1}
+
+
+def test_times_from_and_to(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new(queues=1)
+    edges = []
+    for part in range(3):
+        time.sleep(0.02)
+        edges.append(time.time_ns() // 1_000_000)
+        time.sleep(0.02)
+        topics.fill(topic, 40, start=part * 40)
+    rows = topics.read(spark, topic, startingTimestamp=edges[1], endingTimestamp=edges[2])
+    assert sorted(row.queue_offset for row in rows.collect()) == sorted([*range(40, 80)] * 2)
+    assert topics.read(spark, topic, startingTimestamp=edges[2] + 60_000).count() == 0
+
+
+def test_from_where_a_group_stands(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new(queues=1)
+    topics.fill(topic, 10)
+    with topics.client.pull_consumer("stands") as consumer:
+        consumer.commit(topics.queues(topic)[0], 7)
+    rows = topics.read(spark, topic, startingOffsets="committed", consumerGroup="stands")
+    assert {(row.broker_name, row["count"]) for row in rows.groupBy("broker_name").count().collect()} == {
+        ("broker-a", 3),
+        ("broker-b", 10),
+    }
+
+
+def test_several_topics(spark: SparkSession, topics: Topics) -> None:
+    one, two = topics.new(name="pattern-one"), topics.new(name="pattern-two")
+    sent = {one: topics.fill(one, 3), two: topics.fill(two, 4)}
+    topics.send(topics.new(name="%RETRY%pattern-group"), [b"no data"])
+    assert bodies(topics.read(spark, subscribe=f"{one}, {two}")) == sorted(sent[one] + sent[two])
+    assert bodies(topics.read(spark, subscribePattern=".*pattern.*")) == sorted(sent[one] + sent[two])
+    assigned = json.dumps({one: {"broker-b": [1]}})
+    rows = topics.read(spark, assign=assigned).collect()
+    assert {(row.topic, row.broker_name, row.queue_id) for row in rows} == {(one, "broker-b", 1)}
+    assert topics.read(spark, subscribePattern="no such topic").count() == 0
+
+
+@pytest.fixture(scope="module")
+def mixed(topics: Topics) -> str:
+    """A topic with tags, in four queues."""
+    topic = topics.new(queues=2)
+    for number in range(400):
+        fields = {"tags": "abc"[number % 3]} if number % 4 else {}
+        topics.send(topic, [b"%d" % number], queue=number % 4, **fields)
+    # The broker compares hashes, and these two are the same.
+    topics.send(topic, [b"Aa"], tags="Aa")
+    topics.send(topic, [b"BB"], tags="BB")
+    return topic
+
+
+FILTERS = [
+    "tags = 'a'",
+    "tags in ('a', 'c') and queue_id = 1",
+    "tags = 'Aa'",
+    "tags is null",
+    "tags <> 'a'",
+    "queue_offset >= 10 and queue_offset < 20",
+    "queue_offset = 7 and broker_name = 'broker-b'",
+    "store_timestamp >= '{middle}'",
+    "store_timestamp < '{middle}' and tags = 'b'",
+    "store_timestamp = '{middle}'",
+    "tags = 'a' and tags = 'b'",
+    "body = '17' or tags = 'a'",
+    "tags = 'none of them'",
+]
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_pushed_filters_give_the_same_rows(spark: SparkSession, topics: Topics, mixed: str, text: str) -> None:
+    reference = _reference(spark, topics, mixed)
+    middle = sorted(row.store_timestamp for row in reference.collect())[200]
+    text = text.format(middle=middle.isoformat(sep=" "))
+    assert bodies(topics.read(spark, mixed).filter(text)) == bodies(reference.filter(text))
+
+
+_kept: dict[str, DataFrame] = {}
+
+
+def _reference(spark: SparkSession, topics: Topics, topic: str) -> DataFrame:
+    if topic not in _kept:
+        _kept[topic] = spark.createDataFrame(topics.read(spark, topic).collect(), topics.read(spark, topic).schema)
+    return _kept[topic]
+
+
+def test_handled_filters_leave_spark_nothing_to_do(spark: SparkSession, topics: Topics, mixed: str) -> None:
+    def plan(text: str) -> str:
+        return topics.read(spark, mixed).filter(text)._jdf.queryExecution().executedPlan().toString()
+
+    assert "Filter" not in plan("tags = 'a' and queue_id = 1 and queue_offset > 3 and store_timestamp > '2026-01-01'")
+    assert "Filter" in plan("tags <> 'a'")
+    assert topics.read(spark, mixed).filter("queue_id = 1").rdd.getNumPartitions() == 2, "others are not even read"
+
+
+def test_without_push_down_everything_works_too(spark: SparkSession, topics: Topics, mixed: str) -> None:
+    key = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(key, "false")
+    try:
+        rows = topics.read(spark, mixed)
+        assert rows.filter("tags = 'Aa'").count() == 1
+        assert rows.count() == 402
+    finally:
+        spark.conf.set(key, "true")
+
+
+def test_tags_by_option(spark: SparkSession, topics: Topics, mixed: str) -> None:
+    rows = topics.read(spark, mixed, tags="a || Aa").collect()
+    assert {row.tags for row in rows} == {"a", "Aa"}
+    assert len(rows) == 101
+
+
+@pytest.mark.parametrize("preference", ["suggested", "master", "slave", "preferSlave"])
+def test_from_whomever(spark: SparkSession, topics: Topics, preference: str) -> None:
+    topic = topics.new()
+    sent = topics.fill(topic, 50)
+    assert bodies(topics.read(spark, topic, readPreference=preference)) == sorted(sent)
+
+
+def test_compressed_bodies(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new()
+    body = b"text that can be compressed " * 1000
+    topics.producer.send(triomq.Message(topic, body))
+    assert bodies(topics.read(spark, topic)) == [body]
+
+
+def test_an_empty_topic(spark: SparkSession, topics: Topics) -> None:
+    assert topics.read(spark, topics.new()).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"startingOfsets": "earliest"}, "did you mean startingOffsets?"),
+        ({"startingOffsets": "{"}, "startingOffsets is neither a known word nor JSON"),
+        ({"subscribe": "other"}, "given are topic, subscribe"),
+    ],
+)
+def test_wrong_options_are_told_by_load(
+    spark: SparkSession, topics: Topics, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(Exception, match=says.replace("?", r"\?")):
+        topics.read(spark, "any", **options)
+
+
+def test_a_missing_topic(spark: SparkSession, topics: Topics) -> None:
+    topics.new(name="present-topic")
+    with pytest.raises(Exception, match=r"know no topic 'presend-topic'; did you mean present-topic\?"):
+        topics.read(spark, "presend-topic").count()
+
+
+def test_offsets_of_what_is_not_there(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new(queues=1)
+    topics.fill(topic, 10)
+    with pytest.raises(Exception, match="startingOffsets tells an offset of queue 9"):
+        topics.read(spark, topic, startingOffsets=json.dumps({topic: {"broker-a": {"9": 1}}})).count()
+    beyond = json.dumps({topic: {"broker-a": {"0": 1000}}})
+    with pytest.raises(Exception, match=r"asks for queue 0 of topic .* up to 1000, and it ends at 10"):
+        topics.read(spark, topic, endingOffsets=beyond).count()
+    assert topics.read(spark, topic, endingOffsets=beyond, failOnDataLoss=False).count() == 20
+
+
+def test_a_name_server_that_is_not_there(spark: SparkSession) -> None:
+    rows = spark.read.format("rocketmq").options(namesrv="127.0.0.1:1", topic="T").load()
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:1"):
+        rows.count()
