@@ -1,0 +1,197 @@
+"""Our push consumers on the real broker and on ours, alone and in one group with Java members.
+
+What holds on ours must hold on the real one, or the test itself is wrong.
+"""
+
+# ruff: noqa: ASYNC110 - what is waited for happens in other processes
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+import triomq
+from triomq_benchmarks.targets import Kind, Target
+
+pytestmark = pytest.mark.interop
+
+SETTINGS = {
+    "enablePropertyFilter": "true",
+    "messageDelayLevel": " ".join(["1s"] * 18),
+    "defaultTopicQueueNums": 4,
+}
+
+
+@pytest.fixture(scope="module", params=[Kind.OURS, Kind.JAVA])
+def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[Target]:
+    kind = request.param
+    with ExitStack() as stack:
+        names = stack.enter_context(servers.namesrv(kind, f"{kind}-sdk-push-namesrv"))
+        serving = stack.enter_context(servers.broker(kind, f"{kind}-sdk-push-broker", names.address, SETTINGS))
+        yield Target(kind, names, serving)
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return topic.replace("T-", "G-", 1)[:80]
+
+
+@pytest.fixture
+async def client(target: Target, topic: str) -> AsyncIterator[triomq.Client]:
+    async with triomq.open_client(target.namesrv.address) as opened:
+        await opened.admin.create_topic(topic, queues=4)
+        yield opened
+
+
+async def send(client: triomq.Client, topic: str, count: int, **fields: Any) -> list[bytes]:
+    bodies = [b"%03d" % number for number in range(count)]
+    async with client.producer(f"P-{topic}"[:100]) as producer:
+        queues = await producer.queues(topic)
+        for number, body in enumerate(bodies):
+            message = triomq.Message(topic, body, **{name: value(number) for name, value in fields.items()})
+            await producer.send(message, queue=queues[number % len(queues)])
+    return bodies
+
+
+async def until(condition: Callable[[], object], limit_s: float = 45.0) -> None:
+    with trio.fail_after(limit_s):
+        while not condition():
+            await trio.sleep(0.05)
+
+
+async def serve(
+    consumer: triomq.PushConsumer,
+    topic: str,
+    handler: Any,
+    expression: Any = "*",
+    *,
+    task_status: trio.TaskStatus[triomq.PushConsumer] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    async with consumer:
+        await consumer.subscribe(topic, expression)
+        task_status.started(consumer)
+        await consumer.run(handler)
+
+
+async def test_what_fails_comes_again_and_dies_at_last(client: triomq.Client, topic: str, group: str) -> None:
+    bodies = await send(client, topic, 12)
+    seen: list[tuple[bytes, int, str]] = []
+
+    async def handler(message: triomq.ReceivedMessage) -> None:
+        seen.append((message.body, message.reconsume_times, message.topic))
+        if message.body == b"003" and message.reconsume_times < 2:
+            raise triomq.Later(1)
+        if message.body == b"007":
+            raise ValueError("always")
+
+    async with trio.open_nursery() as nursery:
+        consumer = client.push_consumer(group, start_from="first", max_reconsume_times=1)
+        await nursery.start(partial(serve, consumer, topic, handler))
+        await until(lambda: len([each for each in seen if each[0] == b"007"]) == 2)
+        dead = client.pull_consumer(f"{group}-dead")
+        async with dead:
+            with trio.fail_after(20):
+                while True:
+                    try:
+                        (queue,) = await dead.fetch_queues(f"%DLQ%{group}")
+                        found = (await dead.pull(queue, 0)).messages
+                        if len(found) == 2:
+                            break
+                    except triomq.RouteError:
+                        pass
+                    await trio.sleep(0.2)
+        assert sorted(message.body for message in found) == [b"003", b"007"]
+        consumer.drain()
+    assert Counter(body for body, _, _ in seen) == Counter([*bodies, b"003", b"007"])
+    assert {name for _, _, name in seen} == {topic}
+    assert sorted(times for body, times, _ in seen if body == b"007") == [0, 1]
+
+
+async def test_a_delayed_message(client: triomq.Client, topic: str, group: str) -> None:
+    await send(client, topic, 4, delay_level=lambda number: 1 if number == 2 else 0)
+    seen: list[tuple[bytes, float]] = []
+
+    async def handler(message: triomq.ReceivedMessage) -> None:
+        seen.append((message.body, (message.stored_ms - message.born_ms) / 1000))
+
+    async with trio.open_nursery() as nursery:
+        consumer = client.push_consumer(group, start_from="first")
+        await nursery.start(partial(serve, consumer, topic, handler))
+        await until(lambda: len(seen) == 4)
+        consumer.drain()
+    (later,) = [seconds for body, seconds in seen if body == b"002"]
+    assert later >= 0.9
+
+
+async def test_sql(client: triomq.Client, topic: str, group: str) -> None:
+    await send(client, topic, 20, properties=lambda number: {"n": str(number), "even": str(number % 2 == 0).lower()})
+    seen: list[bytes] = []
+
+    async def handler(message: triomq.ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async with trio.open_nursery() as nursery:
+        consumer = client.push_consumer(group, start_from="first")
+        sql = triomq.Sql("n > 10 AND even = TRUE")
+        await nursery.start(partial(serve, consumer, topic, handler, sql))
+        await until(lambda: len(seen) == 4)
+        await trio.sleep(1)
+        with pytest.raises(triomq.MQError):
+            await consumer.subscribe(topic, triomq.Sql("n >"))
+        consumer.drain()
+    assert sorted(seen) == [b"012", b"014", b"016", b"018"]
+
+
+async def test_a_group_of_both_kinds(
+    client: triomq.Client, target: Target, topic: str, group: str, java_push: Any
+) -> None:
+    seen: list[bytes] = []
+
+    async def handler(message: triomq.ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    with java_push(target.namesrv.address, group, topic) as java:
+        async with trio.open_nursery() as nursery:
+            consumer = client.push_consumer(group, start_from="first")
+            await nursery.start(partial(serve, consumer, topic, handler))
+            await until(lambda: len(consumer.assignment) == 2)
+            await until(lambda: len(java.queues()) == 2)
+            bodies = await send(client, topic, 80)
+            await until(lambda: len(seen) + len(java.bodies()) >= 80)
+            assert sorted([*seen, *(body.encode() for body in java.bodies())]) == bodies
+            assert len(seen) == 40
+            consumer.drain()
+
+
+async def test_in_order_while_members_come_and_go(
+    client: triomq.Client, target: Target, topic: str, group: str, java_push: Any
+) -> None:
+    handled: dict[int, list[int]] = {}
+
+    async def handler(message: triomq.ReceivedMessage) -> None:
+        await trio.sleep(0.02)
+        handled.setdefault(message.queue_id, []).append(message.queue_offset)
+
+    await send(client, topic, 200)
+    async with triomq.open_client(target.namesrv.address) as another, trio.open_nursery() as nursery:
+        first = client.push_consumer(group, ordered=True, start_from="first")
+        await nursery.start(partial(serve, first, topic, handler))
+        await until(lambda: sum(map(len, handled.values())) > 20)
+        second = another.push_consumer(group, ordered=True, start_from="first")
+        await nursery.start(partial(serve, second, topic, handler))
+        await until(lambda: len(first.assignment) == len(second.assignment) == 2)
+        first.drain()
+        await until(lambda: sum(map(len, handled.values())) >= 200, 60)
+        second.drain()
+    assert {queue_id: sorted(set(offsets)) for queue_id, offsets in handled.items()} == {
+        queue_id: list(range(50)) for queue_id in range(4)
+    }
+    for offsets in handled.values():
+        # A message may come twice when a queue moves, but never before one that lies before it.
+        assert [offset for at, offset in enumerate(offsets) if offset not in offsets[:at]] == list(range(50))
