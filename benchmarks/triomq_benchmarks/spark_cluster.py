@@ -27,7 +27,7 @@ from .builds import ToolUnavailableError
 from .processes import Child, ChildError, free_port
 from .spark_environment import LOOPBACK, check_spark, find_java
 
-READY_LIMIT_S: Final = 90.0
+READY_LIMIT_S: Final = 180.0
 ANSWER_LIMIT_S: Final = 5.0
 LEFT_OVER_LIMIT_S: Final = 10.0
 _MASTER: Final = "org.apache.spark.deploy.master.Master"

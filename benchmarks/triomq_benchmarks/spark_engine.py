@@ -9,6 +9,7 @@ told until then is kept, and each worker's result says how it ended.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import re
 import socket
 import uuid
@@ -37,7 +38,7 @@ T = TypeVar("T")
 STOP_LIMIT_S: Final = 10.0
 """How long generators have for their last rows when a run is ended early."""
 
-SLOTS_LIMIT_S: Final = 40.0
+SLOTS_LIMIT_S: Final = 120.0
 """How long executors of a cluster have to register."""
 
 SETTLE_S: Final = 2.0
@@ -176,8 +177,11 @@ class SparkEngine:
             found = await self._job(group, "looking at workers", self._probe)
         except Exception as error:
             raise EngineError(_environment_failure(_job_failure(error))) from error
+        own = importlib.metadata.version("triomq")
         for host, interpreter, version in sorted(set(found)):
             self._say(f"workers on {host}: {interpreter}, triomq {version}")
+            if version != own:
+                raise EngineError(_environment_failure(f"{host} has triomq {version}, and the driver has {own}"))
 
     def _probe(self) -> list[tuple[str, str, str]]:
         numbers = self.session.sparkContext.parallelize(range(self.workers), self.workers)

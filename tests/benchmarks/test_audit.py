@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -119,3 +122,17 @@ def test_findings_travel() -> None:
     assert findings.as_dict()["counts"] == {
         "lost": 1, "duplicated": 0, "reordered": 0, "corrupt": 0, "unexpected": 0,
     }  # fmt: skip
+
+
+def test_the_ledger_is_judged_again_by_the_command(tmp_path: Path) -> None:
+    write_ledger(tmp_path, frozenset({Fault.LOST}))
+    environment = {**os.environ, "COLUMNS": "200"}
+    command = [sys.executable, "-m", "triomq", "bench", "audit", str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert told.returncode == 1
+    assert "acknowledged, never consumed" in told.stdout
+    assert json.loads((tmp_path / "audit.json").read_text())["counts"]["lost"] == 1
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    told = subprocess.run([*command[:-1], str(nothing)], capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stderr.startswith(f"error: {nothing} holds no ledger")) == (1, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +25,26 @@ from source_topics import Topics, open_topics
 MASTER = "local[2]"
 
 
+@functools.cache
 def _reason_to_skip() -> str | None:
     try:
         check_spark()
     except ToolUnavailableError as error:
         return str(error)
+    return None
+
+
+class _Unavailable(pytest.Module):
+    """A module that could not even be imported here."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        pytest.skip(_reason_to_skip() or "", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Where pyspark is missing, nothing of this ring is imported."""
+    if importlib.util.find_spec("pyspark") is None:
+        return _Unavailable.from_parent(parent, path=module_path)
     return None
 
 
