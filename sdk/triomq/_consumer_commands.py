@@ -102,20 +102,27 @@ def consume(
             TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
         ) as consumer:
             await consumer.assign(queues, expression)
-            await _print_all(consumer, show, most, until_end=until_end)
+            await _print_all(consumer, show, most, until_end=until_end, since_ms=_since_ms(start))
 
     with_client(name_servers, work)
 
 
 async def _print_all(
-    consumer: LitePullConsumer, show: Callable[[ReceivedMessage], None], most: int | None, *, until_end: bool
+    consumer: LitePullConsumer,
+    show: Callable[[ReceivedMessage], None],
+    most: int | None,
+    *,
+    until_end: bool,
+    since_ms: int = 0,
 ) -> None:
     left = most if most is not None else sys.maxsize
     while left > 0:
         batch = await consumer.poll(2.0)
-        for message in batch[:left]:
+        # The last message before a time is the nearest to it when there is none after it.
+        wanted = [message for message in batch if message.stored_ms >= since_ms]
+        for message in wanted[:left]:
             show(message)
-        left -= len(batch)
+        left -= len(wanted)
         if not batch and until_end:
             return
     if left < 0 and consumer.commits_by_itself:
@@ -151,6 +158,11 @@ def _start_from(text: str) -> StartFrom:
     if text.isdecimal() and int(text) < MS_FROM:
         raise click.UsageError("an offset as --from needs --queue; a group starts at first, last or a time")
     return time_of(text)
+
+
+def _since_ms(start: str) -> int:
+    is_time = start not in ("first", "last") and not (start.isdecimal() and int(start) < MS_FROM)
+    return time_of(start) if is_time else 0
 
 
 async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -> dict[MessageQueue, int]:
@@ -319,9 +331,11 @@ def reset_offsets(
                 how = "its members were told" if done.online else "nobody is online"
                 _say_reset(group, done.queue, done.offset, how, as_json=as_json)
             return
+        if not force:
+            await client.groups.check_offline(group)
         queues = [queue_of(topic, queue)] if queue else await _queues(client, topic)
         wanted = {each: await _inside(client.bounds, each, offset) for each in queues}
-        await client.groups.set_offsets(group, wanted, force=force)
+        await client.groups.set_offsets(group, wanted, force=True)
         for each, place in wanted.items():
             _say_reset(group, each, place, "set at its broker", as_json=as_json)
 

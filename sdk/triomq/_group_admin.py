@@ -189,11 +189,16 @@ class GroupAdmin:
             InvalidCall: members are online.
             MQError: a broker did not do it.
         """
-        if not force and await self.members(group) is not None:
+        if not force:
+            await self.check_offline(group)
+        await BrokerOffsets(group, self._brokers).commit(offsets)
+
+    async def check_offline(self, group: str) -> None:
+        """Raise :class:`InvalidCall` when members of the group are online."""
+        if await self.members(group) is not None:
             raise InvalidCall(
                 f"group {group} has members online, who would overwrite it; stop them first, or reset by time"
             )
-        await BrokerOffsets(group, self._brokers).commit(offsets)
 
     async def _reset_offline(self, group: str, topic: str, broker_name: str, time_ms: int) -> list[ResetQueue]:
         bounds = QueueBounds(self._brokers)

@@ -44,8 +44,6 @@ class LitePullConsumer:
             while batch := await consumer.poll():
                 ...
 
-    or ``async for message in consumer``, which waits for ever.
-
     Args:
         group: consumer group.
         parts: what it stands on.
@@ -186,7 +184,10 @@ class LitePullConsumer:
                 raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue")
         await self.start()
         now = self._parts.clock()
-        self._subscriptions.update({topic: make_subscription(topic, expression, now) for topic in _topics(wanted)})
+        for topic in sorted({queue.topic for queue in wanted}):
+            subscription = make_subscription(topic, expression, now)
+            await self._parts.check_filter(subscription)
+            self._subscriptions[topic] = subscription
         for queue in [queue for queue in self._engine.queues if queue not in wanted]:
             await self.revoked(queue)
         for queue in wanted:
@@ -354,10 +355,9 @@ class LitePullConsumer:
 
     async def topic_changed(self, _topic: str, /) -> None:
         """Nothing to do: pulls carry their expression."""
-        await trio.lowlevel.checkpoint()
 
     def is_stuck(self, _queue: MessageQueue, /) -> bool:
-        """Upstream repairs only push consumers; here a queue's task ends with the consumer alone."""
+        """Never: a queue's task ends with the consumer alone."""
         return False
 
     # --- what the engine tells -------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class LitePullConsumer:
         """New messages."""
         self._messages.add(messages)
 
-    def restarted(self, source: PulledQueue) -> None:
+    def restarted(self, _source: PulledQueue) -> None:
         """Messages that were given up are passed over when their turn comes."""
 
     def failed(self, error: MQError) -> None:
@@ -392,7 +392,7 @@ class LitePullConsumer:
         self._rebalance.wake()
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
-        """An operator set offsets: go there. (Java's lite consumers overlook it until they restart.)"""
+        """An operator set offsets: go there. Java's lite consumers overlook it until they restart."""
         for queue in [queue for queue in self._engine.queues if queue.topic == topic and queue in offsets]:
             await self._positions.reset(queue, offsets[queue])
             if queue in self._engine.queues:
@@ -401,8 +401,7 @@ class LitePullConsumer:
     async def consume_directly(self, _message: bytes, _broker_name: str, /) -> ConsumeMessageDirectlyResult:
         """There is no handler."""
         await trio.lowlevel.checkpoint()
-        remark = "a lite pull consumer has no handler; it polls"
-        return ConsumeMessageDirectlyResult(consume_result="CR_RETURN_NULL", remark=remark)
+        return ConsumeMessageDirectlyResult(consume_result="CR_RETURN_NULL", remark="it polls and has no handler")
 
     # --- small things ----------------------------------------------------------------------------------------
 
@@ -424,8 +423,7 @@ class LitePullConsumer:
 
     def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         self._check_open()
-        found = list(queues)
-        for queue in found:
+        for queue in (found := list(queues)):
             if queue not in self._engine.queues:
                 raise InvalidCall(f"{queue} is not assigned to this consumer; assignment() tells which are")
         return found
@@ -449,7 +447,3 @@ class LitePullConsumer:
                 await later
         except Exception:
             log.exception("%r failed for %d queues", hear, len(queues))
-
-
-def _topics(queues: Iterable[MessageQueue]) -> set[str]:
-    return {queue.topic for queue in queues}

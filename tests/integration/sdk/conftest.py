@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import pytest
+import trio
 
 import triomq
 from triomq_server.cluster import Cluster, open_cluster
@@ -20,3 +24,24 @@ async def cluster() -> AsyncIterator[Cluster]:
 async def client(cluster: Cluster) -> AsyncIterator[triomq.Client]:
     async with triomq.open_client(cluster.name_servers) as opened:
         yield opened
+
+
+@pytest.fixture
+def run(cluster: Cluster) -> Callable[..., Awaitable[tuple[int, str, str]]]:
+    """Run the command line in a process of its own: exit code, output, errors."""
+
+    async def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        call = partial(
+            trio.run_process,
+            [sys.executable, "-m", "triomq", *arguments],
+            stdin=stdin,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
+        )
+        with trio.fail_after(30):
+            done = await call()
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    return run

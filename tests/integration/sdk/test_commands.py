@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from functools import partial
 
-import pytest
 import trio
 
 TRIOMQ = [sys.executable, "-m", "triomq"]
-
-
-@pytest.fixture
-def run(cluster):
-    async def run(*arguments, stdin=b""):
-        call = partial(
-            trio.run_process,
-            [*TRIOMQ, *arguments],
-            stdin=stdin,
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-            env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
-        )
-        with trio.fail_after(30):
-            done = await call()
-        return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-    return run
 
 
 def rows(text):

@@ -1,0 +1,166 @@
+"""consume, groups and offsets, as people and scripts meet them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import trio
+
+import triomq
+
+
+def rows(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+async def filled(client):
+    """Topic T with ten messages in its first queue; their numbers are bodies and property n."""
+    await client.admin.create_topic("T", queues=2)
+    async with client.producer("fill") as producer:
+        queue = (await producer.queues("T"))[0]
+        return [
+            await producer.send(
+                triomq.Message("T", b"m%d" % n, tags="odd" if n % 2 else "even", properties={"n": str(n)}), queue=queue
+            )
+            for n in range(10)
+        ]
+
+
+async def test_consume_looks_on(run, filled):
+    code, out, err = await run("consume", "T", "--from", "first", "--until-end")
+    assert (code, out.split(), err) == (0, [f"m{n}" for n in range(10)], "")
+    assert (await run("consume", "T", "--from", "first", "-m", "2", "--tags", "odd"))[1].split() == ["m1", "m3"]
+    assert (await run("consume", "T", "--from", "7", "--queue", "broker-a:0", "--until-end"))[1].split() == [
+        "m7", "m8", "m9",
+    ]  # fmt: skip
+    assert (await run("consume", "T", "--from", "last", "--until-end"))[1] == ""
+    (row,) = rows((await run("consume", "T", "--from", "first", "--count", "1", "--json"))[1])
+    assert (row["broker"], row["queue"], row["offset"], row["tags"], row["body"]) == ("broker-a", 0, 0, "even", "m0")
+    later = await run("consume", "T", "--from", str(row["stored_ms"] + 3_600_000), "--until-end")
+    assert later[1] == ""
+    _, out, _ = await run(
+        "consume", "T", "--from", "2026-01-01", "-m", "1", "--format", "{broker}:{queue} {offset} {tags}"
+    )
+    assert out == "broker-a:0 0 even\n"
+    # Nothing of it was committed.
+    assert (await run("offsets", "show", "TOOLS_CONSUMER"))[0] == 1
+
+
+async def test_a_filter_that_brokers_refuse_is_one_clear_line(run, filled):
+    # SQL92 is off in brokers unless enablePropertyFilter is set.
+    code, out, err = await run("consume", "T", "--from", "first", "--until-end", "--sql", "n > 6 AND n < 9")
+    assert (code, out) == (1, "")
+    assert "does not support consumer to filter" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["consume", "T", "--from", "yesterday"], "no time like"),
+        (["consume", "T", "--format", "{x}", "--from", "first"], "fields: topic"),
+        (["consume", "T", "--format", "{body}", "--json"], "either --format or --json"),
+        (["consume", "T", "-g", "G", "--queue", "broker-a:0"], "either --queue or --group"),
+        (["consume", "T", "-g", "G", "--from", "5"], "needs --queue"),
+        (["consume", "T", "--tags", "||"], "names no tag"),
+        (["offsets", "reset", "G", "T", "soon"], "no time like"),
+        (["offsets", "reset", "G", "T", "latest", "--queue", "broker-a:0"], "needs an OFFSET"),
+    ],
+)
+async def test_mistakes_are_one_clear_line(run, filled, arguments, what):
+    code, out, err = await run(*arguments)
+    assert (code, out) == (2, "")
+    assert what in err
+    assert "Traceback" not in err
+
+
+async def test_a_group_consumes_and_shows_its_lag(run, filled):
+    assert (await run("consume", "T", "-g", "G", "--from", "first", "-m", "4"))[1].split() == ["m0", "m1", "m2", "m3"]
+    code, out, _ = await run("offsets", "show", "G", "T", "--json")
+    assert code == 0
+    assert [(row["queue"], row["committed"], row["end"], row["lag"]) for row in rows(out)] == [
+        (0, 4, 10, 6), (1, 0, 0, 0),
+    ]  # fmt: skip
+    assert "lag in all" in (await run("offsets", "show", "G"))[1]
+    assert (await run("consume", "T", "-g", "G", "--until-end"))[1].split() == [f"m{n}" for n in range(4, 10)]
+    _, out, _ = await run("groups", "--json")
+    (row,) = [row for row in rows(out) if row["group"] == "G"]
+    assert (row["members"], row["lag"], row["topics"]) == (0, 0, ["T"])
+    assert "no member is online" in (await run("groups", "G"))[1]
+    code, _, err = await run("groups", "nobody")
+    assert code == 1
+    assert "nobody knows the consumer group nobody" in err
+
+
+async def test_offsets_of_a_group_that_is_offline(run, filled):
+    await run("consume", "T", "-g", "G", "--from", "first", "--until-end")
+    code, out, err = await run("offsets", "reset", "G", "T", "earliest", "--json")
+    assert (code, err) == (0, "")
+    assert {(row["queue"], row["offset"], row["how"]) for row in rows(out)} == {
+        (0, 0, "nobody is online"), (1, 0, "nobody is online"),
+    }  # fmt: skip
+    await run("offsets", "reset", "G", "T", "6", "--queue", "broker-a:0")
+    assert (await run("consume", "T", "-g", "G", "--until-end"))[1].split() == ["m6", "m7", "m8", "m9"]
+    code, _, err = await run("offsets", "reset", "G", "T", "11", "--queue", "broker-a:0")
+    assert (code, "only 0 to 10" in err) == (1, True)
+    await run("offsets", "reset", "G", "T", "2026-01-01T00:00")
+    assert len((await run("consume", "T", "-g", "G", "--until-end"))[1].split()) == 10
+    await run("offsets", "reset", "G", "T", "earliest")
+    await run("offsets", "reset", "G", "T", "latest")
+    assert (await run("consume", "T", "-g", "G", "--until-end"))[1] == ""
+
+
+@pytest.mark.slow
+async def test_offsets_of_a_group_that_is_online(run, filled, client):
+    seen = []
+
+    async def handle(message):
+        await trio.lowlevel.checkpoint()
+        seen.append(message.body)
+
+    async with client.push_consumer("G", start_from="first", drain_s=1) as consumer, trio.open_nursery() as nursery:
+        await consumer.subscribe("T")
+        nursery.start_soon(consumer.run, handle)
+        with trio.fail_after(20):
+            while len(seen) < 10:  # noqa: ASYNC110 - the handler is what is waited for
+                await trio.sleep(0.1)
+        code, out, _ = await run("groups", "G")
+        assert code == 0
+        assert f"member {client.client_id}" in out
+        assert "subscribes T: * (TAG)" in out
+        code, _, err = await run("offsets", "reset", "G", "T", "3")
+        assert (code, "has members online" in err) == (2, True)
+        code, out, _ = await run("offsets", "reset", "G", "T", "earliest")
+        assert code == 0
+        assert "its members were told" in out
+        # They take ten seconds, so that handlers under way can end.
+        with trio.fail_after(30):
+            while len(seen) < 20:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        consumer.drain()
+    assert sorted(seen) == sorted([b"m%d" % n for n in range(10)] * 2)
+
+
+async def test_an_interrupted_look_ends_without_words(cluster, filled):
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "triomq", "consume", "T", "--from", "first"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    received = b""
+    with trio.fail_after(30):
+        while received.count(b"\n") < 10:
+            received += await process.stdout.receive_some()
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+        assert (await process.stderr.receive_some()).strip() == b""
+    await process.stdout.aclose()
+    await process.stderr.aclose()
