@@ -212,14 +212,24 @@ def spark_cluster(workers: int, cores: int, memory: str, as_json: bool) -> None:
                 event="ready", master=cluster.master, web=cluster.web, slots=cluster.slots, workers=cluster.workers,
                 directory=str(cluster.directory),
             )  # fmt: skip
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            await trio.sleep_forever()
+
+    async def until_told() -> None:
+        """From the first process on, a signal ends all of them."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve)
                 async for _number in signals:
                     break
+                nursery.cancel_scope.cancel()
         say("stopped: no process is left", event="stopped")
 
+    failure: BaseException | None = None
     try:
-        trio.run(serve)
-    except (ToolUnavailableError, ChildError) as error:
+        trio.run(until_told)
+    except* (ToolUnavailableError, ChildError) as errors:
+        failure = errors.exceptions[0]
+    if failure is not None:
         if as_json:
-            say("", event="error", error=str(error))
-        raise click.ClickException(str(error)) from error
+            say("", event="error", error=str(failure))
+        raise click.ClickException(str(failure))
