@@ -39,6 +39,28 @@ class Run(NamedTuple):
     store_timestamp: int
 
 
+class _Shape(NamedTuple):
+    """What follows the bodies of records that differ in their unique keys only.
+
+    Attributes:
+        size_bytes: length of all of it.
+        key_at, key_end: where in it the unique key stands.
+        front, back: what stands before and behind the key: topic and properties.
+        topic, code: what that means.
+    """
+
+    size_bytes: int
+    key_at: int
+    key_end: int
+    front: bytes
+    back: bytes
+    topic: str
+    code: int
+
+
+_NO_SHAPE = _Shape(-1, 0, 0, b"", b"", "", 0)
+
+
 class Replay:
     """Dispatches runs of ordinary records.
 
@@ -53,6 +75,7 @@ class Replay:
         self._excluded = excluded
         self._index = index
         self._topics: dict[bytes, str] = {}
+        self._shape = _NO_SHAPE
 
     def run(  # noqa: C901 - one loop over millions of records: each call left out counts
         self,
@@ -78,8 +101,9 @@ class Replay:
             until: no record that begins here or behind is begun with.
         """
         unpack, head_bytes, magic_wanted = _HEAD.unpack_from, _HEAD.size, MESSAGE_MAGIC
-        table, topics, index, pack_unit = self._table, self._topics, self._index, UNIT.pack_into
-        timestamp = 0
+        table, index, pack_unit = self._table, self._index, UNIT.pack_into
+        timestamp, shape = 0, self._shape
+        queue, last_queue_id, last_topic = None, -1, ""
         last = min(until, end - head_bytes)
         while at < last:
             size, magic, queue_id, queue_offset, offset, sys_flag, store_time, body_bytes = unpack(buffer, at)
@@ -95,55 +119,39 @@ class Replay:
             ):
                 break
             tail = buffer[tail_at:stop]
-            properties_at = tail[0] + 3
-            properties_bytes = len(tail) - properties_at
-            if not 0 <= properties_bytes <= _MAX_PROPERTIES_BYTES:
-                break
-            if tail[properties_at - 2] << 8 | tail[properties_at - 1] != properties_bytes:
-                break
-            topic = topics.get(tail[: properties_at - 2]) or self._remember(tail[: properties_at - 2])
-            queue = table.get((topic, queue_id))
+            if (
+                len(tail) == shape.size_bytes
+                and tail[: shape.key_at] == shape.front
+                and tail[shape.key_end :] == shape.back
+                and (own := tail[shape.key_at : shape.key_end]).isalnum()
+            ):
+                topic, code = shape.topic, shape.code
+                if index:
+                    keys.append((topic, own.decode(), offset, store_time))
+            else:
+                parsed = self._parse(tail)
+                if parsed is None:
+                    break
+                topic, code, unique_key, more_keys = parsed
+                if index:
+                    if unique_key:
+                        keys.append((topic, unique_key, offset, store_time))
+                    if more_keys:
+                        keys += [(topic, key, offset, store_time) for key in more_keys.split(" ") if key]
+                shape = self._shape
+            if queue_id != last_queue_id or topic is not last_topic:
+                queue = None if topic in self._excluded else table.get((topic, queue_id))
+                last_queue_id, last_topic = queue_id, topic
             if (
                 queue is None
                 or queue.max_offset != queue_offset
                 or queue.position >= queue.limit
                 or offset < queue.max_physical_offset
-                or topic in self._excluded
             ):
+                if index:
+                    while keys and keys[-1][2] == offset:
+                        keys.pop()
                 break
-            text = str(tail[properties_at:], "utf-8", "replace")
-
-            code = 0
-            found = text.rfind(TAGS_MARK)
-            if found >= 0:
-                start = found + 5
-                if (found and text[found - 1] != "\x02") or text[start : start + 1] in ("", "\x02"):
-                    break
-                behind = text.find("\x02", start)
-                code = tags_code(text[start:behind] if behind >= 0 else text[start:])
-            if index:
-                unique_key = more_keys = None
-                found = text.rfind(UNIQUE_KEY_MARK)
-                if found >= 0:
-                    start = found + 9
-                    if (found and text[found - 1] != "\x02") or text[start : start + 1] in ("", "\x02"):
-                        break
-                    behind = text.find("\x02", start)
-                    unique_key = text[start:behind] if behind >= 0 else text[start:]
-                found = text.rfind(KEYS_MARK)
-                if found >= 0:
-                    start = found + 5
-                    if (found and text[found - 1] != "\x02") or text[start : start + 1] in ("", "\x02"):
-                        break
-                    behind = text.find("\x02", start)
-                    more_keys = text[start:behind] if behind >= 0 else text[start:]
-                if unique_key:
-                    keys.append((topic, unique_key, offset, store_time))
-                if more_keys:
-                    if " " in more_keys:
-                        keys += [(topic, key, offset, store_time) for key in more_keys.split(" ") if key]
-                    else:
-                        keys.append((topic, more_keys, offset, store_time))
 
             pack_unit(queue.buffer, queue.position, offset, size, code)
             queue.position += UNIT_BYTES
@@ -154,6 +162,38 @@ class Replay:
             timestamp = store_time
             at = stop
         return Run(at, timestamp)
+
+    def _parse(self, tail: bytes) -> tuple[str, int, str | None, str | None] | None:
+        """Topic, tags code, unique key and other keys from what follows a record's body; None if it is not ordinary.
+
+        Most records are like the one before but for their unique key: that shape is remembered.
+        """
+        properties_at = tail[0] + 3
+        properties_bytes = len(tail) - properties_at
+        if not 0 <= properties_bytes <= _MAX_PROPERTIES_BYTES:
+            return None
+        if tail[properties_at - 2] << 8 | tail[properties_at - 1] != properties_bytes:
+            return None
+        topic = self._topics.get(tail[: properties_at - 2]) or self._remember(tail[: properties_at - 2])
+        text = str(tail[properties_at:], "utf-8", "replace")
+        values: list[str | None] = []
+        for mark in (TAGS_MARK, UNIQUE_KEY_MARK, KEYS_MARK):
+            found = text.rfind(mark)
+            if found < 0:
+                values.append(None)
+                continue
+            start = found + len(mark)
+            if (found and text[found - 1] != "\x02") or text[start : start + 1] in ("", "\x02"):
+                return None
+            behind = text.find("\x02", start)
+            values.append(text[start:behind] if behind >= 0 else text[start:])
+        tags, unique_key, more_keys = values
+        code = tags_code(tags) if tags else 0
+        if unique_key and not more_keys and text.isascii():
+            key_at = properties_at + text.rfind(UNIQUE_KEY_MARK) + len(UNIQUE_KEY_MARK)
+            key_end = key_at + len(unique_key)
+            self._shape = _Shape(len(tail), key_at, key_end, tail[:key_at], tail[key_end:], topic, code)
+        return topic, code, unique_key, more_keys
 
     def _remember(self, encoded: bytes) -> str:
         if len(self._topics) >= _TOPICS_REMEMBERED:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from triomq_protocol.properties import decode_properties
 from triomq_protocol.record import encode_record
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, MessageStore, NewRecord, ReadStatus, open_store
@@ -234,6 +235,55 @@ async def test_odd_records_between_ordinary_ones(
             assert [*map(bytes, slave.query("T", key, 64, 0, FOREVER).records)] == [
                 *map(bytes, master.query("T", key, 64, 0, FOREVER).records)
             ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_records_that_look_alike(
+    seed: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Dispatch remembers what the record before looked like: one that differs in what matters must not be taken for it."""
+    chance = random.Random(seed)
+    unique = [
+        "0123456789abcdef",
+        "fedcba9876543210",
+        "ab\x02KEYS\x01cdefghi",
+        "0123456789abcd\x02\x02",
+        "é123456789abcde",
+        "",
+    ]
+    before, behind = (
+        ["", "a\x01b\x02", "a\x01c\x02", "é\x01ü\x02", "é" * 30 + "\x01" + "a" * 60 + "\x02"],
+        ["", "\x02TAGS\x01t", "\x02TAGS\x01u", "\x02KEYS\x01u k", "xx"],
+    )
+    config = make_config("/store")
+    async with (
+        open_store(config, disk=memory_disk) as master,
+        open_store(config, disk=MemoryDisk(), is_slave=True) as slave,
+    ):
+        queried, last = {"u", "k", "cdefghi"}, ""
+        for n in range(200):
+            text = f"{chance.choice(before)}UNIQ_KEY\x01{chance.choice(unique)}{chance.choice(behind)}"
+            if chance.random() < 0.7:
+                text = last or text
+            last = text
+            record = make_record(n, queue_id=chance.randrange(2))
+            known = decode_properties(text)
+            record.topic = chance.choice(["T", "U"])
+            record.properties = text.encode()
+            record.tags, record.uniq_key, record.keys = known.get("TAGS"), known.get("UNIQ_KEY"), known.get("KEYS")
+            queried |= {record.uniq_key} if record.uniq_key else set()
+            assert master.append(record).status is AppendStatus.PUT_OK
+        master.notify_arrivals()
+        copy_log(master, slave, chance, most=3000)
+        for topic, queue_id in master.queues():
+            bounds = master.queue_bounds(topic, queue_id)
+            assert slave.queue_bounds(topic, queue_id) == bounds
+            for n in range(bounds[1]):
+                assert slave.queue_unit(topic, queue_id, n) == master.queue_unit(topic, queue_id, n)
+        for key in queried:
+            for topic in ("T", "U"):
+                found, wanted = (store.query(topic, key, 200, 0, FOREVER).records for store in (slave, master))
+                assert [*map(bytes, found)] == [*map(bytes, wanted)], key
 
 
 async def test_a_masters_topic_that_cannot_have_a_directory_gets_no_queue(
