@@ -62,6 +62,7 @@ _MAX_PROPERTIES_BYTES = 32767
 _V6_EXTRA_BYTES = 12
 _BORN_V6 = 0x10
 _STORE_V6 = 0x20
+_ANY_V6 = _BORN_V6 | _STORE_V6
 
 # size, magic, crc, queue id, flag, queue offset, physical offset, sysFlag, born timestamp | born host
 _HEAD = Struct(">iiiiiqqiq")
@@ -71,6 +72,7 @@ _ALL_V4 = Struct(">iiiiiqqiq8sq8siqi")
 _pack_v4 = _ALL_V4.pack
 _unpack_head = _HEAD.unpack_from
 _SIZE_AND_MAGIC = Struct(">ii").unpack_from
+_SHAPE_V4 = Struct(">i32xi44xi").unpack_from  # size, sysFlag, body length
 _INT32 = Struct(">i").unpack_from
 _INT64 = Struct(">q").unpack_from
 _INT16 = Struct(">h").unpack_from
@@ -151,20 +153,30 @@ class RecordView:
         data: bytes or memoryview that hold the record; it is kept alive by the view.
         at: where it starts.
 
+    Attributes:
+        size_bytes: of the whole record.
+        sys_flag: bits of `flags`: compression, transaction, IPv6 hosts.
+
     Raises BodyError if the record does not lie wholly inside the buffer or its lengths disagree.
     """
 
-    __slots__ = ("_at", "_body_at", "_body_bytes", "_buffer", "_middle", "_properties_at", "_topic_at", "size_bytes")
+    __slots__ = (
+        "_at", "_body_at", "_body_bytes", "_buffer", "_middle", "_properties_at", "_topic_at", "size_bytes", "sys_flag",
+    )  # fmt: skip
 
     def __init__(self, data: bytes | memoryview, at: int = 0) -> None:
         try:
-            size = _INT32(data, at)[0]
+            # Every message of a pull answer comes by here: one unpacking for the most common shape, IPv4 at both ends.
+            size, sys_flag, body_bytes = _SHAPE_V4(data, at)
             if size < FIXED_BYTES or at + size > len(data):
                 raise _bad(f"size {size} at {at} of {len(data)} bytes")
-            sys_flag = _INT32(data, at + SYS_FLAG_AT)[0]
-            middle = at + (68 if sys_flag & _BORN_V6 else 56)
-            body_at = middle + (44 if sys_flag & _STORE_V6 else 32)
-            body_bytes = _INT32(data, body_at - 4)[0]
+            if sys_flag & _ANY_V6:
+                middle = at + (68 if sys_flag & _BORN_V6 else 56)
+                body_at = middle + (44 if sys_flag & _STORE_V6 else 32)
+                body_bytes = _INT32(data, body_at - 4)[0]
+            else:
+                middle = at + 56
+                body_at = at + 88
             topic_at = body_at + body_bytes + 1
             if body_bytes < 0 or topic_at > at + size:
                 raise _bad(f"body of {body_bytes} bytes in a record of {size} bytes")
@@ -175,6 +187,7 @@ class RecordView:
         if properties_bytes < 0 or properties_at + properties_bytes != at + size:
             raise _bad(f"size {size} disagrees with its parts")
         self.size_bytes = size
+        self.sys_flag = sys_flag
         self._buffer = data
         self._at = at
         self._middle = middle
@@ -217,11 +230,6 @@ class RecordView:
     def physical_offset(self) -> int:
         """Position in the commit log."""
         return int(_INT64(self._buffer, self._at + PHYSICAL_OFFSET_AT)[0])
-
-    @property
-    def sys_flag(self) -> int:
-        """Bits of `flags`: compression, transaction, IPv6 hosts."""
-        return int(_INT32(self._buffer, self._at + SYS_FLAG_AT)[0])
 
     @property
     def born_timestamp(self) -> int:
