@@ -187,7 +187,7 @@ class RecordView:
         if properties_bytes < 0 or properties_at + properties_bytes != at + size:
             raise _bad(f"size {size} disagrees with its parts")
         self.size_bytes = size
-        self.sys_flag = sys_flag
+        self.sys_flag: int = sys_flag
         self._buffer = data
         self._at = at
         self._middle = middle

@@ -15,7 +15,7 @@ import trio
 
 from triomq._consumer_events import ConsumerEvent
 from triomq._delivery import Later, Takers
-from triomq._process_queue import HeldMessage, Stage
+from triomq._process_queue import ENDED, STARTED, WAITING, HeldMessage
 from triomq._pull_engine import PulledQueue
 from triomq._send_back import SendBack
 
@@ -71,20 +71,20 @@ class ConcurrentDispatch:
             return None
         while ready:
             message = ready.popleft()
-            if message.stage is not Stage.WAITING:
+            if message.stage is not WAITING:
                 continue
-            message.stage = Stage.STARTED
+            message.stage = STARTED
             message.started_s = now
             batch = [message]
             holder = message.holder
-            while len(batch) < most and ready and ready[0].holder is holder:
+            while most > len(batch) and ready and ready[0].holder is holder:
                 message = ready.popleft()
-                if message.stage is Stage.WAITING:
-                    message.stage = Stage.STARTED
+                if message.stage is WAITING:
+                    message.stage = STARTED
                     message.started_s = now
                     batch.append(message)
             holder.owner.consumed_s = now
-            if ready:
+            if ready and not self.takers.waking:
                 self.takers.wake()
             return batch
         return None
@@ -96,12 +96,15 @@ class ConcurrentDispatch:
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
         """They are consumed."""
         for message in batch:
-            message.holder.owner.finish(message)
+            holder = message.holder
+            holder.finish(message)
+            if holder.owner.awaited is not None:
+                holder.owner.tell_room()
 
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
         """They go back to the broker; those it does not take are tried here again after 5 s."""
         for message in batch:
-            if message.stage is Stage.ENDED:
+            if message.stage is ENDED:
                 continue  # its queue is somebody else's now, and so is the message
             if self._send_back is None:
                 log.error("a broadcast message was not consumed and is lost: %r", message)
@@ -113,8 +116,8 @@ class ConcurrentDispatch:
     def put_back(self, batch: Sequence[HeldMessage]) -> None:
         """Give them out again, as the next ones."""
         for message in reversed(batch):
-            if message.stage is Stage.STARTED:
-                message.stage = Stage.WAITING
+            if message.stage is STARTED:
+                message.stage = WAITING
                 self._ready.appendleft(message)
         self.takers.wake()
 
@@ -132,7 +135,7 @@ class ConcurrentDispatch:
         for source in sources:
             for _ in range(EXPIRED_PER_SWEEP):
                 first = source.process.first
-                if first is None or first.stage is not Stage.STARTED:
+                if first is None or first.stage is not STARTED:
                     break
                 if trio.current_time() - first.started_s < limit_s:
                     break

@@ -72,14 +72,15 @@ class Takers:
         self.draining = False
         self.failure: MQError | None = None
         self._lot = trio.lowlevel.ParkingLot()
-        self._waking = False
+        self.waking = False
+        """Whether somebody was woken who has not run yet."""
         self._busy = 0
         self._idle: trio.Event | None = None
 
     def wake(self) -> None:
         """Something can be taken."""
-        if not self._waking and self._lot:
-            self._waking = True
+        if not self.waking and self._lot:
+            self.waking = True
             self._lot.unpark()
 
     def drain(self, failure: MQError | None = None) -> None:
@@ -96,7 +97,7 @@ class Takers:
         try:
             await self._lot.park()
         finally:
-            self._waking = False
+            self.waking = False
 
     def busy(self, change: int) -> None:
         """So many more handlers, or fewer, are at work."""

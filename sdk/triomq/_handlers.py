@@ -87,10 +87,11 @@ class Handlers:
 
     # --- async handlers --------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _work(self) -> None:  # noqa: C901 - calls per message are what this saves
         dispatch, handler, most = self._dispatch, self._handler, self._batch_max
-        takers, take, succeed = dispatch.takers, dispatch.take, dispatch.succeed
-        now, since_pause = trio.current_time(), 0
+        takers, take, succeed, hooks = dispatch.takers, dispatch.take, dispatch.succeed, self._hooks
+        current_time = trio.current_time
+        now, since_pause = current_time(), 0
         try:
             while True:
                 batch = take(most, now)
@@ -98,18 +99,24 @@ class Handlers:
                     if takers.draining:
                         return
                     await takers.wait()
-                    now, since_pause = trio.current_time(), 0
+                    now, since_pause = current_time(), 0
                     continue
                 try:
-                    if self._hooks:
-                        call_before_consume(self._hooks, ConsumeContext(self._group, batch))
+                    if hooks:
+                        call_before_consume(hooks, ConsumeContext(self._group, batch))
                     try:
                         await handler(batch if most > 1 else batch[0])
                     except Exception as error:  # noqa: BLE001 - the user's code
                         await self._failed(batch, error, now)
                     else:
                         succeed(batch)
-                        now = self._count(batch, now)
+                        ended = current_time()
+                        counters = batch[0].holder.owner.counters
+                        counters.ok += len(batch)
+                        counters.handling_s += ended - now
+                        now = ended
+                        if hooks:
+                            call_after_consume(hooks, ConsumeContext(self._group, batch), None)
                 except BaseException:
                     dispatch.put_back(batch)
                     raise
@@ -122,15 +129,6 @@ class Handlers:
             # If somebody woke this task just now, the message it was woken for needs another.
             if len(dispatch):
                 takers.wake()
-
-    def _count(self, batch: Sequence[HeldMessage], started_s: float) -> float:
-        now = trio.current_time()
-        counters: TopicCounters = batch[0].holder.owner.counters
-        counters.ok += len(batch)
-        counters.handling_s += now - started_s
-        if self._hooks:
-            call_after_consume(self._hooks, ConsumeContext(self._group, batch), None)
-        return now
 
     async def _failed(self, batch: Sequence[HeldMessage], error: Exception, started_s: float) -> None:
         self._count_failure(batch, error, trio.current_time() - started_s)
@@ -169,7 +167,11 @@ class Handlers:
             # Not abandoned when cancelled: a function cannot be stopped, and what it has done is done.
             done, error = await trio.to_thread.run_sync(self._call_in_thread, batch, limiter=limiter)
             if done:
-                self._count(batch[:done], started_s)
+                counters: TopicCounters = batch[0].holder.owner.counters
+                counters.ok += done
+                counters.handling_s += trio.current_time() - started_s
+                if self._hooks:
+                    call_after_consume(self._hooks, ConsumeContext(self._group, batch[:done]), None)
             later = None
             if error is not None:
                 failed = batch[done:] if self._batch_max > 1 else batch[done : done + 1]

@@ -16,7 +16,7 @@ from triomq._concurrent import PORTION_MAX, Spawn
 from triomq._consumer_events import ConsumerEvent
 from triomq._delivery import Later, Takers
 from triomq._message import MessageQueue
-from triomq._process_queue import HeldMessage, Stage
+from triomq._process_queue import ENDED, STARTED, WAITING, HeldMessage
 from triomq._pull_engine import PulledQueue
 from triomq._queue_locks import BROKER_KEEPS_S, RENEW_EVERY_S, RETRY_S, VALID_S, QueueLocks
 from triomq._send_back import FIRST_RETRY_LEVEL, SendBack
@@ -167,15 +167,15 @@ class OrderedDispatch:
             batch: list[HeldMessage] = []
             while len(batch) < most and state.waiting:
                 message = state.waiting.popleft()
-                if message.stage is Stage.WAITING:
-                    message.stage = Stage.STARTED
+                if message.stage is WAITING:
+                    message.stage = STARTED
                     message.started_s = now
                     batch.append(message)
             if not batch:
                 continue
             state.in_hand = True
             state.source.consumed_s = now
-            if ready:
+            if ready and not self.takers.waking:
                 self.takers.wake()
             return batch
         return None
@@ -193,7 +193,7 @@ class OrderedDispatch:
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
         """Try them again in place after a rest; those that failed too often become dead letters."""
         for message in batch:
-            if message.stage is Stage.ENDED:
+            if message.stage is ENDED:
                 continue
             if (
                 self._send_back is not None
@@ -207,7 +207,7 @@ class OrderedDispatch:
         if state is None or state.source.process is not batch[0].holder:
             self._release(batch)
             return
-        if any(message.stage is Stage.STARTED for message in batch):
+        if any(message.stage is STARTED for message in batch):
             low, high = SUSPEND_BOUNDS_S
             wanted = later.suspend_s if later.suspend_s is not None else self._suspend_s
             state.resting = True
@@ -234,8 +234,8 @@ class OrderedDispatch:
         state = self.states.get(batch[0].queue) if batch else None
         if state is not None:
             for message in reversed(batch):
-                if message.stage is Stage.STARTED:
-                    message.stage = Stage.WAITING
+                if message.stage is STARTED:
+                    message.stage = WAITING
                     state.waiting.appendleft(message)
 
     def _release(self, batch: Sequence[HeldMessage]) -> None:

@@ -106,12 +106,13 @@ class PulledQueue:
         self.pulled_s = trio.current_time()
         self.consumed_s = self.pulled_s
         self.scope = trio.CancelScope()
-        self._waits: trio.Event | None = None
+        self.awaited: trio.Event | None = None
+        """What the pulling waits for, if it waits."""
 
     def nudge(self) -> None:
         """Something changed that the pulling may wait for."""
-        if self._waits is not None:
-            self._waits.set()
+        if self.awaited is not None:
+            self.awaited.set()
 
     def finish(self, message: HeldMessage) -> bool:
         """A message has ended.
@@ -120,9 +121,13 @@ class PulledQueue:
             Whether that counts: its queue is still owned, and it has not ended before.
         """
         counts = message.holder.finish(message)
-        if self._waits is not None and not self.is_full:
-            self._waits.set()
+        self.tell_room()
         return counts
+
+    def tell_room(self) -> None:
+        """Messages have ended: pulling goes on if it waited for room and there is some."""
+        if self.awaited is not None and not self.is_full:
+            self.awaited.set()
 
     @property
     def is_full(self) -> bool:
@@ -133,16 +138,15 @@ class PulledQueue:
         """Messages have ended."""
         for message in messages:
             message.holder.finish(message)
-        if self._waits is not None and not self.is_full:
-            self._waits.set()
+        self.tell_room()
 
     async def wait_change(self) -> None:
         """Sleep until :meth:`nudge`."""
-        self._waits = trio.Event()
+        self.awaited = trio.Event()
         try:
-            await self._waits.wait()
+            await self.awaited.wait()
         finally:
-            self._waits = None
+            self.awaited = None
 
 
 class PullEngine:
