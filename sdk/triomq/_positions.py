@@ -308,10 +308,13 @@ class Positions:
             return known
         self.forget(queue)
         committed = await self._store.read(queue)
-        if committed is not None and committed >= 0:
+        if committed is not None and committed > 0:
             self._offsets[queue] = self._persisted[queue] = committed
             return committed
-        offset = await self._resolve(queue, start_of_new_group(self.start_from, queue.topic))
+        # Brokers say 0 also of young queues in which the group has no offset yet (consumer.md §12.2).
+        offset = 0
+        if committed is None:
+            offset = await self._resolve(queue, start_of_new_group(self.start_from, queue.topic))
         self._offsets[queue] = offset
         await self.persist([queue])
         return offset

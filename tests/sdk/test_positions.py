@@ -109,6 +109,14 @@ async def test_a_committed_offset_always_wins(store) -> None:
     assert await lite.start(Q0) == 70
 
 
+async def test_a_brokers_guess_is_committed(store) -> None:
+    # Of a young queue brokers say 0 without having an offset; operators' tools would find none.
+    store.offsets[Q0] = 0
+    memory = positions(store, start_from="last")
+    assert await memory.start(Q0) == 0
+    assert store.commits == [{Q0: 0}]
+
+
 async def test_no_start_without_an_answer(store) -> None:
     store.down.add("broker-a")
     memory = positions(store)

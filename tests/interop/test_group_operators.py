@@ -1,0 +1,135 @@
+"""The real mqadmin on groups of our members, on the real broker and on ours: progress, connection, status, reset."""
+
+# ruff: noqa: ASYNC110 - what is waited for happens in other processes
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import trio
+
+import triomq
+from triomq_benchmarks.targets import Kind, Target
+
+MESSAGES = 20
+
+
+@pytest.fixture(scope="module", params=[Kind.OURS, Kind.JAVA])
+def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[Target]:
+    kind = request.param
+    with ExitStack() as stack:
+        names = stack.enter_context(servers.namesrv(kind, f"{kind}-operators-namesrv"))
+        serving = stack.enter_context(servers.broker(kind, f"{kind}-operators-broker", names.address, {}))
+        yield Target(kind, names, serving)
+
+
+@pytest.fixture
+async def client(target: Target, topic: str) -> AsyncIterator[triomq.Client]:
+    async with triomq.open_client(target.namesrv.address) as opened:
+        await opened.admin.create_topic(topic, queues=2)
+        async with opened.producer("operators-fill") as producer:
+            for number in range(MESSAGES):
+                await producer.send(triomq.Message(topic, b"%03d" % number))
+        yield opened
+
+
+@pytest.fixture
+def mqadmin(java_client: Any, target: Target) -> Callable[..., Any]:
+    async def call(*arguments: str) -> str:
+        return str(await trio.to_thread.run_sync(lambda: java_client.admin(target.namesrv.address, *arguments)))
+
+    return call
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    with trio.fail_after(limit_s):
+        while not condition():
+            await trio.sleep(0.05)
+
+
+def lags(progress: str, topic: str) -> list[tuple[int, int, int]]:
+    """(committed, end, difference) of each queue in what consumerProgress printed."""
+    rows = re.findall(rf"^{re.escape(topic)}\s+\S+\s+\d+\s+(\d+)\s+(\d+)\s+(\d+)", progress, flags=re.MULTILINE)
+    return [(int(committed), int(end), int(difference)) for end, committed, difference in rows]
+
+
+async def test_push_members_answer_operators(client: triomq.Client, topic: str, mqadmin: Any) -> None:
+    group = topic.replace("T-", "G-", 1)[:80]
+    seen: list[bytes] = []
+
+    async def handle(message: triomq.ReceivedMessage) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(message.body)
+
+    async with client.push_consumer(group, start_from="first", drain_s=2) as consumer, trio.open_nursery() as nursery:
+        await consumer.subscribe(topic)
+        nursery.start_soon(consumer.run, handle)
+        await until(lambda: len(seen) == MESSAGES)
+        await trio.sleep(11)  # the first persisting
+        progress = lags(await mqadmin("consumerProgress", "-g", group), topic)
+        assert len(progress) == 2
+        assert all(difference == 0 for _, _, difference in progress)
+        assert sum(end for _, end, _ in progress) == MESSAGES
+        connection = await mqadmin("consumerConnection", "-g", group)
+        assert client.client_id in connection
+        assert "CONSUME_PASSIVELY" in connection
+        assert "CLUSTERING" in connection
+        status = await mqadmin("consumerStatus", "-g", group, "-i", client.client_id)
+        for section in ("#Consumer Properties#", "#Consumer Subscription#", "#Consumer Offset#", "#Consumer RT&TPS#"):
+            assert section in status
+        assert "PROP_CONSUMER_START_TIMESTAMP" in status
+        assert topic in status
+        stacks = await mqadmin("consumerStatus", "-g", group, "-i", client.client_id, "-s")
+        assert "MainThread" in stacks
+        whole = await mqadmin("consumerStatus", "-g", group)
+        assert client.client_id in whole
+        assert "Rebalance OK" in whole or "WARN" not in whole
+        # A reset by time takes effect on the running member.
+        await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-f", "true")
+        await until(lambda: len(seen) == 2 * MESSAGES)
+        consumer.drain()
+    assert sorted(seen[MESSAGES:]) == sorted(seen[:MESSAGES])
+
+
+async def test_lite_members_answer_operators(client: triomq.Client, topic: str, mqadmin: Any) -> None:
+    group = topic.replace("T-", "G-", 1)[:80]
+    async with client.lite_pull_consumer(group, start_from="first") as consumer:
+        await consumer.subscribe(topic)
+        count = 0
+        with trio.fail_after(60):
+            while count < MESSAGES:
+                count += len(await consumer.poll())
+        await consumer.commit()
+        progress = lags(await mqadmin("consumerProgress", "-g", group), topic)
+        assert sorted(committed for committed, _, _ in progress) == sorted(end for _, end, _ in progress)
+        connection = await mqadmin("consumerConnection", "-g", group)
+        assert client.client_id in connection
+        assert "CONSUME_ACTIVELY" in connection
+        status = await mqadmin("consumerStatus", "-g", group, "-i", client.client_id)
+        assert "#Consumer Properties#" in status
+        await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-f", "true")
+        again = 0
+        with trio.fail_after(60):
+            while again < MESSAGES:
+                again += len(await consumer.poll())
+
+
+async def test_our_own_reset_moves_java_members(
+    client: triomq.Client, target: Target, topic: str, java_push: Any
+) -> None:
+    group = topic.replace("T-", "G-", 1)[:80]
+    with java_push(target.namesrv.address, group, topic) as java:
+        await until(lambda: len(java.bodies()) >= MESSAGES)
+        await trio.sleep(11)
+        done = await client.groups.reset(group, topic, 0)
+        assert {each.online for each in done} == {True}
+        await until(lambda: len(java.bodies()) >= 2 * MESSAGES)
+        online = await client.groups.members(group)
+        assert online is not None
+        assert [each.language for each in online.connection_set] == ["JAVA"]
+        info = await client.groups.running_info(group, java.client_id)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
