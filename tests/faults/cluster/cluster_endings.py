@@ -64,7 +64,7 @@ async def check_offsets(world: World) -> None:
     for name in (MASTER, *world.slaves):
         # A slave that its master's loss of power has left ahead takes nothing from it.
         if name == MASTER or not world.setting.power:
-            world.offsets.check(name, await look_at_offsets(world, name))
+            world.offsets.check(name, await look_at_offsets(world, name, list(world.offsets.commits)))
 
 
 async def return_of_the_master(world: World) -> None:

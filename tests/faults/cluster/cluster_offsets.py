@@ -71,6 +71,10 @@ class OffsetLedger:
         elif not seen or offset > seen[-1][1]:
             seen.append((at, offset))
 
+    def newest(self) -> list[Key]:
+        """Keys worth a look: those in use, and some that are not any more."""
+        return list(self.commits)[-12:]
+
     def surviving(self) -> Iterator[tuple[Key, Commit]]:
         """The newest commit of each key that no kill can have taken away."""
         for key, commits in self.commits.items():

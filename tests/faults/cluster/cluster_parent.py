@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import attrs
+from planted_faults import PLANTED
 
 from triomq_server.cluster.plan import plan_cluster
 from triomq_server.cluster.processes import ClusterProcesses
@@ -19,6 +20,8 @@ def main() -> int:
     # A node that stands still says where, when asked by this signal.
     faulthandler.register(signal.SIGUSR1)
     asked = json.loads(sys.argv[2])
+    if asked["planted"]:
+        PLANTED[asked["planted"]](setattr)
     plan = plan_cluster(
         Path(sys.argv[1]),
         slaves=asked["slaves"],

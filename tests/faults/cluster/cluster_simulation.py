@@ -221,11 +221,15 @@ def main() -> int:
             )
             print(*(f"    {fault}" for fault in outcome.faults[:10]), sep="\n")
         failed += bool(outcome.faults)
-    spent_s = time.perf_counter() - begin
-    print(
-        f"{options.count} schedules, {events} events, {acknowledged} acknowledged, {commits} commits: {counts(found)}; "
-        f"{failed} failed; {spent_s:.1f} s"
-    )
+        done = seed + 1 - options.first
+        if done % 100 and done < options.count:
+            continue
+        spent_s = time.perf_counter() - begin
+        print(
+            f"{done} schedules, {events} events, {acknowledged} acknowledged, {commits} commits: {counts(found)}; "
+            f"{failed} failed; {spent_s:.1f} s",
+            flush=True,
+        )
     return 1 if failed else 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 import trio
@@ -123,17 +123,17 @@ async def watch_offsets(world: World) -> None:
 async def _watch_offsets_of(world: World, name: str) -> None:
     while world.sending:
         await trio.sleep(0.25)
-        await look_at_offsets(world, name)
+        await look_at_offsets(world, name, world.offsets.newest())
 
 
-async def look_at_offsets(world: World, name: str) -> dict[Key, int]:
-    """What a broker has of every group; nothing if it cannot be asked."""
+async def look_at_offsets(world: World, name: str, keys: Sequence[Key]) -> dict[Key, int]:
+    """What a broker has of these; nothing if it cannot be asked."""
     found: dict[Key, int] = {}
     life = world.nodes[name].lives
     try:
         with trio.move_on_after(2):
             async with open_link(f"127.0.0.1:{PORTS[name]}", dial=world.network.host("auditor").dial) as link:
-                for key in list(world.offsets.commits):
+                for key in keys:
                     offset = await ask_offset(link, *key)
                     if not world.nodes[name].up or world.nodes[name].lives != life:
                         break  # the answer of a node that is no more

@@ -81,8 +81,9 @@ async def settle(trial: Trial, nodes: Nodes, master: str, slaves: list[str]) -> 
 async def _check_offsets(trial: Trial, nodes: Nodes) -> None:
     """The master has every commit that survived, once it has asked its slaves again."""
     found = {}
+    keys = list(trial.offsets.commits)
     with trio.move_on_after(METADATA_S):
-        while trial.offsets.lacking(found := await look_at_offsets(nodes, trial.offsets, MASTER)):  # noqa: ASYNC110
+        while trial.offsets.lacking(found := await look_at_offsets(nodes, trial.offsets, MASTER, keys)):  # noqa: ASYNC110
             await trio.sleep(0.3)
     trial.offsets.check(MASTER, found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 import trio
@@ -102,17 +102,17 @@ async def watch_offsets(nodes: Nodes, offsets: OffsetLedger, name: str, more: Mo
     """Ask one broker again and again how far the groups are."""
     while more():
         await trio.sleep(0.3)
-        await look_at_offsets(nodes, offsets, name)
+        await look_at_offsets(nodes, offsets, name, offsets.newest())
 
 
-async def look_at_offsets(nodes: Nodes, offsets: OffsetLedger, name: str) -> dict[Key, int]:
-    """What a broker has of every group; nothing if it cannot be asked."""
+async def look_at_offsets(nodes: Nodes, offsets: OffsetLedger, name: str, keys: Sequence[Key]) -> dict[Key, int]:
+    """What a broker has of these; nothing if it cannot be asked."""
     found: dict[Key, int] = {}
     life = nodes.lives.get(name)
     try:
         with trio.move_on_after(ASK_LIMIT_S):
             async with open_link(nodes.addresses[name]) as link:
-                for key in list(offsets.commits):
+                for key in keys:
                     offset = await ask_offset(link, *key)
                     if name not in nodes.pids or nodes.lives[name] != life:
                         break  # the answer of a node that is no more

@@ -44,6 +44,7 @@ EVENTS = (3, 6)
 GAP_S = (0.05, 0.4)
 LASTING_S = (0.02, 0.1, 0.2, 0.5, 0.5, 2.0)
 LEAST_ACKS = 50
+LEAST_ACKS_LIMIT_S = 30.0
 OFFSETS_SURELY_WRITTEN_S = OFFSETS_WRITTEN_S + 1.0
 JAVA_FIRST_WRITES_S = 12.0
 FIRST_REPLICA_S = 20.0
@@ -174,6 +175,10 @@ class Trial:
                 await self._disturb(nodes)
             except* trio.TooSlowError:
                 self.faults.append(f"hung: a node was not ready, or not gone, within {READY_S:g} s: {nodes.pids}")
+            # A machine that has other things to do may have let nobody send.
+            with trio.move_on_after(LEAST_ACKS_LIMIT_S):
+                while len(self.ledger.acks) < LEAST_ACKS:  # noqa: ASYNC110 -- the ledger is plain
+                    await trio.sleep(0.1)
             self.sending = False
         await process_endings.end(self, nodes)
 

@@ -10,9 +10,9 @@ import os
 import time
 
 import pytest
-from cluster_simulation import kinds, simulate
-
-from triomq_server.replication.master import HaMaster
+from cluster_setting import kinds
+from cluster_simulation import simulate
+from planted_faults import PLANTED
 
 SEEDS = int(os.environ.get("TRIOMQ_SIMULATIONS", "200"))
 SHARE = 20
