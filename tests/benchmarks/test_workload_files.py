@@ -22,7 +22,14 @@ from triomq_benchmarks.workload import (
     Workload,
     WorkloadError,
 )
-from triomq_benchmarks.workload_files import KEYS, load_workload, ready_workloads, workload_from
+from triomq_benchmarks.workload_files import (
+    IGNORED_KEYS,
+    KEYS,
+    OPENMESSAGING_KEYS,
+    load_workload,
+    ready_workloads,
+    workload_from,
+)
 
 OPENMESSAGING = """
 name: 1-topic-16-partitions-1kb
@@ -196,3 +203,20 @@ def test_payload_files(tmp_path: Path) -> None:
         read_payload(Workload(name="x", payload_file="tiny"), tmp_path)
     with pytest.raises(WorkloadError, match="cannot be read"):
         read_payload(Workload(name="x", payload_file="gone"), tmp_path)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "measure.md").read_text()
+
+
+def test_the_documented_workload_is_one(tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text(PAGE.split("```toml\n")[1].split("```")[0])
+    workload, _ = load_workload(str(tmp_path / "orders.toml"))
+    assert workload.cluster.masters == 2
+    assert len(workload.faults) == 2
+
+
+def test_every_key_is_documented() -> None:
+    table = PAGE.split("| key | meaning, default |")[1].split("Durations, sizes")[0]
+    assert [key for key in KEYS if f"`{key}`" not in table and key not in {"name", "description"}] == []
+    assert [key for key in (*OPENMESSAGING_KEYS, *IGNORED_KEYS) if f"`{key}`" not in PAGE] == []
+    assert [measure for measure in MEASURES if "." not in measure and f"`{measure}`" not in PAGE] == []

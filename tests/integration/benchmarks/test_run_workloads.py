@@ -1,0 +1,238 @@
+"""Workloads on real clusters: figures that do not hide a stall, generators that die, runs that are interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from click.testing import CliRunner
+
+from triomq_benchmarks.__main__ import bench as bench_command
+from triomq_benchmarks.engines import EngineError
+from triomq_benchmarks.intervals import IntervalRow
+from triomq_benchmarks.local_engines import LocalEngine, ProcessEngine
+from triomq_benchmarks.run_driver import run_workload
+from triomq_benchmarks.run_result import Outcome, RunResult
+from triomq_benchmarks.run_targets import RunTarget, TargetError, open_run_target
+from triomq_benchmarks.workload import ConsumeMode, Fault, Loop, Threshold, Workload
+
+# Machines that run tests are busy: how late the generator is, is not what is tested here.
+SHORT = Workload(
+    name="short", rate_per_s=200, duration_s=2, warm_up_s=0.5, lateness_limit_ms=60_000, producers=2, consumers=2
+)
+LIMIT_S = 180.0
+"""A busy machine takes many seconds to start a process; what is tested is not that."""
+
+Bench = Callable[..., "subprocess.Popen[str]"]
+
+
+async def run(target: RunTarget, workload: Workload, folder: Path | None = None) -> RunResult:
+    with trio.fail_after(LIMIT_S):
+        return await run_workload(workload, target, LocalEngine(), seed=1, folder=folder, audit=folder is not None)
+
+
+@pytest.mark.slow
+async def test_a_pause_of_two_seconds_is_two_seconds_in_an_open_loop_and_hidden_in_a_closed_one(
+    ours: RunTarget,
+) -> None:
+    paused = attrs.evolve(
+        SHORT, duration_s=6, consume=ConsumeMode.NONE, producers=1, faults=(Fault.parse("pause master at 2 s for 2 s"),)
+    )
+    open_loop = (await run(ours, paused)).quantiles()["intended_to_ack"]
+    closed = await run(ours, attrs.evolve(paused, loop=Loop.CLOSED, in_flight=1))
+    closed_loop = closed.quantiles()["intended_to_ack"]
+    assert 1900 < open_loop.p999_ms < 3500
+    # A third of the messages was meant to be sent meanwhile.
+    assert open_loop.p90_ms > 500
+    assert closed_loop.p999_ms < 500
+    assert closed_loop.max_ms > 1900
+    assert [fault.node for fault in closed.faults] == ["broker-a"]
+    assert closed.faults[0].until == pytest.approx(4, abs=1)
+
+
+async def test_everything_that_was_sent_is_consumed_and_audited(ours: RunTarget, tmp_path: Path) -> None:
+    workload = attrs.evolve(SHORT, thresholds=(Threshold.parse("unsent == 0"), Threshold.parse("p50_ms < 0.0001")))
+    result = await run(ours, workload, tmp_path)
+    assert result.verdict.outcome is Outcome.THRESHOLD_FAILED
+    assert "p50_ms < 0.0001 (measured" in result.verdict.explanation
+    assert sum(row.sent for row in result.rows) == 500
+    assert result.workers[0].consumed == result.workers[0].acked == 500
+    assert result.total("from_master") == pytest.approx(400, abs=100)
+    assert {each.count for each in result.quantiles().values()} == {400}
+    assert result.audit is not None
+    assert result.audit["clean"] is True
+    assert result.drained_s is not None
+    assert not result.partial
+
+
+@pytest.mark.parametrize("consume", [ConsumeMode.PULL, ConsumeMode.PUSH])
+async def test_a_backlog_is_consumed_by_every_group(ours: RunTarget, consume: ConsumeMode) -> None:
+    workload = attrs.evolve(SHORT, consume=consume, groups=2, consumers=1, backlog_bytes=200 * 1024, duration_s=1)
+    result = await run(ours, workload)
+    assert result.verdict.passed, result.verdict
+    assert result.workers[0].acked == 500
+    assert result.workers[0].consumed == 1000
+    # The backlog is in the counts, not in the latencies.
+    assert result.quantiles()["intended_to_consumed"].count == 400
+
+
+def children(of: int) -> set[int]:
+    """All processes that descend from one, from /proc."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found = {of}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {of}
+
+
+async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -> None:
+    killed: list[int] = []
+
+    def hear(row: IntervalRow) -> None:
+        if row.second >= 0 and not killed:
+            generators = [
+                pid for pid in children(os.getpid()) if b"share_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
+            killed.append(max(generators))
+            os.kill(killed[0], signal.SIGKILL)
+
+    with trio.fail_after(LIMIT_S):
+        result = await run_workload(SHORT, ours, ProcessEngine(2), seed=1, hear=hear)
+    dead = [worker for worker in result.workers if worker.failure]
+    assert [worker.pid for worker in dead] == killed
+    assert dead[0].failure == "was killed by SIGKILL in mid-run"
+    assert result.partial
+    assert result.verdict.outcome is Outcome.INCOMPLETE
+    # The other one went on to its end.
+    alive = next(worker for worker in result.workers if not worker.failure)
+    assert alive.sent == 250
+    assert sum(row.sent for row in result.rows if row.worker == alive.worker) == 250
+
+
+async def test_mistakes_are_found_before_anything_starts(ours: RunTarget) -> None:
+    with pytest.raises(EngineError, match="3 workers for 2 producers and 2 consumers"):
+        await run_workload(SHORT, ours, ProcessEngine(3), seed=1)
+    missing = attrs.evolve(SHORT, topic_names=("nobody-made-it",))
+    with pytest.raises(TargetError, match=r"topic nobody-made-it is missing: .*--create"):
+        await run(ours, missing)
+    made = await run(ours, attrs.evolve(missing, create_topics=True, duration_s=1, warm_up_s=0))
+    assert made.workers[0].consumed == 200
+    # It is there now, with what the first run left in it: that is none of the second run's.
+    again = await run(ours, attrs.evolve(missing, duration_s=1, warm_up_s=0))
+    assert again.workers[0].consumed == 200
+
+
+async def test_a_cluster_that_is_there_keeps_no_topic_of_ours(ours: RunTarget) -> None:
+    async with open_run_target(ours.name_servers, SHORT) as existing:
+        assert {node.role for node in existing.nodes.values()} == {"master"}
+        result = await run(existing, attrs.evolve(SHORT, duration_s=1, warm_up_s=0))
+    assert result.verdict.passed
+    assert result.target == ours.name_servers
+    import triomq
+
+    async with triomq.open_client(ours.name_servers) as client:
+        assert not [topic for topic in await client.admin.topics() if result.run_id in topic and topic[0] != "%"]
+
+
+async def test_an_address_where_nobody_is() -> None:
+    with pytest.raises(TargetError, match=r"no name server answers at 127.0.0.1:1: .*triomq cluster"):
+        async with open_run_target("127.0.0.1:1", SHORT):
+            pass
+    with pytest.raises(TargetError, match="it is ours, java, or name servers"):
+        async with open_run_target("nonsense", SHORT):
+            pass
+
+
+FILE = """
+rate = "100/s"
+producers = 2
+consumers = 2
+lateness_limit = "60 s"
+warm_up = "500 ms"
+thresholds = ["errors == 0"]
+"""
+
+
+def test_the_command_writes_results_and_says_so(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(FILE + 'duration = "1 s"')
+    process = bench("run", "mine.toml", "--engine", "processes", "--out", "results", "--json")
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    found = json.loads(out)
+    assert found["passed"] is True
+    assert found["runs"][0]["engine"] == "processes 2"
+    assert found["runs"][0]["quantiles"]["intended_to_ack"]["count"] == 100
+    stored = json.loads((tmp_path / "results" / "result.json").read_text())
+    assert stored["verdict"]["outcome"] == "passed"
+    assert (tmp_path / "results" / "intervals.parquet").stat().st_size > 0
+    assert json.loads((tmp_path / "results" / "audit.json").read_text())["clean"] is True
+
+
+@pytest.mark.parametrize("engine", [pytest.param("local", marks=pytest.mark.slow), "processes"])
+def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(bench: Bench, tmp_path: Path, engine: str) -> None:
+    (tmp_path / "mine.toml").write_text(FILE + 'duration = "60 s"')
+    process = bench("run", "mine.toml", "--engine", engine, "--out", "results")
+    assert process.stderr is not None
+    while not process.stderr.readline().strip().startswith("1 of 60 s"):
+        assert process.poll() is None
+    family = children(process.pid)
+    assert len(family) >= 3
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, errors
+    assert "interrupted: what was measured until then is written as partial" in errors
+    assert "INCOMPLETE" in out
+    assert family & {int(entry) for entry in os.listdir("/proc") if entry.isdigit()} == set()
+    stored = json.loads((tmp_path / "results" / "result.json").read_text())
+    assert stored["partial"] is True
+    assert stored["quantiles"]["intended_to_ack"]["count"] >= 75
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["quik"], 2, "did you mean quick?"),
+        (["quick", "--set", "rat=5"], 2, "unknown key rat: did you mean rate?"),
+        (["throughput", "--find-max-rate"], 2, "needs an open loop"),
+        (["quick", "--set", "faults=kill slave at 1 s"], 2, "there is no slave"),
+        (["failover", "--target", "127.0.0.1:1"], 2, "they are done only to a cluster that is started"),
+        (["quick", "--target", "127.0.0.1:1"], 1, "no name server answers at 127.0.0.1:1"),
+        (["quick", "--workers", "9"], 1, "for several take --engine processes"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    arguments: list[str], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(bench_command, ["run", *arguments])
+    assert result.exit_code == code, result.output
+    assert says in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_highest_rate_is_looked_for(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(FILE.replace("100/s", "8/s") + 'duration = "1 s"\nsend_timeout = "100 ms"')
+    process = bench("run", "mine.toml", "--find-max-rate", "--json", "--max-p99", "0.001")
+    out, errors = process.communicate(timeout=LIMIT_S)
+    found = json.loads(out)["max_rate"]["ours"]
+    # Nothing is answered within a microsecond: 8, 4, 2 and 1 a second are tried in vain.
+    assert process.returncode == 1, errors
+    assert found["rate_per_s"] == 0
+    assert [trial["rate_per_s"] for trial in found["trials"]] == [8, 4, 2, 1]
+    assert all("is above 0.001 ms" in trial["reason"] for trial in found["trials"])
