@@ -1,0 +1,145 @@
+"""SIGKILL while delayed messages wait and are delivered, again and again on the same directory.
+
+Every acknowledged message comes, none before its time. A kill may repeat what was delivered since delayOffset.json was written
+last, and nothing older.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+import triomq
+from triomq_server.cluster.plan import free_ports
+
+KILLS = 8
+LIFE_MOST_S = 2.5
+READY_LIMIT_S = 30
+TOPIC = "later"
+DELAYS_S = {1: 1, 2: 2, 3: 1}
+WRITTEN_EVERY_MS = 300
+# A table is written this much later than it should be on a machine that has other things to do.
+PATIENCE_MS = 2000
+SETTINGS = {
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "diskMaxUsedSpaceRatio": "95",
+    "messageDelayLevel": " ".join(f"{delay}s" for delay in DELAYS_S.values()),
+    "flushDelayOffsetInterval": str(WRITTEN_EVERY_MS),
+}
+
+
+@asynccontextmanager
+async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
+    """A server process that has said that it is ready; killed at the end of the block at the latest."""
+    with log.open("ab") as errors:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
+        )
+    try:
+        assert process.stdout is not None
+        with trio.fail_after(READY_LIMIT_S):
+            line = await process.stdout.receive_some()
+        assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"  # noqa: ASYNC240
+        assert json.loads(line)["event"] == "ready"
+        yield process
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stdout.aclose()
+
+
+async def load(client: triomq.Client, acknowledged: dict[bytes, int], chance: random.Random, life: int) -> None:
+    """Send delayed messages, some tens at once, until cancelled; what fails meanwhile was not acknowledged."""
+    number = 0
+    async with client.producer("load") as producer:
+
+        async def send_one(body: bytes, level: int) -> None:
+            try:
+                await producer.send(triomq.Message(TOPIC, body, delay_level=level))
+            except triomq.MQError:
+                return
+            acknowledged[body] = level
+
+        while True:
+            async with trio.open_nursery() as nursery:
+                for _ in range(chance.randrange(1, 40)):
+                    number += 1
+                    nursery.start_soon(send_one, b"%d/%d" % (life, number), chance.choice((1, 2, 3)))
+            await trio.sleep(chance.uniform(0, 0.05))
+
+
+async def everything(client: triomq.Client) -> list[triomq.ReceivedMessage]:
+    found: list[triomq.ReceivedMessage] = []
+    async with client.pull_consumer("auditor") as consumer:
+        for queue in await consumer.fetch_queues(TOPIC):
+            offset = 0
+            while (result := await consumer.pull(queue, offset=offset, block=False)).messages:
+                found += result.messages
+                offset = result.next_offset
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_every_delayed_message_comes(
+    tmp_path: Path, flush: str, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    chance = random.Random(f"{seed} delayed {flush}")
+    namesrv_port, broker_port = free_ports(2)
+    log = tmp_path / "servers.log"
+    settings = SETTINGS | {"flushDiskType": flush, "namesrvAddr": f"127.0.0.1:{namesrv_port}"}
+    flags = [f"--set={key}={value}" for key, value in settings.items()]
+    broker = partial(server, log, "broker", "--port", str(broker_port), "--store", str(tmp_path / "store"), *flags)
+    namesrv_flags = ("--set=bindAddress=127.0.0.1", f"--set=kvConfigPath={tmp_path}/kv.json")
+    acknowledged: dict[bytes, int] = {}
+    kills_ms: list[int] = []
+    async with server(log, "namesrv", "--port", str(namesrv_port), *namesrv_flags):
+        for life in range(KILLS):
+            async with broker() as process, triomq.open_client(f"127.0.0.1:{namesrv_port}") as client:
+                if not life:
+                    await client.admin.create_topic(TOPIC, queues=2)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(load, client, acknowledged, chance, life)
+                    await trio.sleep(chance.uniform(0.3, LIFE_MOST_S))
+                    os.kill(process.pid, signal.SIGKILL)
+                    kills_ms.append(int(time.time() * 1000))
+                    nursery.cancel_scope.cancel()
+        async with broker(), triomq.open_client(f"127.0.0.1:{namesrv_port}") as client:
+            await trio.sleep(max(DELAYS_S.values()) + 1)
+            seen = await everything(client)
+    copies: dict[bytes, list[int]] = defaultdict(list)
+    for message in seen:
+        copies[message.body].append(message.stored_ms)
+        early_ms = message.born_ms + 1000 * DELAYS_S[int(message.properties["DELAY"])] - message.stored_ms
+        assert early_ms <= 0, f"{message.body!r} came {early_ms} ms before its time"
+    lost = acknowledged.keys() - copies.keys()
+    assert not lost, f"{len(lost)} acknowledged messages never came: {sorted(lost)[:10]}"
+    repeated = {body: times for body, times in copies.items() if len(times) > 1}
+    for body, times in repeated.items():
+        recent = [kill_ms for kill_ms in kills_ms if 0 <= kill_ms - times[0] + 50 <= WRITTEN_EVERY_MS + PATIENCE_MS]
+        assert recent, f"{body!r} came again although it was delivered long before any kill"
+    with capsys.disabled():
+        print(
+            f"\n{flush}: {KILLS} kills, {len(acknowledged)} delayed messages acknowledged, {len(copies)} came, "
+            f"{len(repeated)} of them more than once, 0 lost"
+        )
+    assert len(acknowledged) > 20 * KILLS, "too little load to prove anything"
