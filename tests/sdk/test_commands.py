@@ -42,7 +42,11 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["", "send", "pull", "topics", "cluster-status", "namesrv", "broker", "cluster"])
+@pytest.mark.parametrize(
+    "command",
+    ["", "send", "pull", "consume", "groups", "offsets", "offsets show", "offsets reset", "topics", "cluster-status",
+     "namesrv", "broker", "cluster"],
+)  # fmt: skip
 def test_help(capsys, command):
     code, out, err = run(capsys, *command.split(), "--help")
     assert (code, err) == (0, "")
