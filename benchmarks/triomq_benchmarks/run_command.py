@@ -26,7 +26,7 @@ from .engines import Engine, EngineError
 from .local_engines import LocalEngine, ProcessEngine
 from .max_rate import MaxRate, Search, examine
 from .progress import ProgressLine, Say, progress_on
-from .run_driver import run_workload
+from .run_driver import run_workload, versions
 from .run_ledger import LedgerError
 from .run_result import RunResult
 from .run_results import write_run
@@ -37,7 +37,7 @@ from .workload import Loop, Workload, WorkloadError
 from .workload_files import load_workload, ready_workloads
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-AUDIT = "audit.json"
+AUDIT, MAX_RATE = "audit.json", "max_rate.json"
 ENGINES = ("local", "processes", "spark")
 
 
@@ -321,6 +321,7 @@ class _Session:
         async with open_run_target(choice, options.workload) as target:
             if options.find_max_rate:
                 self.searches[choice] = await self._search(target, engine)
+                self._keep_searches()
                 return
             folder = options.folder if len(options.targets) == 1 else options.folder / _folder_name(choice)
             result = await self._once(options.workload, target, engine, folder, audit=options.audit)
@@ -367,6 +368,13 @@ class _Session:
             self._news(f"  {trial.answer}: {trial.reason}")
             search.hear(trial)
         return search.result
+
+    def _keep_searches(self) -> None:
+        found = {target: attrs.asdict(each) for target, each in self.searches.items()}
+        about = {"partial": self.interrupted, "p99_limit_ms": self._options.p99_limit_ms, "searches": found}
+        about |= {"workload": self._options.workload.settings(), "seed": self._options.seed, "versions": versions()}
+        self._options.folder.mkdir(parents=True, exist_ok=True)
+        (self._options.folder / MAX_RATE).write_text(json.dumps(about, indent=1) + "\n")
 
     @asynccontextmanager
     async def _stopped_by_signals(self, everything: trio.CancelScope) -> AsyncIterator[None]:
