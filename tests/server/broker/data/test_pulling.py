@@ -107,7 +107,12 @@ async def test_a_topic_that_may_not_be_read(open_broker: Any) -> None:
         ({"topic": "Other"}, {}, 24, f"the consumer's subscription not exist{FAQ}"),
         ({}, {"sub_version": 6}, 25, "the consumer's subscription not latest"),
         ({"model": "BROADCASTING"}, {}, 16, "the consumer group[CG] can not consume by broadcast way"),
-        ({"expression_type": "SQL92", "sub_string": "a > 1"}, {}, 1, "The broker does not support consumer to filter message by SQL92"),
+        (
+            {"expression_type": "SQL92", "sub_string": "a > 1"},
+            {},
+            1,
+            "The broker does not support consumer to filter message by SQL92",
+        ),
     ],
 )
 async def test_registered_subscriptions(
