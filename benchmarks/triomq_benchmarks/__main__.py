@@ -15,8 +15,8 @@ from . import report
 from .audit_command import audit
 from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
-from .failover import failover
 from .ha import ha
+from .ha_failover import failover
 from .java import find_java
 from .run_command import run, workloads
 from .scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK

@@ -6,16 +6,10 @@ front of the kill and stops when a pull returns messages that the slave served; 
 
 from __future__ import annotations
 
-import json
 import random
-import statistics
-import sys
 from collections.abc import Callable
 
-import click
 import trio
-from rich.console import Console
-from rich.table import Table
 
 import triomq
 
@@ -28,7 +22,6 @@ MESSAGES = 200
 PULLED_BEFORE_S = (0.05, 0.2)
 """The kill comes at a random moment of the traffic."""
 LIMIT_S = 30.0
-GOAL_S = 0.1
 
 
 async def measure(kills: int, *, seed: int = 0, progress: Callable[[str], None] = lambda _text: None) -> list[float]:
@@ -91,37 +84,3 @@ async def served_by(consumer: triomq.PullConsumer) -> str | None:
     except triomq.MQError:
         return None
     return result.broker_address if result.messages else None
-
-
-@click.command()
-@click.option(
-    "--kills", type=click.IntRange(1, 1000), default=20, show_default=True, help="How often the master is killed."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def failover(kills: int, as_json: bool) -> None:
-    """From the master's SIGKILL to the first message from the slave."""
-    console = Console(stderr=True)
-    say = console.is_terminal and not as_json
-
-    def progress(text: str) -> None:
-        if say:
-            console.print(f"[dim]{text}")
-
-    async def run() -> list[float]:
-        return await measure(kills, progress=progress)
-
-    try:
-        taken_s = trio.run(run)
-    except (ClusterError, triomq.MQError) as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
-    p50_ms, max_ms = statistics.median(taken_s) * 1e3, max(taken_s) * 1e3
-    if as_json:
-        samples = [round(each * 1e3, 3) for each in taken_s]
-        click.echo(json.dumps({"kills": kills, "p50_ms": round(p50_ms, 3), "max_ms": round(max_ms, 3), "ms": samples}))
-        return
-    table = Table(title="master killed: ms to the first message from the slave")
-    for column in ("client", "kills", "p50", "max", "goal"):
-        table.add_column(column, justify="left" if column == "client" else "right")
-    table.add_row("triomq", str(kills), f"{p50_ms:.1f}", f"{max_ms:.1f}", f"< {GOAL_S * 1e3:g}")
-    Console().print(table)

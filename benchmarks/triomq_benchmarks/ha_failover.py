@@ -1,27 +1,38 @@
-"""A master is killed under two readers at once, one of our SDK and one of the Java client: how long each stands still.
+"""``python -m triomq_benchmarks failover``: a master is killed under two readers at once, of our SDK and of the Java client.
 
-The cluster is ours for both, so what differs is the client. A kill ends when both have got messages from the slave.
+How long does each stand still? The cluster is ours for both, so what differs is the client. A kill ends when both have
+got messages from the slave.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import cast
 
 import attrs
+import click
 import trio
+from rich.console import Console
+from rich.table import Table
 
 import triomq
 
-from .builds import DRIVERS
+from .builds import DRIVERS, ToolUnavailableError
 from .demo_cluster import ClusterError, DemoCluster, open_demo_cluster
-from .failover import LIMIT_S, MASTER, PULLED_BEFORE_S, QUEUE, SLAVE, TOPIC, fill, served_by
-from .java import Java, prepare_home
-from .processes import Driver
+from .failover import LIMIT_S, MASTER, PULLED_BEFORE_S, QUEUE, SLAVE, TOPIC, fill, measure, served_by
+from .java import Java, find_java, prepare_home
+from .processes import ChildError, Driver, DriverError
+
+GOAL_S = 0.1
+OURS, JAVA = "our SDK", "Java client"
 
 JAVA_LOOKS_S = 30.0
 """How often the Java client looks at its routes; how old it is when the master dies is spread evenly over this time."""
@@ -126,3 +137,74 @@ async def _await(reader: Driver, killed_ns: int) -> float:
     if java_s <= 0:
         raise ClusterError(f"nobody served the Java reader within {JAVA_LIMIT_S:g} s")
     return java_s
+
+
+def loss_table(taken_s: Mapping[str, Sequence[float]]) -> Table:
+    """What each client's kills cost it, one row per client.
+
+    Args:
+      taken_s: by `OURS` and `JAVA`, seconds per kill.
+    """
+    table = Table(title="Master killed: ms to the first message from the slave")
+    table.add_column("client")
+    for column in ("kills", "p50", "max", "goal"):
+        table.add_column(column, justify="right")
+    for name, seconds in taken_s.items():
+        goal = f"< {GOAL_S * 1e3:g}" if name == OURS else ""
+        table.add_row(name, str(len(seconds)), f"{median(seconds) * 1e3:,.1f}", f"{max(seconds) * 1e3:,.1f}", goal)
+    return table
+
+
+@click.command()
+@click.option(
+    "--kills", type=click.IntRange(1, 1000), default=20, show_default=True, help="How often the master is killed."
+)
+@click.option(
+    "--client", type=click.Choice(["both", "ours"]), default="both", show_default=True,
+    help="Whose readers stand still. The Java client looks at its routes every 30 s, so that with it a kill takes half a minute.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def failover(kills: int, client: str, as_json: bool) -> None:
+    """From the master's SIGKILL to the first message from the slave, our SDK and the Java client side by side."""
+    console = Console(stderr=True)
+    say = console.is_terminal and not as_json
+
+    def progress(text: str) -> None:
+        if say:
+            console.print(f"[dim]{text}")
+
+    try:
+        taken_s = _measure(kills, client, progress)
+    except (ChildError, ClusterError, DriverError, triomq.MQError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    if as_json:
+        click.echo(json.dumps({"kills": kills, "clients": {name: _figures(each) for name, each in taken_s.items()}}))
+    else:
+        Console().print(loss_table(taken_s))
+
+
+def _measure(kills: int, client: str, progress: Callable[[str], None]) -> dict[str, list[float]]:
+    java = None
+    if client == "both":
+        try:
+            java = find_java()
+        except ToolUnavailableError as error:
+            click.echo(f"our SDK alone, no Java client to compare with: {error}", err=True)
+    if java is None:
+
+        async def ours_alone() -> list[float]:
+            return await measure(kills, progress=progress)
+
+        return {OURS: trio.run(ours_alone)}
+    with tempfile.TemporaryDirectory(prefix="triomq-failover-", ignore_cleanup_errors=True) as scratch:
+        found = trio.run(measure_failover, kills, java, Path(scratch), progress)
+    return {OURS: [kill.ours_s for kill in found], JAVA: [kill.java_s for kill in found]}
+
+
+def _figures(seconds: Sequence[float]) -> dict[str, object]:
+    return {
+        "p50_ms": round(median(seconds) * 1e3, 3),
+        "max_ms": round(max(seconds) * 1e3, 3),
+        "ms": [round(each * 1e3, 3) for each in seconds],
+    }

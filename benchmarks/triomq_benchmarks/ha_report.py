@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .ha_catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_SPLICED, SENDFILE_TO_FILE, CatchUp
-from .ha_failover import Kill
+from .ha_failover import JAVA, OURS, Kill, loss_table
 from .ha_pairs import JAVA_TO_JAVA, OURS_TO_OURS, PAIRINGS, Pairing
 from .ha_sync import SyncSend
 from .report import machine
@@ -22,7 +22,6 @@ MIXED_CATCH_UP_GOAL = 1.0
 SENDFILE_GOAL = 0.6
 SYNC_P50_GOAL = 0.6
 SYNC_RATE_GOAL = 1.3
-FAILOVER_GOAL_S = 0.1
 
 
 @attrs.frozen
@@ -123,7 +122,8 @@ def print_figures(figures: HaFigures, console: Console) -> None:
     if figures.sync:
         console.print(_sync_table(figures.sync))
     if figures.kills:
-        console.print(_kills_table(figures.kills))
+        taken_s = {OURS: [kill.ours_s for kill in figures.kills], JAVA: [kill.java_s for kill in figures.kills]}
+        console.print(loss_table(taken_s))
 
 
 def _judged(value: float, goal: float | None, *, at_most: bool = False) -> Text:
@@ -195,18 +195,6 @@ def _sync_table(sync: Sequence[SyncSend]) -> Table:
 
 def _of(sync: Sequence[SyncSend], pairing: Pairing) -> SyncSend:
     return next(one for one in sync if one.pairing == pairing)
-
-
-def _kills_table(kills: Sequence[Kill]) -> Table:
-    table = _table(
-        "Master killed: ms to the first message from the slave", ("client",), ("kills", "p50", "max", "goal")
-    )
-    for name, taken_s, goal in (
-        ("our SDK", [kill.ours_s for kill in kills], f"< {FAILOVER_GOAL_S * 1e3:g}"),
-        ("Java client", [kill.java_s for kill in kills], ""),
-    ):
-        table.add_row(name, str(len(kills)), f"{median(taken_s) * 1e3:,.1f}", f"{max(taken_s) * 1e3:,.1f}", goal)
-    return table
 
 
 def figures_json(figures: HaFigures) -> str:
