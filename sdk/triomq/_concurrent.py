@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import trio
 
 from triomq._consumer_events import ConsumerEvent
 from triomq._delivery import Later, Takers
+from triomq._message import MessageQueue
 from triomq._process_queue import ENDED, STARTED, WAITING, HeldMessage
 from triomq._pull_engine import PulledQueue
 from triomq._send_back import SendBack
+from triomq.errors import MQError
 
 log = logging.getLogger("triomq.consumer")
 
@@ -60,6 +62,10 @@ class ConcurrentDispatch:
 
     def restarted(self, source: PulledQueue) -> None:
         """Messages that were given up are passed over when their turn comes."""
+
+    def failed(self, error: MQError) -> None:
+        """The consumer cannot go on: whoever waits for messages hears why."""
+        self.takers.drain(error)
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -129,8 +135,13 @@ class ConcurrentDispatch:
         if later is not None:
             await self.fail(failed, later)
 
-    async def expire(self, sources: Sequence[PulledQueue], limit_s: float) -> None:
-        """Send back what holds a queue's commit point and has been in hand for too long; its handler runs on."""
+    async def keep_expiring(self, queues: Mapping[MessageQueue, PulledQueue], limit_s: float) -> None:
+        """Send back, for ever, what holds a queue's commit point and is in hand for too long; its handler runs on."""
+        while True:
+            await trio.sleep(limit_s)
+            await self._expire(list(queues.values()), limit_s)
+
+    async def _expire(self, sources: Sequence[PulledQueue], limit_s: float) -> None:
         assert self._send_back is not None
         for source in sources:
             for _ in range(EXPIRED_PER_SWEEP):

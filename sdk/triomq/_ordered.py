@@ -20,6 +20,7 @@ from triomq._process_queue import ENDED, STARTED, WAITING, HeldMessage
 from triomq._pull_engine import PulledQueue
 from triomq._queue_locks import BROKER_KEEPS_S, RENEW_EVERY_S, RETRY_S, VALID_S, QueueLocks
 from triomq._send_back import FIRST_RETRY_LEVEL, SendBack
+from triomq.errors import MQError
 
 log = logging.getLogger("triomq.consumer")
 
@@ -150,6 +151,10 @@ class OrderedDispatch:
             state.waiting.clear()
 
     # --- handlers --------------------------------------------------------------------------------------------
+
+    def failed(self, error: MQError) -> None:
+        """The consumer cannot go on: whoever waits for messages hears why."""
+        self.takers.drain(error)
 
     def __len__(self) -> int:
         return len(self._ready)

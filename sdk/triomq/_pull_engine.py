@@ -142,11 +142,13 @@ class PulledQueue:
 
     async def wait_change(self) -> None:
         """Sleep until :meth:`nudge`."""
-        self.awaited = trio.Event()
+        event = self.awaited = trio.Event()
         try:
-            await self.awaited.wait()
+            await event.wait()
         finally:
-            self.awaited = None
+            # After a seek another task may wait already.
+            if self.awaited is event:
+                self.awaited = None
 
 
 class PullEngine:
@@ -321,6 +323,8 @@ class PullEngine:
 
     def _take(self, source: PulledQueue, subscription: Subscription, result: PullResult) -> None:
         process = source.process
+        if process.dropped:
+            return  # given up while the answer was under way: it begins anew elsewhere
         source.next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
             messages = process.put(self._messages(source, subscription, result), len(result.body))

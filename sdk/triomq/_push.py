@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import trio
 
+from triomq._allocate import sorted_queues
 from triomq._client_requests import consumer_properties
 from triomq._concurrent import ConcurrentDispatch
 from triomq._consumer_state import consume_directly, running_info
@@ -23,7 +24,7 @@ from triomq._handlers import Handler, Handlers
 from triomq._message import MessageQueue, check_name
 from triomq._ordered import OrderedDispatch
 from triomq._positions import consume_from_where
-from triomq._pull_engine import PulledQueue, PullEngine, PullSettings
+from triomq._pull_engine import PullEngine, PullSettings
 from triomq._push_parts import ConsumerParts, PushSettings, only_error, tell
 from triomq._subscription import ALL, ClassFilter, Sql, Subscription, make_subscription, retry_topic
 from triomq.errors import ClientClosed, InvalidCall, MQError, RouteNotFound
@@ -33,8 +34,11 @@ from triomq_protocol.requests.heartbeat import CONSUME_PASSIVELY
 
 log = logging.getLogger("triomq.consumer")
 
-CLOSE_TIMEOUT_S: Final = 5.0
-"""How long final offsets, unlocking and unregistering may take together, whatever happens."""
+END_TIMEOUT_S: Final = 3.0
+"""How long the final offsets and unlocking may take, whatever happens."""
+
+LEAVE_TIMEOUT_S: Final = 2.0
+"""How long unregistering may take after that."""
 
 RESET_PAUSE_S: Final = 10.0
 """How long handlers get to end before a reset takes effect (consumer.md §14.1)."""
@@ -62,6 +66,7 @@ class PushConsumer:
         self._concurrency = 0
         self._runs: set[trio.CancelScope] = set()
         self._background = trio.CancelScope()
+        self._kept = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._closed = False
@@ -84,7 +89,7 @@ class PushConsumer:
             puller=parts.puller,
             positions=parts.positions,
             subscription=self.subscriptions.get,
-            sink=self,
+            sink=self._dispatch,
             settings=PullSettings(
                 max_messages=settings.pull_batch,
                 commit=not settings.broadcast,
@@ -102,10 +107,7 @@ class PushConsumer:
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this member's now, the retry topic's aside."""
-        return sorted(
-            (queue for queue in self.engine.queues if queue.topic != retry_topic(self.group)),
-            key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id),
-        )
+        return sorted_queues([queue for queue in self.engine.queues if queue.topic != retry_topic(self.group)])
 
     async def subscribe(self, topic: str, expression: str | Sql | ClassFilter | None = ALL) -> None:
         """Take messages of a topic; all members of a group must subscribe alike.
@@ -220,20 +222,22 @@ class PushConsumer:
         finally:
             for scope in self._runs:
                 scope.cancel()
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):
+            with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 await self._end()
+            self._parts.puller.close()
+            with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
+                await self._parts.leave()
 
     async def _end(self) -> None:
-        queues = list(self.engine.queues)
+        if self._nursery is not None:
+            # A queue that is being given up right now is persisted and unlocked there.
+            await self._kept.wait()
         self.engine.note_positions()
-        try:
-            await self._positions.persist_at_end(queues)
-            locks = self._parts.locks
-            if locks is not None and (owned := {*queues, *locks.leaving}):
-                await locks.unlock(owned, wait=True)
-        finally:
-            self._parts.puller.close()
-            await self._parts.leave()
+        queues = list(self.engine.queues)
+        await self._positions.persist(queues)
+        locks = self._parts.locks
+        if locks is not None and (owned := {*queues, *locks.leaving}):
+            await locks.unlock(owned, wait=True)
 
     async def __aenter__(self) -> Self:
         self._check_open()
@@ -241,9 +245,21 @@ class PushConsumer:
             raise InvalidCall("the consumer was entered before")
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
-        await self._nursery.start(self.engine.run)
-        self._nursery.start_soon(self._keep)
-        await self._tell_brokers()
+        try:
+            await self._nursery.start(self.engine.run)
+            self._nursery.start_soon(self._keep)
+            self._nursery.start_soon(self._positions.keep_persisting, self._owned)
+            self._nursery.start_soon(self.engine.statistics.keep_sampling)
+            if self._concurrent is not None and self._parts.send_back is not None:
+                limit_s = self.settings.consume_timeout_s
+                self._nursery.start_soon(self._concurrent.keep_expiring, self.engine.queues, limit_s)
+            if self._ordered is not None and self._parts.locks is not None:
+                # Until the very end: handlers that are waited for need their locks.
+                self._nursery.start_soon(self._ordered.keep_locks, self._restart, self._positions.forget)
+            await self._tell_brokers()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -268,26 +284,16 @@ class PushConsumer:
             self._nursery.start_soon(function, *args)
 
     async def _keep(self) -> None:
-        """Everything periodic, until the consumer drains."""
-        with self._background:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._rebalance.run)
-                nursery.start_soon(self._positions.keep_persisting, self._owned)
-                nursery.start_soon(self.engine.statistics.keep_sampling)
-                if self._ordered is not None and self._parts.locks is not None:
-                    nursery.start_soon(self._ordered.keep_locks, self._restart, self._positions.forget)
-                if self._concurrent is not None and self._parts.send_back is not None:
-                    nursery.start_soon(self._expire, self._concurrent)
+        """What is done only until the consumer drains."""
+        try:
+            with self._background:
+                await self._rebalance.run()
+        finally:
+            self._kept.set()
 
     def _owned(self) -> list[MessageQueue]:
         self.engine.note_positions()
         return list(self.engine.queues)
-
-    async def _expire(self, dispatch: ConcurrentDispatch) -> None:
-        limit_s = self.settings.consume_timeout_s
-        while True:
-            await trio.sleep(limit_s)
-            await dispatch.expire(list(self.engine.queues.values()), limit_s)
 
     async def _restart(self, queue: MessageQueue) -> None:
         try:
@@ -299,20 +305,6 @@ class PushConsumer:
         if queue in self.engine.queues:
             self.engine.seek(queue, offset)
 
-    # --- what the engine tells -------------------------------------------------------------------------------
-
-    def pulled(self, source: PulledQueue, messages: Any) -> None:
-        """New messages of a queue."""
-        self._dispatch.pulled(source, messages)
-
-    def restarted(self, source: PulledQueue) -> None:
-        """A queue goes on elsewhere."""
-        self._dispatch.restarted(source)
-
-    def failed(self, error: MQError) -> None:
-        """The consumer cannot go on: whoever waits for messages hears why."""
-        self._dispatch.takers.drain(error)
-
     # --- what rebalancing asks -------------------------------------------------------------------------------
 
     async def assigned(self, queue: MessageQueue, /) -> bool:
@@ -320,9 +312,11 @@ class PushConsumer:
         locks = self._parts.locks
         asked_s = trio.current_time()
         if locks is not None:
+            locks.leaving.add(queue)  # until it is ours for good: a cancel may come in between
             granted, _ = await locks.lock([queue])
             if queue not in granted:
                 log.info("%s is locked by another member still", queue)
+                locks.leaving.discard(queue)
                 return False
         try:
             offset = await self._positions.start(queue)
@@ -334,6 +328,8 @@ class PushConsumer:
         if self._ordered is not None:
             self._ordered.add(source, asked_s)
             source.nudge()
+        if locks is not None:
+            locks.leaving.discard(queue)
         return True
 
     async def revoked(self, queue: MessageQueue, /) -> bool:
@@ -348,14 +344,16 @@ class PushConsumer:
         self.engine.stop(queue)
         if self._ordered is not None:
             self._ordered.remove(queue)
-        # Before the next member can read it (consumer.md §11.3).
-        await self._positions.persist([queue])
+        locks = self._parts.locks
+        with trio.move_on_after(END_TIMEOUT_S, shield=True):
+            # Before the next member can read it (consumer.md §11.3), and also when this one ends meanwhile.
+            await self._positions.persist([queue])
+            if locks is not None and not undelivered:
+                await locks.unlock([queue], wait=False)
         self._positions.forget(queue)
-        if self._parts.locks is not None:
-            if undelivered:
-                self._spawn(self._parts.locks.unlock_later, queue, self.engine.queues.__contains__)
-            else:
-                await self._parts.locks.unlock([queue], wait=False)
+        if locks is not None and undelivered:
+            locks.leaving.add(queue)
+            self._spawn(locks.unlock_later, queue, self.engine.queues.__contains__)
         return True
 
     async def topic_changed(self, topic: str, /) -> None:
@@ -394,7 +392,7 @@ class PushConsumer:
         )
 
     async def consume_directly(self, message: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
-        """Handle one message an operator picked: no offset moves, nothing is sent back."""
+        """Handle one message that an operator picked: no offset moves, nothing is sent back."""
         return await consume_directly(self._handlers, message, broker_name, ordered=self.settings.ordered)
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:

@@ -268,3 +268,18 @@ def record_of(
         store_timestamp=1_700_000_000_000 + queue_offset,
         reconsume_times=times,
     )
+
+
+class MemoryOffsets:
+    """An offset store of this process; the virtual clock would jump over the threads that write files."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        await trio.lowlevel.checkpoint()
+        return self.offsets.get(queue)
+
+    async def commit(self, offsets: Any, /) -> None:
+        await trio.lowlevel.checkpoint()
+        self.offsets.update(offsets)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 
 import trio
+from consumer_broker import MemoryOffsets
 
 import triomq
 from triomq_protocol.codes import RequestCode
@@ -218,7 +219,7 @@ def client_consumer(client):
     return client.push_consumer("G", ordered=True, start_from="first", drain_s=10)
 
 
-async def test_an_ordered_broadcast_locks_nothing(autojump_clock, group_cluster, tmp_path):
+async def test_an_ordered_broadcast_locks_nothing(autojump_clock, group_cluster):
     fill(group_cluster, 10)
     seen = []
 
@@ -228,7 +229,7 @@ async def test_an_ordered_broadcast_locks_nothing(autojump_clock, group_cluster,
             raise ValueError("once")
 
     async with group_cluster.client() as client, trio.open_nursery() as nursery:
-        store = triomq.FileOffsets(tmp_path / "offsets.json")
+        store = MemoryOffsets()
         consumer = client.push_consumer("G", ordered=True, model="broadcasting", start_from="first", offset_store=store)
         await nursery.start(serve, consumer, handler)
         await until(lambda: len(seen) == 11)

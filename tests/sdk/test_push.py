@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from consumer_broker import MemoryOffsets
 
 import triomq
 from triomq import errors
@@ -557,7 +558,7 @@ async def test_an_offset_that_is_gone(autojump_clock, group_cluster, policy, fir
     assert committed(group_cluster) == (2 if policy == "raise" else 10)
 
 
-async def test_broadcast_takes_every_queue_and_loses_what_fails(autojump_clock, group_cluster, tmp_path, caplog):
+async def test_broadcast_takes_every_queue_and_loses_what_fails(autojump_clock, group_cluster, caplog):
     fill(group_cluster, 5)
     fill(group_cluster, 5, queue_id=1)
     seen: dict[int, list[bytes]] = {0: [], 1: []}
@@ -570,7 +571,7 @@ async def test_broadcast_takes_every_queue_and_loses_what_fails(autojump_clock, 
 
         return handler
 
-    stores = [triomq.FileOffsets(tmp_path / str(number)) for number in (0, 1)]
+    stores = [MemoryOffsets(), MemoryOffsets()]
     async with group_cluster.client() as one, group_cluster.client() as two, trio.open_nursery() as nursery:
         consumers = []
         for number, client in enumerate((one, two)):
@@ -583,7 +584,7 @@ async def test_broadcast_takes_every_queue_and_loses_what_fails(autojump_clock, 
     assert "is lost" in caplog.text
     assert not group_cluster.broker.offsets
     assert not group_cluster.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
-    assert await triomq.FileOffsets(tmp_path / "0").read(Q0) == 5
+    assert stores[0].offsets == stores[1].offsets == {Q0: 5, Q1: 5}
     broadcast = list(group_cluster.broker.consumers.subscriptions)
     assert broadcast == [("G", "T")]
 
@@ -722,3 +723,65 @@ async def test_a_topic_may_come_later(autojump_clock, group_cluster):
         with trio.fail_after(60):
             delivery = await anext(consumer)
         assert delivery.message.topic == "Late"
+
+
+@pytest.mark.parametrize("step", range(1, 30, 3))
+async def test_entering_can_be_cancelled_anywhere(autojump_clock, group_cluster, cancel_at_step, step):
+    async with group_cluster.client() as client:
+        consumer = client.push_consumer("G", start_from="first")
+        with cancel_at_step(step):
+            async with consumer:
+                await consumer.subscribe("T")
+                await trio.sleep(1)
+        # The client is whole: the group can be joined again.
+        async with client.push_consumer("G", start_from="first") as another:
+            await another.subscribe("T")
+            await until(lambda: another.assignment == [Q0, Q1], seconds=30)
+
+
+async def test_an_answer_that_comes_while_a_reset_waits_is_dropped(autojump_clock, group_cluster):
+    fill(group_cluster, 5)
+    seen = []
+
+    async def handler(message):
+        seen.append(message.body)
+
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="first") as consumer, trio.open_nursery() as nursery:
+            await consumer.subscribe("T")
+            nursery.start_soon(consumer.run, handler)
+            await until(lambda: len(seen) == 5)
+            nursery.start_soon(consumer.reset, "T", {Q0: 4})
+            await trio.sleep(1)
+            fill(group_cluster, 1, first=5)  # a pull is held at the broker, and answered now
+            await trio.sleep(5)
+            assert len(seen) == 5
+            await until(lambda: len(seen) == 7)
+            assert seen[5:] == [b"m0-4", b"m0-5"]
+            consumer.drain()
+
+
+async def test_leaving_while_a_queue_is_given_up(autojump_clock, group_cluster):
+    """A member that ends in the middle of a move still tells the offset of the queue that moves."""
+    fill(group_cluster, 40)
+    fill(group_cluster, 40, queue_id=1)
+    seen = []
+
+    async def handler(message):
+        seen.append(message.body)
+
+    async def linger(_queues):
+        first.drain()
+        await trio.sleep(0.5)
+
+    async with group_cluster.client() as one, group_cluster.client() as two, trio.open_nursery() as nursery:
+        first = client_consumer(one, on_revoked=linger, ordered=True)  # so that nobody takes it before
+        await nursery.start(serve, first, handler)
+        await until(lambda: len(seen) == 80)
+        second = client_consumer(two, ordered=True)
+        await nursery.start(serve, second, handler)
+        await until(lambda: second.assignment == [Q0, Q1])
+        await trio.sleep(5)
+        second.drain()
+    assert len(seen) == 80
+    assert (committed(group_cluster), committed(group_cluster, queue_id=1)) == (40, 40)
