@@ -1,9 +1,13 @@
-"""A run's files: `result.json` for everything but the rows, `intervals.parquet` for those."""
+"""A run's files: `result.json` for everything but the rows, `intervals.parquet` for those.
+
+Each file is whole or not there.  JSON has no infinity: a measure without a value is null there.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +29,18 @@ from .run_result import (
 RESULT, INTERVALS = "result.json", "intervals.parquet"
 
 
+class RunUnreadableError(Exception):
+    """A folder holds no run that this version can read; the message says why."""
+
+
 def write_run(result: RunResult, folder: Path) -> None:
     """Write both files; the folder is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / RESULT).write_text(json.dumps(as_dict(result), indent=1) + "\n")
-    _write_rows(result.rows, folder / INTERVALS)
+    # The rows first: who finds a result finds its rows too.
+    _write_rows(result.rows, folder / f"{INTERVALS}.tmp")
+    os.replace(folder / f"{INTERVALS}.tmp", folder / INTERVALS)
+    (folder / f"{RESULT}.tmp").write_text(json.dumps(as_dict(result), indent=1) + "\n")
+    os.replace(folder / f"{RESULT}.tmp", folder / RESULT)
 
 
 def as_dict(result: RunResult) -> dict[str, Any]:
@@ -50,30 +61,41 @@ def _finite(value: Any) -> Any:
 
 
 def read_run(folder: Path) -> RunResult:
-    """What `write_run` wrote. Raises OSError, ValueError."""
-    values = json.loads((folder / RESULT).read_text())
-    if values.pop("format") != FORMAT:
-        raise ValueError(f"{folder / RESULT} was written by another version of triomq")
-    values.pop("quantiles")
-    verdict = values.pop("verdict")
-    return RunResult(
-        **{
-            **values,
-            "machine": Machine(**values["machine"]),
-            "workers": tuple(WorkerResult(**each) for each in values["workers"]),
-            "faults": tuple(FaultInstant(**each) for each in values["faults"]),
-            "thresholds": tuple(
-                ThresholdResult(**{**each, "measured": math.inf if each["measured"] is None else each["measured"]})
-                for each in values["thresholds"]
-            ),
-            "verdict": Verdict(
-                outcome=Outcome(verdict["outcome"]),
-                explanation=verdict["explanation"],
-                notes=tuple(verdict["notes"]),
-            ),
-            "rows": _read_rows(folder / INTERVALS),
-        }
-    )
+    """What `write_run` wrote.
+
+    Raises:
+        RunUnreadableError: there is no run, it is damaged, or another version wrote it.
+    """
+    try:
+        values = json.loads((folder / RESULT).read_text())
+        if values.pop("format", None) != FORMAT:
+            raise RunUnreadableError(f"{folder / RESULT} is of another format than this version's, {FORMAT}")
+        values.pop("quantiles")
+        return _result(values, _read_rows(folder / INTERVALS))
+    except OSError as error:
+        runs = ", ".join(sorted(str(each.parent) for each in folder.glob(f"*/{RESULT}")))
+        hint = f"; there are several runs in it: {runs}" if runs else ""
+        raise RunUnreadableError(f"{folder} holds no run: {error.strerror or error}{hint}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunUnreadableError(f"the run in {folder} is damaged: {error!r}") from error
+
+
+def _result(values: dict[str, Any], rows: tuple[IntervalRow, ...]) -> RunResult:
+    verdict = values["verdict"]
+    own = {
+        "machine": Machine(**values["machine"]),
+        "workers": tuple(WorkerResult(**each) for each in values["workers"]),
+        "faults": tuple(FaultInstant(**each) for each in values["faults"]),
+        "thresholds": tuple(
+            ThresholdResult(**{**each, "measured": math.inf if each["measured"] is None else each["measured"]})
+            for each in values["thresholds"]
+        ),
+        "verdict": Verdict(
+            outcome=Outcome(verdict["outcome"]), explanation=verdict["explanation"], notes=tuple(verdict["notes"])
+        ),
+        "rows": rows,
+    }
+    return RunResult(**{**values, **own})
 
 
 def _write_rows(rows: tuple[IntervalRow, ...], path: Path) -> None:
