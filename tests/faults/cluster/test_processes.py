@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 from cluster_audit import Ledger, differing, missing, read_log
 from cluster_processes import summary
+from cluster_setting import Setting
 from process_nodes import RealFiles
 from process_trial import run_schedule
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, open_store
 
-SCHEDULES = int(os.environ.get("TRIOMQ_FAULT_SCHEDULES", "5"))
+SCHEDULES = int(os.environ.get("TRIOMQ_FAULT_SCHEDULES", "3"))
+ENOUGH = 10
+"""So many schedules find every fault that is planted."""
 FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 
@@ -35,6 +38,32 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, capsys: pytest.Captu
         print(f"\n{summary(outcomes, time.perf_counter() - begin)}")
     lines = [f"seed {each.seed} {each.setting} {each.events}: {each.faults[:5]}" for each in outcomes if each.faults]
     assert not lines, "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("returns", [False, True])
+async def test_a_synchronous_master_may_lose_its_disk(tmp_path: Path, returns: bool) -> None:
+    """Its store directory is deleted; then a slave takes its place, perhaps after the master came back with nothing."""
+    setting = Setting(
+        synchronous=True, flush=False, slaves=2, disk_lost=True, power=False, succession=False, returns=returns
+    )
+    outcome = await run_schedule(FIRST, tmp_path, setting=setting)
+    assert not outcome.faults, f"{outcome.events}: {outcome.faults[:5]}\n{outcome.output}"
+    assert outcome.statuses["SEND_OK"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("planted", "words"), [("promises early", "lost:"), ("leaves out", "queue")])
+async def test_what_is_wrong_is_found(tmp_path: Path, planted: str, words: str) -> None:
+    """With a fault planted in the brokers, some schedule soon fails, and for that reason."""
+    setting = Setting(synchronous=True, flush=False, slaves=1, disk_lost=False, power=False, succession=False)
+    for seed in range(ENOUGH):
+        home = tmp_path / str(seed)
+        home.mkdir()
+        outcome = await run_schedule(seed, home, setting=setting, planted=planted)
+        if any(words in fault for fault in outcome.faults):
+            return
+    pytest.fail(f"{ENOUGH} schedules with a broker that {planted}, and nothing was noticed")
 
 
 async def test_the_audit_notices(tmp_path: Path) -> None:
