@@ -21,6 +21,7 @@ import triomq
 from .consuming import Consumers
 from .engines import Share
 from .intervals import IntervalRow
+from .loop_lag import LoopLag
 from .precise_timer import PreciseTimer, SleepUntil
 from .producing import SendTally, ShareProducer
 from .run_result import WorkerResult
@@ -110,6 +111,7 @@ class _ShareRun:
         self._cells = SecondCells(share.index, emit, lambda: self._consumers.backlog())
         self._consumers = Consumers(share, self._cells, ledger)
         self._tally = SendTally()
+        self._lag = LoopLag()
         self._producers: list[ShareProducer] = []
 
     async def run(self, agree_start: AgreeStart) -> WorkerResult:
@@ -143,7 +145,17 @@ class _ShareRun:
         topic = topics[number % len(topics)]
         await client.admin.route(topic)
         sleep_until: SleepUntil = stack.enter_context(PreciseTimer()).sleep_until
-        return ShareProducer(self._share, producer, number, topic, self._cells, self._tally, self._ledger, sleep_until)
+        return ShareProducer(
+            self._share,
+            producer,
+            number,
+            topic,
+            self._cells,
+            self._tally,
+            self._ledger,
+            sleep_until,
+            self._lag.lost_s,
+        )
 
     async def _fill_backlog(self) -> None:
         workload = self._workload
@@ -161,6 +173,7 @@ class _ShareRun:
         try:
             async with trio.open_nursery() as background:
                 background.start_soon(self._cells.run)
+                background.start_soon(self._lag.run)
                 background.start_soon(self._consumers.run, self._cells.origin)
                 if self._ledger is not None:
                     background.start_soon(_flush_now_and_then, self._ledger)

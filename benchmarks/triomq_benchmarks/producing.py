@@ -7,7 +7,7 @@ have no more sends under way waits, and `lateness.Pace` keeps that wait apart fr
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Protocol
 
@@ -25,6 +25,9 @@ from .workload import Keys, SendMode, Workload
 
 CHECKPOINT_EVERY = 16
 """A producer that is behind lets others run after so many messages: answers must not wait for the whole backlog."""
+
+HOLD_FROM_S = 0.005
+"""A send that is accepted at once may still let others run for a moment; from here on it has waited for something."""
 
 FILL_IN_FLIGHT = 256
 """Sends under way while a backlog is made."""
@@ -144,6 +147,7 @@ class ShareProducer:
         tally: where totals go.
         ledger: hears of every acknowledged message.
         sleep_until: waits until an instant.
+        lost_s: seconds that the loop has lost so far; see `loop_lag.py`.
     """
 
     def __init__(
@@ -156,6 +160,7 @@ class ShareProducer:
         tally: SendTally,
         ledger: Acknowledged | None,
         sleep_until: SleepUntil,
+        lost_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         workload = share.workload
         self._producer = producer
@@ -165,6 +170,7 @@ class ShareProducer:
         self._tally = tally
         self._ledger = ledger
         self._sleep_until = sleep_until
+        self._lost_s = lost_s
         self._worker = share.index
         self._maker = MessageMaker(share, topic, number)
         self._slots = Slots(1 if workload.send_mode is SendMode.SYNC else workload.in_flight)
@@ -249,7 +255,9 @@ class ShareProducer:
     async def _send(self, intended: float, count: int, nursery: trio.Nursery, *, closed: bool = False) -> None:
         mode = self._workload.send_mode
         if mode is not SendMode.ONEWAY and not self._slots.take_nowait():
-            await self._wait_for_slot()
+            since, lost_s = trio.current_time(), self._lost_s()
+            await self._slots.take()
+            self._note_hold(since, lost_s)
         now = trio.current_time()
         if closed:
             intended = now
@@ -261,26 +269,29 @@ class ShareProducer:
         cell.sent += count
         cell.sent_bytes += sum(len(message.body) for message in messages)
         sent = _Sent(self, messages, numbers, intended, now)
-        if mode is SendMode.CALLBACK:
+        lost_s = self._lost_s()
+        if mode is not SendMode.ONEWAY:
             tally.under_way += 1
-            await self._with_callback(sent)
-        elif mode is SendMode.ONEWAY:
-            await self._oneway(sent)
+        if mode is SendMode.ASYNC:
+            nursery.start_soon(self._awaited, sent)
+        elif mode is SendMode.SYNC:
+            await self._awaited(sent)
+            # It may not send before the answer is there: whatever that makes late is the broker's.
+            self._pace.held(self._held_us(now, lost_s))
         else:
-            tally.under_way += 1
-            if mode is SendMode.SYNC:
-                await self._awaited(sent)
-                # It may not send before the answer is there: whatever that makes late is the broker's.
-                self._pace.held(int((trio.current_time() - now) * 1e6))
-            else:
-                nursery.start_soon(self._awaited, sent)
+            await (self._with_callback(sent) if mode is SendMode.CALLBACK else self._oneway(sent))
+            if trio.current_time() > now + HOLD_FROM_S:
+                # The library waits for a route or a connection before it accepts a message.
+                self._note_hold(now, lost_s)
 
-    async def _wait_for_slot(self) -> None:
-        since = trio.current_time()
-        await self._slots.take()
-        now = trio.current_time()
-        self._pace.held(int((now - since) * 1e6))
-        self._cells.at(now).held_s += now - since
+    def _note_hold(self, since: float, lost_s: float) -> None:
+        held_us = self._held_us(since, lost_s)
+        self._pace.held(held_us)
+        self._cells.at(trio.current_time()).held_s += held_us / 1e6
+
+    def _held_us(self, since: float, lost_s: float) -> int:
+        """How long the broker held the producer back: the wait, without what the loop lost meanwhile."""
+        return max(0, int((trio.current_time() - since - (self._lost_s() - lost_s)) * 1e6))
 
     async def _with_callback(self, sent: _Sent) -> None:
         message = sent.messages[0]

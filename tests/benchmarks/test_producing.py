@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -15,6 +16,7 @@ from triomq.errors import RequestTimeout
 from triomq_benchmarks.bodies import read_head, sequence_of, worker_of
 from triomq_benchmarks.engines import Share
 from triomq_benchmarks.intervals import IntervalRow, histogram_of, quantiles
+from triomq_benchmarks.loop_lag import LoopLag
 from triomq_benchmarks.producing import SendTally, ShareProducer
 from triomq_benchmarks.schedule import constant
 from triomq_benchmarks.second_cells import SecondCells
@@ -36,6 +38,8 @@ class StallingBroker:
         self.got: list[triomq.Message] = []
         self.keys: list[object] = []
         self.fails = False
+        self.gone = (0.0, 0.0)
+        """From when to when the library finds no connection and accepts nothing."""
         self.nursery: trio.Nursery | None = None
 
     async def _answer(self, messages: list[triomq.Message]) -> triomq.SendResult:
@@ -54,6 +58,8 @@ class StallingBroker:
         self, message: triomq.Message, callback: object = None, *, selector: object = None, arg: object = None
     ) -> triomq.SendResult | None:
         self.keys.append(arg)
+        if self.gone[0] <= trio.current_time() < self.gone[1]:
+            await trio.sleep_until(self.gone[1])
         if callback is None:
             return await self._answer([message])
         assert self.nursery is not None
@@ -108,6 +114,7 @@ async def load(
     seconds: float = 5,
     closed: bool = False,
     sleep_until: Callable[[float], object] = trio.sleep_until,
+    lost_s: Callable[[], float] = lambda: 0.0,
 ) -> Loaded:
     """One producer of worker 2 for so many virtual seconds."""
     share = Share(
@@ -117,7 +124,7 @@ async def load(
     cells = SecondCells(2, loaded.rows.append, lambda: None)
     begin = trio.current_time()
     cells.begin(begin)
-    producer = ShareProducer(share, broker, 0, "t", cells, loaded.tally, loaded.ledger, sleep_until)  # type: ignore[arg-type]
+    producer = ShareProducer(share, broker, 0, "t", cells, loaded.tally, loaded.ledger, sleep_until, lost_s)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         broker.nursery = nursery
         if closed:
@@ -183,6 +190,42 @@ async def test_a_generator_that_sleeps_too_long_is_late(autojump_clock: trio.tes
     assert loaded.milliseconds("lateness", "p50_ms") == pytest.approx(20, rel=0.02)
     assert loaded.milliseconds("intended_to_ack", "p50_ms") == pytest.approx(21, rel=0.02)
     assert loaded.milliseconds("actual_to_ack", "p50_ms") == pytest.approx(1, rel=0.02)
+
+
+async def test_waiting_for_a_connection_is_the_brokers_fault(autojump_clock: trio.testing.MockClock) -> None:
+    broker = StallingBroker()
+    broker.gone = (trio.current_time() + 2, trio.current_time() + 3)
+    loaded = await load(WORKLOAD, broker)
+    assert loaded.milliseconds("intended_to_ack", "p99_ms") == pytest.approx(1000, rel=0.1)
+    assert loaded.milliseconds("lateness", "p99_ms") < 1
+    assert loaded.total("held_s") == pytest.approx(1, abs=0.01)
+
+
+async def test_what_the_loop_loses_while_it_waits_is_not(autojump_clock: trio.testing.MockClock) -> None:
+    broker = StallingBroker()
+    begin = trio.current_time() + 2
+    broker.gone = (begin, begin + 1)
+
+    def lost_s() -> float:
+        return 0.75 * min(1.0, max(0.0, trio.current_time() - begin))
+
+    loaded = await load(WORKLOAD, broker, lost_s=lost_s)
+    assert loaded.milliseconds("lateness", "max_ms") == pytest.approx(750, rel=0.02)
+    assert loaded.total("held_s") == pytest.approx(0.25, abs=0.01)
+
+
+async def test_a_loop_that_cannot_run_is_seen() -> None:
+    lag = LoopLag()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lag.run)
+        await trio.sleep(0.05)
+        before = lag.lost_s()
+        time.sleep(0.2)  # noqa: ASYNC251 -- that is what a busy loop looks like
+        # Also before the small task has had a chance to look.
+        assert lag.lost_s() - before > 0.17
+        await trio.sleep(0.05)
+        assert lag.lost_s() - before > 0.17
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_cannot_be_sent_in_time_is_counted(autojump_clock: trio.testing.MockClock) -> None:

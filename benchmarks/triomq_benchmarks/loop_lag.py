@@ -1,0 +1,35 @@
+"""How much time a loop has lost because it could not run, busy itself or starved by others.
+
+A producer that waits for an answer or for a connection waits for the broker; but if the loop does not get to run meanwhile,
+part of that wait is the machine's.  A small task sleeps and looks how late it wakes; what it has lost so far, before and
+after a wait, says how much of the wait was lost.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+EVERY_S = 0.01
+GRAIN_S = 0.0012
+"""A loop's sleep ends on whole milliseconds; so much is no lag."""
+
+
+class LoopLag:
+    """Time lost by the loop that runs `run`, on trio's clock."""
+
+    def __init__(self) -> None:
+        self._lost_s = 0.0
+        self._due = math.inf
+
+    async def run(self) -> None:
+        """Look, until cancelled."""
+        while True:
+            self._due = trio.current_time() + EVERY_S + GRAIN_S
+            await trio.sleep(EVERY_S)
+            self._lost_s += max(0.0, trio.current_time() - self._due)
+
+    def lost_s(self) -> float:
+        """Seconds lost so far, what is being lost right now included."""
+        return self._lost_s + max(0.0, trio.current_time() - self._due)
