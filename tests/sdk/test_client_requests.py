@@ -36,7 +36,7 @@ async def ask(cluster, request, *, group="G", seconds=1.0):
     """The answers to a broker's request."""
     (stream,) = cluster.broker.consumers.members[group].values()
     before = len(cluster.broker.seen)
-    await stream.send_all(request.encode())
+    await cluster.broker.push_to(stream, request)
     await trio.sleep(seconds)
     return [command for command in cluster.broker.seen[before:] if command.is_response]
 
@@ -137,27 +137,38 @@ async def test_a_group_that_is_not_ours(member, group_cluster, code):
     assert (answer.code, answer.remark) == (1, "The Consumer Group <H> not exist in this consumer")
 
 
+def reset(group="G", **offsets):
+    """A broker's order to go to these offsets."""
+    table = {triomq.MessageQueue("T", "broker-a", int(name[1:])): offset for name, offset in offsets.items()}
+    header = ResetOffsetRequest(topic="T", group=group, timestamp=0, is_force=False)
+    body = ResetOffsetBody(offset_table=table).encode()
+    return Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=body, oneway=True)
+
+
 async def test_a_reset_takes_effect_after_ten_seconds(member, group_cluster):
-    header = ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=False)
-    body = ResetOffsetBody(offset_table={Q0: 3}).encode()
-    request = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=body, oneway=True)
-    assert not await ask(group_cluster, request, seconds=9)
-    # The same for a second broker waits for the first.
-    assert not await ask(group_cluster, request, seconds=0.5)
+    assert not await ask(group_cluster, reset(q0=3), seconds=9)
     assert len(member.seen) == 5
     await trio.sleep(3)
     assert member.seen[5:] == [b"m3", b"m4"]
+
+
+async def test_resets_wait_for_each_other(member, group_cluster):
+    fill(group_cluster, 5, queue_id=1)
+    group_cluster.broker.consumers.arrival.set()
+    while len(member.seen) < 10:
+        await trio.sleep(0.1)
+    # Each master sends its own.
+    await ask(group_cluster, reset(q0=3), seconds=0.1)
+    await ask(group_cluster, reset(q1=4), seconds=0.1)
+    await trio.sleep(14)
+    assert len(member.seen) < 13
     await trio.sleep(10)
-    assert member.seen[7:] == [b"m3", b"m4"]
-    assert group_cluster.broker.offsets["G", "T", 0] >= 3
-    # For a group that is not ours, nothing happens.
-    other = ResetOffsetRequest(topic="T", group="H", timestamp=0, is_force=False)
-    await ask(
-        group_cluster,
-        Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, other, body=body, oneway=True),
-        seconds=15,
-    )
-    assert len(member.seen) == 9
+    assert sorted(member.seen[10:]) == [b"m3", b"m4", b"m4"]
+
+
+async def test_a_reset_of_another_group_is_not_ours(member, group_cluster):
+    await ask(group_cluster, reset(group="H", q0=0), seconds=15)
+    assert len(member.seen) == 5
 
 
 async def test_two_members_of_one_name_are_named(autojump_clock, group_cluster):

@@ -412,7 +412,7 @@ async def asked_by_broker(cluster, request, *, seconds=1.0):
     """The broker's request over the link that carried the heartbeat; what came back, if anything did."""
     (stream,) = cluster.broker.consumers.members["G"].values()
     before = len(cluster.broker.seen)
-    await stream.send_all(request.encode())
+    await cluster.broker.push_to(stream, request)
     await trio.sleep(seconds)
     return [command for command in cluster.broker.seen[before:] if command.is_response]
 
