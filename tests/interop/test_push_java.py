@@ -5,6 +5,7 @@ Every test runs on the real broker too: what it wants of ours must hold there, o
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
@@ -279,3 +280,46 @@ def test_a_reset_takes_effect_on_running_members(
     assert late <= set(again)
     # A time between two messages means the nearer one, so each of the four queues may repeat one older message.
     assert len(set(again) - late) <= 4
+
+
+@pytest.mark.parametrize("writer", [Kind.OURS, Kind.JAVA], ids=["written-by-ours", "written-by-java"])
+def test_filters_change_hands(
+    writer: Kind, servers: Any, java_client: Any, java_push: Any, topic: str, group: str, make_sample: Any
+) -> None:
+    """consumerFilter.json: what the one broker compiled, the other one keeps."""
+    name = f"filters-{writer}"
+    file = servers.scratch / name / "store" / "config" / "consumerFilter.json"
+
+    def entry() -> dict[str, Any]:
+        if not file.exists():
+            return {}
+        topics = json.loads(file.read_text())["filterDataByTopic"]
+        return dict(topics.get(topic, {}).get("groupFilterData", {}).get(group, {}))
+
+    with servers.namesrv(Kind.OURS, f"{name}-namesrv") as names:
+        with servers.broker(writer, name, names.address, SETTINGS) as broker:
+            java_client.send(names.address, topic, [make_sample(b"5", properties={"number": "5"})])
+            with java_push(names.address, group, topic, type="SQL92", expression="number > 3") as one:
+                one.wait_for_messages(1)
+                java_client.eventually(entry, bool, 25)
+            port = int(broker.address.rpartition(":")[2])
+            broker.stop()
+        first = entry()
+        assert first["expression"] == "number > 3"
+        file.with_suffix(".json.bak").unlink(missing_ok=True)
+        other = Kind.JAVA if writer is Kind.OURS else Kind.OURS
+        with servers.broker(other, name, names.address, SETTINGS, port):
+            file.unlink()  # it has been read; now it is written anew
+            java_client.send(names.address, topic, [make_sample(b"7", properties={"number": "7"})])
+            with java_push(names.address, group, topic, type="SQL92", expression="number > 3") as one:
+                one.wait_for_messages(1)
+                assert one.bodies() == ["7"]
+                java_client.eventually(entry, bool, 25)
+            second = entry()
+        java_client.close(names.address)
+    for key in ("consumerGroup", "expression", "expressionType", "topic"):
+        assert second[key] == first[key]
+    assert second["clientVersion"] > first["clientVersion"]
+    # RocketMQ works the Bloom positions out anew; we keep what we found, since its bit maps were made with them.
+    assert second["bloomFilterData"]["bitNum"] == first["bloomFilterData"]["bitNum"] == 112
+    assert other is Kind.JAVA or second["bloomFilterData"] == first["bloomFilterData"]
