@@ -161,7 +161,8 @@ def _notes(workload: Workload, figures: Figures) -> list[str]:
     if held_s > HELD_SHARE * workload.duration_s * workload.producer_count:
         notes.append(
             f"back-pressure: producers waited {held_s:.1f} s, summed up, because all their {workload.in_flight} permitted "
-            "sends were unanswered; that is the broker's doing, and it is in intended_to_ack"
+            "sends were unanswered or no broker took a connection; that is not the generator's doing, and it is in "
+            "intended_to_ack"
         )
     if figures.histograms["intended_to_ack"].get_total_count() and figures.rate < REACHED_SHARE * intended:
         notes.append(f"{figures.rate:.0f} of {intended:.0f} messages per second were acknowledged in time")
