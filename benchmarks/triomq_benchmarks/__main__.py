@@ -15,12 +15,14 @@ from . import report
 from .audit_command import audit
 from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
+from .flights_pipeline import flights_pipeline
 from .ha import ha
 from .ha_failover import failover
 from .java import find_java
 from .run_command import run, workloads
 from .scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from .spark_cluster import spark_cluster
+from .spark_read import spark_read
 
 SIDES = ("start", "broker", "sdk")
 
@@ -113,6 +115,8 @@ bench.add_command(run)
 bench.add_command(workloads)
 bench.add_command(audit)
 bench.add_command(spark_cluster)
+bench.add_command(spark_read)
+bench.add_command(flights_pipeline)
 
 
 if __name__ == "__main__":

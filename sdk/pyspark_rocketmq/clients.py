@@ -125,7 +125,7 @@ class ClientLoop:
             if key.group is not None:
                 consumer = client.pull_consumer(key.group, read_preference=key.preference)
                 at_master = consumer
-                if key.preference not in ("master", "suggested"):
+                if key.preference != "master":
                     # A group has one consumer per client.
                     at_master = (await _open(stack, key)).pull_consumer(key.group, read_preference="master")
                 consumers = consumer, at_master

@@ -7,14 +7,15 @@ a queue whose master cannot be reached does a slave answer, and the answer says 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import trio
 
 import triomq
 from pyspark_rocketmq.clients import Session
-from pyspark_rocketmq.errors import BadOption, nearest
+from pyspark_rocketmq.errors import BadOption, SourceError, nearest
 from pyspark_rocketmq.offsets import Offsets, QueueId
 from pyspark_rocketmq.options import Topics
 from pyspark_rocketmq.planning import Bounds
@@ -65,7 +66,7 @@ async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
         BadOption: a topic or queue that was named does not exist.
         MQError: no name server answers.
     """
-    with trio.fail_after(PLAN_LIMIT_S):
+    with _in_time():
         if topics.queues is not None:
             found = await _queues_of(session, sorted({each.topic for each in topics.queues}))
             missing = sorted(topics.queues - found.keys())
@@ -214,6 +215,14 @@ async def commit_offsets(session: Session, offsets: Mapping[QueueId, int], limit
     return failures
 
 
+@contextmanager
+def _in_time() -> Iterator[None]:
+    with trio.move_on_after(PLAN_LIMIT_S) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise SourceError(f"name servers and brokers have not answered within {PLAN_LIMIT_S:g} s; are they overloaded?")
+
+
 def message_queue(queue: QueueId) -> MessageQueue:
     """A queue as the SDK names it."""
     return triomq.MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
@@ -233,7 +242,7 @@ async def _each(keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, 
                 failures.append(error)
                 nursery.cancel_scope.cancel()
 
-    with trio.fail_after(PLAN_LIMIT_S):
+    with _in_time():
         async with trio.open_nursery() as nursery:
             for key in keys:
                 nursery.start_soon(one, key)

@@ -18,6 +18,7 @@ from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
 from pyspark_rocketmq.planning import QueueRange
 from triomq import MessageQueue, MQError, PullConsumer, PullResult, PullStatus
+from triomq.errors import UnsupportedRequest
 
 LANES: Final = 8
 """How many pulls of a range are under way."""
@@ -39,6 +40,9 @@ BEHIND_LIMIT_S: Final = 30.0
 """How long a range waits for a slave that does not have it yet, or for a master that cannot be reached."""
 
 BEHIND_PAUSE_S: Final = 0.2
+
+VERSION_LIMIT_S: Final = 5.0
+"""How long a broker may take to tell its version, without which the SDK sends it no SQL92."""
 
 PAGE_MAX: Final = 1024
 """How many messages one pull asks for; brokers give fewer."""
@@ -191,7 +195,16 @@ class Strides:
     async def _asked(self, consumer: PullConsumer, at: int, end: int) -> PullResult:
         # Without a filter no more than the stride's is asked for, so that nothing is sent twice.
         count = min(end - at, PAGE_MAX)
-        return await consumer.pull(self._plan.queue, at, tags=self._plan.tags, sql=self._plan.sql, max_messages=count)
+        plan = self._plan
+        deadline = trio.current_time() + VERSION_LIMIT_S
+        while True:
+            try:
+                return await consumer.pull(plan.queue, at, tags=plan.tags, sql=plan.sql, max_messages=count)
+            except UnsupportedRequest:
+                # A link that was opened a moment ago does not know its broker's version before the first heartbeat.
+                if plan.sql is None or trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(BEHIND_PAUSE_S)
 
     async def _elsewhere(self, at: int, end: int, result: PullResult) -> PullResult | None:
         """What to make of a broker that does not have an offset which it, or its master, was said to have.

@@ -29,10 +29,11 @@ from triomq import (
 BATCH_BYTES: Final = 1024 * 1024
 """Upper bound of a request's body."""
 
-PINNED_TRIES: Final = 5
-"""How often a request that must go to one queue is sent; the SDK itself tries such ones once."""
+TRIES: Final = 4
+"""How often a request is sent before the task fails. The SDK tries again by itself, but not one that must go to a certain
+queue, and none longer than its deadline; doing the whole task again would repeat far more rows than one request has."""
 
-PINNED_PAUSE_S: Final = 0.5
+PAUSE_S: Final = 0.5
 
 REPLICATED_LIMIT_S: Final = 30.0
 """How long a slave may take to hold what its master has stored."""
@@ -153,7 +154,7 @@ class RowSender:
                 yield _Request(batch, queue)
 
     async def _send(self, request: _Request) -> SendResult:
-        for tries_left in reversed(range(PINNED_TRIES if request.queue is not None else 1)):
+        for tries_left in reversed(range(TRIES)):
             try:
                 if len(request.messages) == 1:
                     return await self.producer.send(request.messages[0], queue=request.queue)
@@ -161,7 +162,7 @@ class RowSender:
             except MQError as error:
                 if not tries_left or not error.retriable:
                     raise
-                await trio.sleep(PINNED_PAUSE_S)
+                await trio.sleep(PAUSE_S)
         raise AssertionError("a request is tried at least once")
 
 

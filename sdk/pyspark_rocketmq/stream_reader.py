@@ -51,6 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: Offsets | None = None
+        self._committed: Offsets = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint starts."""
@@ -90,11 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the brokers where the query stands, if there is a group for it; nothing depends on it."""
-        if not self._options.commits:
-            return
         offsets = offsets_of(end)
-        for failure in self._ask(lambda session: commit_offsets(session, offsets, COMMIT_LIMIT_S)):
-            _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
+        self._ask(lambda session: self._commit(session, offsets))
 
     def stop(self) -> None:
         """Close this process's clients."""
@@ -118,7 +116,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
         return {queue: held.end for queue, held in bounds.items()}
 
+    async def _commit(self, session: Session, offsets: Offsets) -> None:
+        moved = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+        if not self._options.commits or not moved:
+            return
+        self._committed = offsets
+        for failure in await commit_offsets(session, moved, COMMIT_LIMIT_S):
+            _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
+
     async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> Offsets:
+        # What a trigger starts with, the one before has done. Spark tells so only when there is another one to do.
+        await self._commit(session, starts)
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
         ends = reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
         # A queue that is new starts at its first message.

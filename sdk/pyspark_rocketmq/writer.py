@@ -23,6 +23,9 @@ from pyspark_rocketmq.sending import RowSender, Sent, wait_replicated
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
+SEND_TIMEOUT_S: Final = 10.0
+"""Longer than the SDK's default: a task that fails repeats all its rows, so patience is cheaper."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -122,7 +125,11 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
     key = ClientKey(
         options.client, options.group if options.replicated else None, "slave" if options.replicated else "suggested"
     )
-    settings: Any = {"max_body_bytes": MAX_BODY_BYTES, **dict(options.client.producer)}
+    settings: Any = {
+        "max_body_bytes": MAX_BODY_BYTES,
+        "send_timeout_s": SEND_TIMEOUT_S,
+        **dict(options.client.producer),
+    }
     reader = RowReader(scope, options.topic, settings["max_body_bytes"])
     with borrowed(key) as loop:
         sender = _open_sender(loop, options, settings)

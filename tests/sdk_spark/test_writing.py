@@ -13,7 +13,7 @@ import trio
 
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.row_messages import ROW_KEY, RowMessage, RowReader
-from pyspark_rocketmq.sending import PINNED_TRIES, RowSender, wait_replicated
+from pyspark_rocketmq.sending import TRIES, RowSender, wait_replicated
 from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from triomq.errors import BrokerUnavailable, RouteNotFound
 
@@ -147,10 +147,10 @@ async def test_a_sharding_key_keeps_its_order_in_one_queue(autojump_clock: trio.
 
 
 async def test_one_refusal_fails_the_task_and_says_how_far_it_came(autojump_clock: trio.testing.MockClock) -> None:
-    sender = RowSender(FakeProducer(failures=1), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
+    sender = RowSender(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
     with pytest.raises(WriteFailed, match=r"after 0 acknowledged rows one request failed: .*broker:1"):
         await sender.send(row_messages(30))
-    pinned = RowSender(FakeProducer(failures=PINNED_TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
+    pinned = RowSender(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
     with pytest.raises(WriteFailed):
         await pinned.send([RowMessage(Message("T", b"x"), "key")])
 

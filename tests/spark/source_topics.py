@@ -24,7 +24,7 @@ class Topics:
     def __init__(self, cluster: ChildCluster, client: triomq.blocking.Client) -> None:
         self.name_servers = cluster.name_servers
         self.client = client
-        self.producer = client.producer("source-tests")
+        self.producer = client.producer("source-tests", send_timeout_s=30.0)
 
     def new(self, *, queues: int = 2, name: str | None = None) -> str:
         """A topic that nobody has used."""
