@@ -39,6 +39,8 @@ from cluster_world import MASTER, World, begin
 EVENTS = (8, 14)
 GAP_S = (0.05, 1.5)
 LEAST_ACKS = 10
+RETURNS = 0.4
+"""How often a master is sent away once more at the end."""
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ async def _run(seed: int) -> Outcome:
                 if world.read.get(ack.place) != ack.body:
                     world.faults.append(f"lost: {ack.body[:12]!r} at {ack.place} cannot be read")
             await check_offsets(world)
-            if not world.setting.power:
+            if not world.setting.power and world.chance.random() < RETURNS:
                 await return_of_the_master(world)
             stored = await audit_all(world)
         world.faults += world.offsets.faults

@@ -17,6 +17,7 @@ from triomq_protocol.requests.offset import QueryConsumerOffsetRequest, QueryCon
 from triomq_server.wire import Link, LinkError, open_link
 
 THINK_S = 0.35
+LOOK_S = 0.7
 QUIET_ROUNDS = 10
 """So many rounds over all queues without a message, and a reader takes itself to be at the end."""
 READ_LIMIT_S = 300.0
@@ -122,7 +123,7 @@ async def watch_offsets(world: World) -> None:
 
 async def _watch_offsets_of(world: World, name: str) -> None:
     while world.sending:
-        await trio.sleep(0.25)
+        await trio.sleep(LOOK_S)
         await look_at_offsets(world, name, world.offsets.newest())
 
 
