@@ -785,3 +785,95 @@ async def test_leaving_while_a_queue_is_given_up(autojump_clock, group_cluster):
         second.drain()
     assert len(seen) == 80
     assert (committed(group_cluster), committed(group_cluster, queue_id=1)) == (40, 40)
+
+
+async def test_an_unsubscribed_topic_is_given_up(autojump_clock, group_cluster):
+    fill(group_cluster, 3)
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="first") as consumer:
+            await consumer.subscribe("T")
+            for _ in range(2):
+                async with await anext(consumer):
+                    pass
+            await consumer.unsubscribe("T")
+            await until(lambda: not consumer.assignment, seconds=5)
+            assert committed(group_cluster) == 2
+            assert ("G", "T") not in group_cluster.broker.consumers.subscriptions
+
+
+@pytest.mark.parametrize("batch_max", [1, 8])
+async def test_plain_handlers_that_are_cancelled_end_and_count(group_cluster, batch_max):
+    """A function cannot be stopped: what it has done is done, what it had not begun comes again."""
+    fill(group_cluster, 64)
+    seen = []
+
+    def handler(messages):
+        seen.extend(each.body for each in (messages if batch_max > 1 else [messages]))
+        if len(seen) == 24:
+            trio.from_thread.run_sync(scope.cancel)
+
+    with trio.fail_after(20):
+        async with group_cluster.client() as client:
+            async with client.push_consumer("G", start_from="first", batch_max=batch_max) as consumer:
+                await consumer.subscribe("T")
+                with trio.CancelScope() as scope:
+                    await consumer.run(handler, concurrency=1)
+                assert 24 <= len(seen) < 64
+                handled = len(seen)
+                assert consumer.positions_of("T")[Q0] == handled
+                delivery = await anext(consumer)
+                assert delivery.message.body == b"m0-%d" % handled
+
+
+async def test_plain_batches_fail_as_a_whole(group_cluster):
+    fill(group_cluster, 4)
+    seen = []
+
+    def handler(messages):
+        seen.append([each.body for each in messages])
+        raise triomq.Later(-1)
+
+    with trio.fail_after(20):
+        async with group_cluster.client() as client, trio.open_nursery() as nursery:
+            async with client.push_consumer("G", start_from="first", batch_max=4) as consumer:
+                await consumer.subscribe("T")
+                nursery.start_soon(consumer.run, handler)
+                while len(group_cluster.broker.queues["%DLQ%G", 0]) < 4:
+                    await trio.sleep(0.01)
+    assert seen == [[b"m0-0", b"m0-1", b"m0-2", b"m0-3"]]
+    assert committed(group_cluster) == 4
+
+
+async def test_a_plain_function_that_returns_a_coroutine_is_told(group_cluster, caplog):
+    fill(group_cluster, 1)
+
+    async def forgotten(message):
+        raise AssertionError("never runs")
+
+    with trio.fail_after(20):
+        async with group_cluster.client() as client, trio.open_nursery() as nursery:
+            async with client.push_consumer("G", start_from="first") as consumer:
+                await consumer.subscribe("T")
+                nursery.start_soon(consumer.run, lambda message: forgotten(message))
+                while "declare it `async def`" not in caplog.text:
+                    await trio.sleep(0.01)
+    assert committed(group_cluster) in (0, 1)
+
+
+async def test_an_async_object_is_awaited(autojump_clock, group_cluster):
+    fill(group_cluster, 1)
+
+    class Handler:
+        def __init__(self):
+            self.seen = []
+
+        async def __call__(self, message):
+            self.seen.append(message.body)
+
+    handler = Handler()
+    async with group_cluster.client() as client, trio.open_nursery() as nursery:
+        async with client.push_consumer("G", start_from="first") as consumer:
+            await consumer.subscribe("T")
+            nursery.start_soon(consumer.run, handler)
+            await until(lambda: handler.seen)
+    assert committed(group_cluster) == 1
