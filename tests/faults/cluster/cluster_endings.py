@@ -218,8 +218,9 @@ async def succeed(world: World) -> int:
     heir = await _promote(world)
     later = Ledger()
     async with world.client("heirs-sender") as client, client.producer("heirs-load") as producer:
-        for number in range(20):
-            body = b"later-%d" % number
+        # Enough to outgrow what the old master has of its own: a slave that does not compare would go on from there.
+        for number in range(40):
+            body = b"later-%d " % number + bytes(2000)
             result = await producer.send(triomq.Message(TOPIC, body))
             place = (result.queue.queue_id, result.queue_offset)
             later.acknowledge(place, [body], status="SEND_OK", synchronous=True, sender="later")
