@@ -75,7 +75,7 @@ async def member(autojump_clock, group_cluster, nursery):
     return made
 
 
-async def test_a_notice_wakes_the_rebalance(member, group_cluster):
+async def test_a_notice_wakes_the_rebalance(autojump_clock, member, group_cluster):
     def asked():
         return len(group_cluster.broker.requests(RequestCode.GET_CONSUMER_LIST_BY_GROUP))
 
@@ -90,13 +90,13 @@ async def test_a_notice_wakes_the_rebalance(member, group_cluster):
     assert last.header(GetConsumerListByGroupRequest).consumer_group == "G"
 
 
-async def test_status_tells_the_offsets(member, group_cluster):
+async def test_status_tells_the_offsets(autojump_clock, member, group_cluster):
     header = GetConsumerStatusRequest(topic="T", group="G")
     (answer,) = await ask(group_cluster, Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header))
     assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {Q0: 5, Q1: 0}
 
 
-async def test_running_info_has_what_mqadmin_needs(member, group_cluster):
+async def test_running_info_has_what_mqadmin_needs(autojump_clock, member, group_cluster):
     header = GetConsumerRunningInfoRequest(consumer_group="G", client_id="c")
     (answer,) = await ask(group_cluster, Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header))
     info = ConsumerRunningInfo.decode(answer.body)
@@ -117,7 +117,7 @@ async def test_running_info_has_what_mqadmin_needs(member, group_cluster):
     ("raises", "result"),
     [(None, "CR_SUCCESS"), (triomq.Later(3), "CR_LATER"), (ZeroDivisionError("no"), "CR_THROW_EXCEPTION")],
 )
-async def test_one_message_on_demand(member, group_cluster, raises, result):
+async def test_one_message_on_demand(autojump_clock, member, group_cluster, raises, result):
     member.raises = raises
     record = group_cluster.broker.queues["T", 0][2]
     header = ConsumeMessageDirectlyRequest(consumer_group="G", client_id="c", msg_id="x", broker_name="broker-a")
@@ -131,7 +131,7 @@ async def test_one_message_on_demand(member, group_cluster, raises, result):
 
 
 @pytest.mark.parametrize("code", [RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.GET_CONSUMER_RUNNING_INFO])
-async def test_a_group_that_is_not_ours(member, group_cluster, code):
+async def test_a_group_that_is_not_ours(autojump_clock, member, group_cluster, code):
     header = GetConsumerRunningInfoRequest(consumer_group="H", client_id="c")
     (answer,) = await ask(group_cluster, Command.request(code, header))
     assert (answer.code, answer.remark) == (1, "The Consumer Group <H> not exist in this consumer")
@@ -145,16 +145,15 @@ def reset(group="G", **offsets):
     return Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=body, oneway=True)
 
 
-async def test_a_reset_takes_effect_after_ten_seconds(member, group_cluster):
+async def test_a_reset_takes_effect_after_ten_seconds(autojump_clock, member, group_cluster):
     assert not await ask(group_cluster, reset(q0=3), seconds=9)
     assert len(member.seen) == 5
     await trio.sleep(3)
     assert member.seen[5:] == [b"m3", b"m4"]
 
 
-async def test_resets_wait_for_each_other(member, group_cluster):
+async def test_resets_wait_for_each_other(autojump_clock, member, group_cluster):
     fill(group_cluster, 5, queue_id=1)
-    group_cluster.broker.consumers.arrival.set()
     while len(member.seen) < 10:
         await trio.sleep(0.1)
     # Each master sends its own.
@@ -166,7 +165,7 @@ async def test_resets_wait_for_each_other(member, group_cluster):
     assert sorted(member.seen[10:]) == [b"m3", b"m4", b"m4"]
 
 
-async def test_a_reset_of_another_group_is_not_ours(member, group_cluster):
+async def test_a_reset_of_another_group_is_not_ours(autojump_clock, member, group_cluster):
     await ask(group_cluster, reset(group="H", q0=0), seconds=15)
     assert len(member.seen) == 5
 
