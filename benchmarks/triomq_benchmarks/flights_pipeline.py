@@ -4,8 +4,9 @@ The query counts the flights of each carrier and hour and sums their delays, in 
 middle and goes on from its checkpoint; then the master of one half of the topic is killed, and the rest is read from its
 slave. What the batch read finds at the end is what pandas computes from the file.
 
-The query's output mode is `update`: each trigger writes the windows it has changed. A window's later result follows the
-earlier ones in the same queue, since the carrier is the sharding key, so the last one counts, and a repeat changes nothing.
+The query's output mode is `complete`, since Spark lets no sink in Python take `update`: each trigger writes all windows so far. A
+window's later result follows the earlier ones in the same queue, since the carrier is the sharding key, so the last one
+counts, and a repeat changes nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import triomq
+from pyspark_rocketmq.sending import wait_replicated
 
 from .builds import ToolUnavailableError
 from .child_cluster import ChildCluster, open_child_cluster
@@ -58,7 +60,7 @@ class Outcome:
         expected: what pandas computes from the file.
         found: what came out of the second topic.
         rows: flights sent.
-        results: messages in the second topic; more than there are windows, as windows are written when they change.
+        results: messages in the second topic; more than there are windows, as each trigger writes all of them.
         triggers: of the query, before and after it was stopped.
         from_slave: flights that were read after their master had been killed.
         elapsed_s: from the first flight sent to the last row read.
@@ -133,8 +135,12 @@ async def _send(name_servers: str, rows: list[Row]) -> None:
         await client.admin.create_topic(DELAYS, queues=2, brokers=["broker-b"])
         producer = client.producer("flights", send_timeout_s=30.0)
         messages = (triomq.Message(FLIGHTS, row.body, tags=row.tag, keys=row.key) for row in rows)
+        last: dict[triomq.MessageQueue, int] = {}
         for batch in triomq.split_batch(messages, max_count=100):
-            await producer.send_batch(batch)
+            result = await producer.send_batch(batch)
+            last[result.queue] = result.queue_offset + len(batch) - 1
+        # A slave that is known and holds everything is what the master's death will find.
+        await wait_replicated(client.pull_consumer("flights-check", read_preference="slave"), last)
 
 
 def start_query(session: SparkSession, name_servers: str, per_trigger: int, scratch: Path) -> StreamingQuery:
@@ -172,7 +178,7 @@ def start_query(session: SparkSession, name_servers: str, per_trigger: int, scra
         .option("namesrv", name_servers)
         .option("topic", DELAYS)
         .option("checkpointLocation", str(scratch / "checkpoint"))
-        .outputMode("update")
+        .outputMode("complete")
         .trigger(availableNow=True)
         .start()
     )

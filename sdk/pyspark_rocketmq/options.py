@@ -14,6 +14,8 @@ import attrs
 from pyspark_rocketmq.errors import BadOption, nearest
 from pyspark_rocketmq.filters import Wanted, tags_of
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId, parse_assignment, parse_offsets
+from triomq_protocol.sql92 import Sql92Error
+from triomq_protocol.sql92_evaluate import compile_filter
 
 CLIENT_PREFIX: Final = "rocketmq."
 DEFAULT_READ_GROUP: Final = "spark-source"
@@ -196,7 +198,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         start=start,
         end=_place(given, "ending", LATEST),
         wanted=Wanted(tags=_tags(tags)),
-        sql=sql,
+        sql=_checked_sql(sql),
         min_partitions=given.number("minPartitions"),
         max_offsets=given.number("maxOffsetsPerTrigger"),
         max_bytes=given.number("maxBytesPerTrigger"),
@@ -329,6 +331,16 @@ def _place(given: _Given, which: str, default: int) -> Place:
     if which == "ending" and word != LATEST:
         raise BadOption(f"endingOffsets is {offsets!r}; it may be latest, or JSON")
     return Place(word)
+
+
+def _checked_sql(expression: str | None) -> str | None:
+    """A broker that cannot compile an expression logs that and sends every message, so it is compiled here first."""
+    if expression is not None:
+        try:
+            compile_filter(expression)
+        except Sql92Error as error:
+            raise BadOption(f"sql: {error}, in {expression!r}") from None
+    return expression
 
 
 def _tags(expression: str | None) -> frozenset[str] | None:

@@ -93,6 +93,7 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "readPreference": "slaves"}, "did you mean slave?"),
         ({**LEAST, "tags": "a", "sql": "x > 1"}, "tags and sql"),
         ({**LEAST, "tags": " || "}, "tags: "),
+        ({**LEAST, "sql": "n >="}, "in 'n >='"),
         ({**LEAST, "topic": " "}, "topic is empty"),
         ({"namesrv": "h:1", "subscribePattern": "("}, "no regular expression"),
         ({**LEAST, "rocketmq.hartbeat_every_s": "1"}, "did you mean rocketmq.heartbeat_every_s?"),

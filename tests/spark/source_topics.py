@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ class Topics:
     def __init__(self, cluster: ChildCluster, client: triomq.blocking.Client) -> None:
         self.name_servers = cluster.name_servers
         self.client = client
+        self._reader = client.pull_consumer("source-tests")
+        self._slaves = client.pull_consumer("source-tests-slaves", read_preference="slave")
         self.producer = client.producer("source-tests", send_timeout_s=30.0)
 
     def new(self, *, queues: int = 2, name: str | None = None) -> str:
@@ -35,6 +38,20 @@ class Topics:
     def queues(self, topic: str) -> list[triomq.MessageQueue]:
         """Its queues."""
         return self.producer.queues(topic)
+
+    def wait_for_slaves(self, topic: str) -> None:
+        """Until slaves hand out the last message of every queue; a slave that the name server does not know is no help."""
+        last = {queue: self._reader.max_offset(queue) - 1 for queue in self.queues(topic)}
+        deadline = time.monotonic() + 60
+        for queue, offset in last.items():
+            while offset >= 0:
+                try:
+                    if self._slaves.pull(queue, offset).status is triomq.PullStatus.FOUND:
+                        break
+                except triomq.MQError:
+                    pass
+                assert time.monotonic() < deadline, queue
+                time.sleep(0.05)
 
     def send(self, topic: str, bodies: Sequence[bytes], queue: int = 0, **fields: Any) -> None:
         """Send to one of its queues, by its place in the list of all."""

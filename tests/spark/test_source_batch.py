@@ -192,6 +192,7 @@ def test_tags_by_option(spark: SparkSession, topics: Topics, mixed: str) -> None
 def test_from_whomever(spark: SparkSession, topics: Topics, preference: str) -> None:
     topic = topics.new()
     sent = topics.fill(topic, 50)
+    topics.wait_for_slaves(topic)
     assert bodies(topics.read(spark, topic, readPreference=preference)) == sorted(sent)
 
 

@@ -38,6 +38,7 @@ def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, topics: Topi
     source, target = topics.new(), topics.new()
     sent = topics.fill(source, 20)
     rows = topics.read(spark, source).select("body", "tags", "keys", "properties")
+    topics.wait_for_slaves(source)
     rows.write.format("rocketmq").options(**topics.options(target, acks="replicated")).mode("append").save()
     assert bodies(topics.read(spark, target, readPreference="slave")) == sorted(sent)
 

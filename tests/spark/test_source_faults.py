@@ -1,0 +1,70 @@
+"""A broker's death in the middle of a read; and the whole pipeline with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from source_topics import bodies, open_topics
+
+from triomq_benchmarks.child_cluster import open_child_cluster
+from triomq_benchmarks.flights import NoDataError, flights_archive
+from triomq_benchmarks.flights_pipeline import run_pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.slow
+def test_the_master_dies_and_the_slave_is_read(spark: SparkSession) -> None:
+    with open_child_cluster("--slaves=1", "--sync-replication") as cluster, open_topics(cluster) as topics:
+        topic = topics.new(queues=2)
+        sent = topics.fill(topic, 2000)
+        topics.wait_for_slaves(topic)
+        read = {"endingOffsets": f'{{"{topic}": {{"broker-a": {{"0": 2000, "1": 2000}}}}}}'}
+        planned = topics.read(spark, topic, minPartitions=4, **read)
+        assert planned.rdd.getNumPartitions() == 4, "the tasks are planned while the master is there"
+        cluster.kill_node("broker-a")
+        assert bodies(planned) == sorted(sent)
+        # Where to end was told, so a read may even be planned now.
+        assert bodies(topics.read(spark, topic, **read)) == sorted(sent)
+        # Otherwise nobody knows: the slave may be behind.
+        with pytest.raises(Exception, match=r"master of queue .* cannot be reached, and its slave"):
+            topics.read(spark, topic).count()
+        assert topics.read(spark, topic, failOnDataLoss=False).count() == 4000
+
+
+@pytest.mark.slow
+def test_flights_through_a_restart_and_a_masters_death(spark: SparkSession, tmp_path: Path) -> None:
+    try:
+        flights_archive()
+    except NoDataError as error:
+        pytest.skip(str(error))
+    keys = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    before = {key: spark.conf.get(key) for key in keys}
+    for key, value in keys.items():
+        spark.conf.set(key, value)
+    try:
+        with open_child_cluster("--masters=2", "--slaves=1", "--sync-replication") as cluster:
+            outcome = run_pipeline(spark, cluster, 6000, 1000, tmp_path, lambda _text: None)
+    finally:
+        for key, old in before.items():
+            spark.conf.set(key, old)
+    assert outcome.found.equals(outcome.expected)
+    assert outcome.found.flights.sum() == 6000
+    assert outcome.triggers[0] >= 2, "it was stopped in the middle"
+    assert outcome.from_slave > 0, "something was left for the slave"
+
+
+def test_sql_is_filtered_by_the_broker(spark: SparkSession) -> None:
+    with open_child_cluster("--slaves=0", "--set=enablePropertyFilter=true") as cluster, open_topics(cluster) as topics:
+        topic = topics.new(queues=2)
+        for number in range(40):
+            topics.send(
+                topic, [b"%02d" % number], queue=number % 2, properties={"n": str(number)}, tags="ab"[number % 3 == 0]
+            )
+        found = bodies(topics.read(spark, topic, sql="n >= 10 and n < 20 and TAGS = 'b'"))
+        assert found == [b"12", b"15", b"18"]
+        with pytest.raises(Exception, match=r"sql: .*n >="):
+            topics.read(spark, topic, sql="n >=").count()
