@@ -222,6 +222,10 @@ def spark_cluster(workers: int, cores: int, memory: str, as_json: bool) -> None:
                 async for _number in signals:
                     break
                 nursery.cancel_scope.cancel()
+            # Impatient further ones have come too late to matter.
+            with trio.move_on_after(0):
+                async for _number in signals:
+                    continue
         say("stopped: no process is left", event="stopped")
 
     failure: BaseException | None = None

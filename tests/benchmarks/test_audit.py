@@ -109,8 +109,9 @@ def test_a_full_disk_ends_the_ledger_loudly() -> None:
 
 
 def test_a_repetition_is_no_disorder_and_owners_count_for_themselves() -> None:
-    again = [(0, 0, 10), (0, 1, 11), (0, 2, 12), (0, 1, 11), (0, 2, 12), (0, 3, 13)]
-    other_owner = [(1, 2, 12), (1, 3, 13)]
+    again = [(0, 5, 15), (0, 6, 16), (0, 7, 17), (0, 6, 16), (0, 7, 17), (0, 8, 18)]
+    # The new owner begins behind the place that the old one has reached.
+    other_owner = [(1, 3, 13), (1, 4, 14), (1, 5, 15)]
     assert judge_order([*again, *other_owner], "g", "T", "b", 0).counts[Fault.REORDERED] == 0
     late = judge_order([(0, 0, 10), (0, 2, 12), (0, 1, 11)], "g", "T", "b", 0)
     assert [one.number for one in late.examples[Fault.REORDERED]] == [11]
