@@ -65,6 +65,12 @@ def row(second: int, worker: int = 0) -> IntervalRow:
     return IntervalRow(worker=worker, second=second, sent=10, acked=9, errors=1, consumed=5)
 
 
+def greet(heard: Heard) -> None:
+    with Uplink.connect(heard.collector.address, heard.hello()) as link:
+        link.estimate_clock()
+        link.wait_end()
+
+
 def files_below(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file()]
 
@@ -166,6 +172,9 @@ async def test_strangers_are_sent_away(first: str) -> None:
     async with driver() as heard:
         assert await in_thread(tell, heard) == b""
         assert heard.rows == []
+        # Nobody else is harmed.
+        await in_thread(greet, heard)
+        assert heard.collector.peers[0].host == "host"
 
 
 async def test_the_word_to_stop_reaches_generators_and_they_may_still_speak() -> None:
@@ -173,7 +182,10 @@ async def test_the_word_to_stop_reaches_generators_and_they_may_still_speak() ->
         with Uplink.connect(heard.collector.address, heard.hello()) as link:
             reader, told = FrameReader(), []
             while not told:
-                told += reader.feed(link.socket.recv(1000))
+                data = link.socket.recv(1000)
+                if not data:
+                    return False
+                told += reader.feed(data)
             link.send(Row(0, row(3)))
             return isinstance(told[0], Stop)
 
