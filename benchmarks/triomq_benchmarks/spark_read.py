@@ -114,6 +114,7 @@ def measure(
                 rates["source"].append(_rate(rows, lambda: _consume(source)))
                 rates["bodies"].append(_rate(rows, lambda: _consume(bodies)))
                 rates["parquet"].append(_rate(rows, lambda: _consume(parquet)))
+                tell(", ".join(f"{name} {series[-1]:,.0f} rows/s" for name, series in rates.items()))
             tell("once more, under the profiler")
             share = _profiled(session, source, Path(scratch) / "profile")
     return SparkReadRates(
