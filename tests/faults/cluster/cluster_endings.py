@@ -14,7 +14,7 @@ import triomq
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.command import Command
 from triomq_protocol.requests.route import KVTable
-from triomq_server.admin import OpenLink, change_role, cut
+from triomq_server.admin import AdminError, OpenLink, change_role, cut
 from triomq_server.wire import LinkError, open_link
 
 SETTLE_S = 90.0
@@ -160,8 +160,11 @@ async def lose_the_master(world: World) -> int:
         if ack.replicated and world.read.get(ack.place) != ack.body:
             world.faults.append(f"lost: {ack.body[:12]!r} at {ack.place} cannot be read from {heir}")
     if world.setting.returns:
-        dropped = await cut(NAME_SERVER, f"127.0.0.1:{PORTS[MASTER]}", _as_operator(world))
-        world.note(f"by order, {dropped} bytes of the old master are dropped")
+        try:
+            dropped = await cut(NAME_SERVER, f"127.0.0.1:{PORTS[MASTER]}", _as_operator(world))
+            world.note(f"by order, {dropped} bytes of the old master are dropped")
+        except AdminError as error:
+            world.faults.append(f"stuck: the old master cannot be cut: {error}")
     else:
         world.roles[MASTER] = "SLAVE"
         world.nodes[MASTER].start()

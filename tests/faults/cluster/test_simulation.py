@@ -50,7 +50,7 @@ def test_a_seed_repeats_itself(seed: int) -> None:
         ("leaves out", "queue"),
         ("rolls back", "rolled back:"),
         ("does not ask", "rolled back:"),
-        ("follows anybody", "no record"),
+        ("follows anybody", "bytes that are no record"),
     ],
 )
 def test_what_is_wrong_is_found(planted: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
