@@ -1,14 +1,13 @@
 """How fast Spark reads a topic: the data source beside one plain pull loop, and beside Parquet files with the same rows.
 
 All three run in turn, several rounds in one process, against one broker of ours; the median counts. Spark's two reads end
-in its `noop` sink, so that every row is made and none is kept. A last read runs under Spark's own profiler of Python data
-sources, and its time is told apart: waiting for pulls, making Arrow batches, and all the rest.
+in its `noop` sink, so that every row is made and none is kept. In a last read every task
+runs under a profiler, and its time is told apart: waiting for pulls, making Arrow batches, and all the rest.
 """
 
 from __future__ import annotations
 
 import json
-import pstats
 import random
 import statistics
 import tempfile
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 TOPIC: Final = "spark-read"
 GOAL: Final = 1.5
 _BATCH: Final = 200
-_PROFILER: Final = "spark.sql.pyspark.dataSource.profiler"
 
 
 @attrs.frozen
@@ -67,7 +65,7 @@ class SparkReadRates:
         source: Spark's read of the topic.
         body_only: the same, with a schema of one column.
         parquet: Spark's read of the files.
-        share: see :class:`Share`; None if Spark gave no profile.
+        share: see :class:`Share`.
     """
 
     rows: int
@@ -77,7 +75,7 @@ class SparkReadRates:
     source: list[float]
     body_only: list[float]
     parquet: list[float]
-    share: Share | None
+    share: Share
 
     @property
     def ratio(self) -> float:
@@ -116,7 +114,7 @@ def measure(
                 rates["parquet"].append(_rate(rows, lambda: _consume(parquet)))
                 tell(", ".join(f"{name} {series[-1]:,.0f} rows/s" for name, series in rates.items()))
             tell("once more, under the profiler")
-            share = _profiled(session, source, Path(scratch) / "profile")
+            share = _profiled(session, cluster.name_servers, Path(scratch) / "profile")
     return SparkReadRates(
         rows, body_bytes, master, rates["pull"], rates["source"], rates["bodies"], rates["parquet"], share
     )
@@ -188,28 +186,15 @@ def _pull_all(name_servers: str, rows: int) -> None:
         raise RuntimeError(f"the pull loop found {found} messages of {rows}")
 
 
-def _profiled(session: SparkSession, rows: DataFrame, folder: Path) -> Share | None:
+def _profiled(session: SparkSession, name_servers: str, folder: Path) -> Share:
     """Read once under the profiler."""
-    session.conf.set(_PROFILER, "perf")
-    try:
-        _consume(rows)
-        session.profile.dump(str(folder), type="perf")
-    finally:
-        session.conf.unset(_PROFILER)
-    files = sorted(map(str, folder.glob("*.pstats")))
-    if not files:
-        return None
-    stats = pstats.Stats(*files)
-    table: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = stats.stats  # type: ignore[attr-defined]
-    total = float(stats.total_tt)  # type: ignore[attr-defined]
-    waiting = sum(
-        own for (_, _, name), (_, _, own, _, _) in table.items() if "_queue.SimpleQueue" in name and "get" in name
-    )
-    arrow = sum(
-        cumulative
-        for (file, _, name), (_, _, _, cumulative, _) in table.items()
-        if name == "batch" and file.endswith("arrow_batches.py")
-    )
+    from .spark_read_profile import FOLDER, ProfiledSource, times
+
+    folder.mkdir()
+    session.dataSource.register(ProfiledSource)
+    reader = session.read.format(ProfiledSource.name()).option("namesrv", name_servers).option("topic", TOPIC)
+    _consume(reader.option(FOLDER, str(folder)).load())
+    total, waiting, arrow = times(folder)
     return Share(total, waiting, arrow, total - waiting - arrow)
 
 
@@ -253,13 +238,12 @@ def _print(rates: SparkReadRates, console: Console) -> None:
         middle = statistics.median(series)
         table.add_row(name, f"{middle:,.0f}", f"{min(series):,.0f}", f"{max(series):,.0f}", f"{middle / plain:.2f}x")
     console.print(table)
-    if rates.share is not None:
-        share = rates.share
-        console.print(
-            f"tasks' main threads under the profiler, {share.total_s:.2f} s: "
-            f"{share.waiting_s / share.total_s:.0%} waiting for pulls, {share.arrow_s / share.total_s:.0%} making Arrow batches, "
-            f"{share.other_s / share.total_s:.0%} Spark's part and writing to it"
-        )
+    share = rates.share
+    console.print(
+        f"tasks' main threads under the profiler, {share.total_s:.2f} s: "
+        f"{share.waiting_s / share.total_s:.0%} waiting for pulls, {share.arrow_s / share.total_s:.0%} making Arrow batches, "
+        f"{share.other_s / share.total_s:.0%} Spark's part and writing to it"
+    )
     console.print(
         f"goal {GOAL:g}x of the pull loop: {'reached' if rates.ratio >= GOAL else 'not reached'}, {rates.ratio:.2f}x"
     )
