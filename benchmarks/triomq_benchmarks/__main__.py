@@ -1,4 +1,4 @@
-"""The command line: `python -m triomq_benchmarks hotpath|versus-java|failover|ha`, also reachable as `triomq bench`."""
+"""The command line: `python -m triomq_benchmarks hotpath|versus-java|run|compare|…`, also reachable as `triomq bench`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from . import hotpath as hotpath_room
-from . import report
+from . import report, run_compare
 from .audit_command import audit
 from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
@@ -19,6 +19,7 @@ from .flights_pipeline import flights_pipeline
 from .ha import ha
 from .ha_failover import failover
 from .java import find_java
+from .report_command import report_command
 from .run_command import run, workloads
 from .scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from .spark_cluster import spark_cluster
@@ -114,6 +115,8 @@ bench.add_command(ha)
 bench.add_command(run)
 bench.add_command(workloads)
 bench.add_command(audit)
+bench.add_command(run_compare.compare)
+bench.add_command(report_command)
 bench.add_command(spark_cluster)
 bench.add_command(spark_read)
 bench.add_command(flights_pipeline)

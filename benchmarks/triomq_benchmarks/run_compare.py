@@ -1,0 +1,305 @@
+"""Is run B worse than run A?  A verdict with an exit code, from merged histograms and from how much the seconds scatter.
+
+A difference counts only if it is larger than the tolerance *and* larger than what chance does: the seconds of each run are
+drawn again many times (a bootstrap), and the interval of the ratio must lie on one side of 1.  Pure, but for the command.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import attrs
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from .intervals import IntervalRow, by_second, histogram_of
+from .run_html import figure
+from .run_result import Outcome, RunResult
+from .run_results import RunUnreadableError, read_run
+
+DRAWS = 300
+_INTERVAL = 0.95
+_IGNORED_SETTINGS = frozenset({"description", "thresholds", "ignored"})
+
+
+class Change(enum.StrEnum):
+    """What became of one measure."""
+
+    BETTER = "better"
+    SAME = "same"
+    WORSE = "worse"
+    UNCLEAR = "unclear"
+    """More than the tolerance apart, but the seconds scatter so much that it may be chance."""
+
+
+@attrs.frozen(kw_only=True)
+class Measure:
+    """One figure of both runs.
+
+    Attributes:
+        name: of the figure, with its unit.
+        before: of run A.
+        after: of run B.
+        ratio: after / before; None where before is 0.
+        low: lower end of the ratio's 95 % interval; None where there is none.
+        high: upper end.
+        change: what that means.
+    """
+
+    name: str
+    before: float
+    after: float
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    change: Change = Change.SAME
+
+
+@attrs.frozen(kw_only=True)
+class RunComparison:
+    """Two runs beside each other.
+
+    Attributes:
+        measures: figure by figure.
+        differences: settings that are not the same in both, as `name: A -> B`.
+        obstacles: why the runs cannot be compared; empty if they can.
+    """
+
+    measures: tuple[Measure, ...]
+    differences: tuple[str, ...]
+    obstacles: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """In a word: `worse`, `better`, `same`, `mixed`, or `not comparable`."""
+        if self.obstacles:
+            return "not comparable"
+        changes = {each.change for each in self.measures}
+        if Change.WORSE in changes:
+            return "mixed, with something worse" if Change.BETTER in changes else "worse"
+        return "better" if Change.BETTER in changes else "same"
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing became worse; 1: something did; 2: the runs cannot be compared."""
+        if self.obstacles:
+            return 2
+        return int(any(each.change is Change.WORSE for each in self.measures))
+
+
+def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1, force: bool = False) -> RunComparison:
+    """Compare two runs.
+
+    Args:
+        before: run A.
+        after: run B.
+        tolerance: relative difference that is of no interest, for example 0.1.
+        force: compare in spite of different workloads, or of generators that were late.
+    """
+    differences = tuple(_differences(before.workload, after.workload))
+    obstacles = (
+        [] if force else [f"run {name} {text}" for name, run in (("A", before), ("B", after)) for text in _unfit(run)]
+    )
+    if differences and not force:
+        obstacles.append(f"the workloads differ: {'; '.join(differences)}; --force compares all the same")
+    chance = random.Random(0)  # The same runs get the same verdict.
+    seconds = [_measured_seconds(run) for run in (before, after)]
+    measures: list[Measure] = []
+    for field, prefix in (("intended_to_ack", "send"), ("intended_to_consumed", "intended to consumed")):
+        cells = [_cells(rows, field) for rows in seconds]
+        if all(any(each) for each in cells):
+            measures += [
+                _latency(f"{prefix} p{percentile:g}, ms", cells, percentile, tolerance, chance)
+                for percentile in (50, 99, 99.9)
+            ]
+    for counter, name in (("acked", "acknowledged per second"), ("consumed", "consumed per second")):
+        samples = [[float(getattr(row, counter)) for row in rows] for rows in seconds]
+        if all(any(each) for each in samples):
+            measures.append(_rate(name, samples, tolerance, chance))
+    measures.append(_count("failed sends", before.total("errors"), after.total("errors")))
+    for fault in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
+        if (old := _audited(before, fault)) is not None and (new := _audited(after, fault)) is not None:
+            measures.append(_count(fault, old, new))
+    return RunComparison(measures=tuple(measures), differences=differences, obstacles=tuple(obstacles))
+
+
+def _unfit(run: RunResult) -> list[str]:
+    reasons = []
+    if run.partial:
+        reasons.append("is partial; run it to its end, or use --force")
+    if run.verdict.outcome is Outcome.GENERATOR_LATE:
+        reasons.append("had a late load generator: its figures describe the machine, not the broker")
+    return reasons
+
+
+def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    names = dict.fromkeys((*before, *after))
+    return [
+        f"{name}: {before.get(name)} -> {after.get(name)}"
+        for name in names
+        if name not in _IGNORED_SETTINGS and before.get(name) != after.get(name)
+    ]
+
+
+def _measured_seconds(run: RunResult) -> list[IntervalRow]:
+    rows = [row for row in run.rows if 0 <= row.second < run.measured_s]
+    return by_second(rows)
+
+
+Cell = Mapping[int, int]
+"""A second's histogram: microseconds -> how often."""
+
+
+def _cells(rows: Sequence[IntervalRow], field: str) -> list[Cell]:
+    cells: list[Cell] = []
+    for row in rows:
+        recorded = histogram_of([row], field).get_recorded_iterator()
+        cells.append({int(each.value_iterated_to): int(each.count_at_value_iterated_to) for each in recorded})
+    return cells
+
+
+def _percentile_ms(cells: Sequence[Cell], percentile: float) -> float:
+    total: Counter[int] = Counter()
+    for cell in cells:
+        total.update(cell)
+    values = sorted(total)
+    sums = list(accumulate(total[value] for value in values))
+    if not sums:
+        return 0.0
+    return values[min(bisect.bisect_left(sums, sums[-1] * percentile / 100), len(values) - 1)] / 1000
+
+
+def _latency(
+    name: str, cells: Sequence[Sequence[Cell]], percentile: float, tolerance: float, chance: random.Random
+) -> Measure:
+    return _measure(
+        name,
+        _percentile_ms(cells[0], percentile),
+        _percentile_ms(cells[1], percentile),
+        [[_percentile_ms(chance.choices(one, k=len(one)), percentile) for _ in range(DRAWS)] for one in cells],
+        tolerance,
+        smaller_is_better=True,
+    )
+
+
+def _rate(name: str, samples: Sequence[Sequence[float]], tolerance: float, chance: random.Random) -> Measure:
+    mean: Callable[[Sequence[float]], float] = lambda values: sum(values) / len(values)  # noqa: E731 - used thrice, here
+    return _measure(
+        name,
+        mean(samples[0]),
+        mean(samples[1]),
+        [[mean(chance.choices(one, k=len(one))) for _ in range(DRAWS)] for one in samples],
+        tolerance,
+        smaller_is_better=False,
+    )
+
+
+def _measure(
+    name: str,
+    before: float,
+    after: float,
+    drawn: Sequence[Sequence[float]],
+    tolerance: float,
+    *,
+    smaller_is_better: bool,
+) -> Measure:
+    if not before:
+        return Measure(name=name, before=before, after=after)
+    ratios = sorted(new / old for old, new in zip(*drawn, strict=True) if old)
+    edge = int(len(ratios) * (1 - _INTERVAL) / 2)
+    low, high, ratio = ratios[edge], ratios[-1 - edge], after / before
+    return Measure(
+        name=name,
+        before=before,
+        after=after,
+        ratio=ratio,
+        low=low,
+        high=high,
+        change=judge(ratio, low, high, tolerance, smaller_is_better=smaller_is_better),
+    )
+
+
+def judge(ratio: float, low: float, high: float, tolerance: float, *, smaller_is_better: bool) -> Change:
+    """What a ratio B : A means.
+
+    Args:
+        ratio: measured.
+        low: lower end of its interval.
+        high: upper end.
+        tolerance: relative difference that is of no interest.
+        smaller_is_better: as latencies are, and rates are not.
+    """
+    if 1 / (1 + tolerance) <= ratio <= 1 + tolerance:
+        return Change.SAME
+    if low <= 1 <= high:
+        return Change.UNCLEAR
+    return Change.BETTER if (ratio < 1) == smaller_is_better else Change.WORSE
+
+
+def _count(name: str, before: int, after: int) -> Measure:
+    change = Change.SAME if before == after else Change.WORSE if after > before else Change.BETTER
+    return Measure(name=name, before=before, after=after, change=change)
+
+
+def _audited(run: RunResult, fault: str) -> int | None:
+    counts = (run.audit or {}).get("counts")
+    return int(counts.get(fault, 0)) if isinstance(counts, Mapping) else None
+
+
+_STYLES = {Change.BETTER: "green", Change.SAME: "dim", Change.WORSE: "bold red", Change.UNCLEAR: "yellow"}
+
+
+def _print(comparison: RunComparison, console: Console) -> None:
+    table = Table("measure", "A", "B", "B : A", "95 % of chance", "", title=None)
+    for each in comparison.measures:
+        between = "" if each.low is None or each.high is None else f"{each.low:.2f} … {each.high:.2f}"
+        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+        style = _STYLES[each.change]
+        table.add_row(
+            each.name, figure(each.before), figure(each.after), ratio, between, f"[{style}]{each.change}[/{style}]"
+        )
+    console.print(table)
+    for text in comparison.obstacles:
+        console.print(f"not comparable: {text}", style="red", markup=False)
+    console.print(f"verdict: {comparison.verdict}", markup=False)
+
+
+@click.command()
+@click.argument("before", metavar="A", type=click.Path(path_type=Path))
+@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 10),
+    default=0.1,
+    show_default=True,
+    help="Relative difference that counts as none.",
+)
+@click.option(
+    "--force", is_flag=True, help="Compare different workloads, partial runs and runs with a late generator too."
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def compare(before: Path, after: Path, tolerance: float, force: bool, as_json: bool) -> None:
+    """Is run B worse than run A?  Folders that `triomq bench run --out` wrote.
+
+    Exit code 0: nothing became worse; 1: something did; 2: they cannot be compared.
+    """
+    try:
+        comparison = compare_runs(read_run(before), read_run(after), tolerance=tolerance, force=force)
+    except RunUnreadableError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    if as_json:
+        plain = {"verdict": comparison.verdict, "exit_code": comparison.exit_code, **attrs.asdict(comparison)}
+        click.echo(msgspec.json.encode(plain))
+    else:
+        _print(comparison, Console(width=None if sys.stdout.isatty() else 160))
+    sys.exit(comparison.exit_code)
