@@ -114,8 +114,17 @@ class RemoteLog:
         self._link = link
 
     async def bounds(self) -> tuple[int, int]:
-        """28: `commitLogMinOffset` and `commitLogMaxOffset`. Raises NotComparableError."""
+        """28: `commitLogMinOffset` and `commitLogMaxOffset`.
+
+        Raises:
+          NotComparableError: this broker never says so.
+          ConnectionError: it does not say so now.
+        """
         answer = await self._link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
+        if answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY):
+            # A 4.9 master fails in its first second, before its statistics have a sample. Followed then, one with an empty
+            # disk would count this slave's first report as a replica of messages that it has yet to take.
+            raise ConnectionError(f"its runtime info is refused for now, with code {answer.code}: {answer.remark}")
         if answer.code != ResponseCode.SUCCESS:
             raise NotComparableError(f"its runtime info is refused with code {answer.code}: {answer.remark}")
         try:

@@ -37,7 +37,9 @@ class MemoryFile:
         self.modified_ms = disk.now_ms()
 
     def reserve(self, start: int, end: int, *, blank: bool = False) -> None:  # noqa: ARG002 - memory is memory
-        """Back the pages of a range; OSError(ENOSPC) when the disk's capacity is used up."""
+        """Back the pages of a range; OSError(ENOSPC) when the disk's capacity is used up, EINVAL for no range at all."""
+        if start >= end:  # as `posix_fallocate` does
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         wanted = set(range(start // PAGE_BYTES, -(-min(end, self.size) // PAGE_BYTES))) - self.backed
         self._disk.take(len(wanted) * PAGE_BYTES)
         self.backed |= wanted
@@ -195,7 +197,8 @@ class MemoryDisk:
     def create(self, path: str, size: int, reserve: int) -> MappedFile:
         """A new file."""
         file = MemoryFile(self, size)
-        file.reserve(0, reserve)
+        if reserve:
+            file.reserve(0, reserve)
         self._make_parents(path)
         self.files[path] = file
         return file

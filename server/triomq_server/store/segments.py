@@ -86,7 +86,10 @@ class Segment:
             elif end:
                 # What lies below the written position exists already, but a file made by Java may have holes anywhere else.
                 start = self.position - self.position % PAGE_BYTES
-                self.file.reserve(start, end)
+                if (
+                    start < end
+                ):  # not so where the file is full: a slave's log that ends with a file, when it becomes a master
+                    self.file.reserve(start, end)
                 self.reserved = end
 
     def reserve_ahead(self, size: int) -> None:

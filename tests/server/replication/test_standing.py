@@ -103,6 +103,16 @@ async def test_a_master_that_does_not_say_enough(store_pair, table: dict[str, st
             await compare(both.slave, RemoteLog(master))
 
 
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY])
+async def test_a_master_that_does_not_answer_yet(store_pair, code: ResponseCode) -> None:
+    """As a 4.9 master in its first second: it must be asked again, not followed unseen."""
+    async with store_pair() as both:
+        master = both.ask()
+        master.code = code
+        with pytest.raises(ConnectionError, match=f"for now, with code {code}: no"):
+            await compare(both.slave, RemoteLog(master))
+
+
 async def test_few_questions_are_enough(store_pair) -> None:
     async with store_pair() as both:
         both.put(both.master, 400)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from triomq_protocol.properties import decode_properties
 from triomq_protocol.record import encode_record
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, MessageStore, NewRecord, ReadStatus, open_store
+from triomq_server.store.disk import RealDisk
 from triomq_server.store.memory_disk import MemoryDisk
 
 FOREVER = 1 << 60
@@ -109,6 +111,27 @@ async def test_a_slave_that_joins_late(
     async with open_store(config, disk=slave_disk, is_slave=True) as slave:
         assert [slave.queue_bounds("T", q) for q in range(2)] == bounds
         assert (slave.log_min_offset, slave.log_max_offset) == (start, master.log_max_offset)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("on", ["memory", "disk"])
+async def test_a_log_that_ends_with_a_file_goes_on(
+    on: str, restarted: bool, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The next record belongs into the next file; nothing is left to be reserved in this one."""
+    disk = MemoryDisk() if on == "memory" else RealDisk()
+    config = make_config("/store" if on == "memory" else str(tmp_path), mapped_file_size_commit_log=8192)
+    async with open_store(config, disk=MemoryDisk()) as master, open_store(config, disk=disk, is_slave=True) as slave:
+        for n in range(200):
+            master.append(make_record(n))
+        copy_log(master, slave, random.Random(0), until=16384)
+        if not restarted:
+            slave.promote()
+            assert slave.append(make_record(0)).status is AppendStatus.PUT_OK
+    if restarted:
+        async with open_store(config, disk=disk) as slave:
+            assert slave.log_max_offset == 16384
+            assert slave.append(make_record(0)).status is AppendStatus.PUT_OK
 
 
 async def test_bytes_that_do_not_fit(memory_disk: MemoryDisk, make_config: MakeConfig) -> None:
