@@ -79,6 +79,34 @@ async def other_master(members: Mapping[int, str], own_address: str, open_link: 
     return None
 
 
+async def _learn_from(slave: str, offsets: OffsetTable, open_link: OpenLink, *, again: bool) -> bool:
+    """Ask one slave; whether it has answered."""
+    log_failure = _log.debug if again else _log.warning
+    try:
+        async with open_link(slave) as link:
+            answer = await link.request(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET), LIMIT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            log_failure("slave %s keeps its offsets to itself: code %d, %s", slave, answer.code, answer.remark)
+            return False
+        times = (answer.fields or {}).get(FIELD)
+        if times is None and again:
+            return False
+        offsets.merge(ConsumerOffsetTable.decode(answer.body).offset_table, times)
+    except _FAILURES as error:
+        log_failure("slave %s could not be asked for consumer offsets: %s", slave, error)
+        return False
+    return True
+
+
+def _tell_of_two_masters(members: Mapping[int, str], own_address: str, broker_name: str) -> None:
+    if members.get(0, own_address) != own_address:
+        _log.error(
+            "%s is registered as the master of %s too: with two masters their histories part, and the messages of one "
+            "are lost to the other; stop one of them, or make this one a slave with `triomq admin role`",
+            members[0], broker_name,
+        )  # fmt: skip
+
+
 async def learn_offsets(
     config: BrokerConfig,
     offsets: OffsetTable,
@@ -101,34 +129,16 @@ async def learn_offsets(
         How many slaves have answered.
     """
     heard = 0
-    log_failure = _log.debug if again else _log.warning
 
     async def ask(slave: str) -> None:
         nonlocal heard
-        try:
-            async with open_link(slave) as link:
-                answer = await link.request(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET), LIMIT_S)
-            if answer.code != ResponseCode.SUCCESS:
-                log_failure("slave %s keeps its offsets to itself: code %d, %s", slave, answer.code, answer.remark)
-                return
-            times = (answer.fields or {}).get(FIELD)
-            if times is None and again:
-                return
-            offsets.merge(ConsumerOffsetTable.decode(answer.body).offset_table, times)
-        except _FAILURES as error:
-            log_failure("slave %s could not be asked for consumer offsets: %s", slave, error)
-        else:
-            heard += 1
+        heard += await _learn_from(slave, offsets, open_link, again=again)
 
     with trio.move_on_after(LIMIT_S):
         if members is None:
             members = await members_of_set(config, open_link)
-        if members.get(0, own_address) != own_address and not again:
-            _log.error(
-                "%s is registered as the master of %s too: with two masters their histories part, and the messages of one "
-                "are lost to the other; stop one of them, or make this one a slave with `triomq admin role`",
-                members[0], config.broker_name,
-            )  # fmt: skip
+        if not again:
+            _tell_of_two_masters(members, own_address, config.broker_name)
         async with trio.open_nursery() as nursery:
             for broker_id, address in members.items():
                 if broker_id != 0 and address != own_address:

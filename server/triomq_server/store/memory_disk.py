@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
+import os
 import posixpath
 import random
 from collections.abc import Callable

@@ -46,7 +46,7 @@ def log_of(store: MessageStore) -> bytes:
 
 async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 -- stores tell nobody
             await trio.sleep(0.005)
 
 
