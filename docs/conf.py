@@ -15,10 +15,16 @@ autodoc_typehints = "description"
 nitpicky = True
 # Names of other projects, of private rooms, and errors called by their short names; whatever else is public must resolve.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(trio|attrs?|msgspec|typing|collections|abc|ipaddress|ssl|types|pathlib|contextlib|random|os|datetime)\..*"),
+    (
+        r"py:.*",
+        r"(trio|attrs?|msgspec|typing|collections|abc|ipaddress|ssl|types|pathlib|contextlib|random|os|datetime)\..*",
+    ),
     (r"py:.*", r"triomq_protocol\..*"),
     (r"py:.*", r"triomq\._.*"),
-    (r"py:class", r"(ConsumerParts|Core|Dispatch|HeldMessage|Links|LiteParts|NameServerGroup|NameServers|Owner|PushSettings)"),
+    (
+        r"py:class",
+        r"(ConsumerParts|Core|Dispatch|HeldMessage|Links|LiteParts|NameServerGroup|NameServers|Owner|PushSettings)",
+    ),
     (r"py:class", r"(RecordView|Routes|Sender|Spawn|TagFilter)"),
     (r"py:(class|exc)", r"(ClientClosed|InvalidCall|MessageIllegal)"),
     # napoleon takes the words before a colon for a type
