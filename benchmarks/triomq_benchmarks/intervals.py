@@ -8,7 +8,7 @@ which add without loss; nothing here ever averages a percentile.  Pure: no clock
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -169,19 +169,57 @@ class Quantiles:
     max_ms: float
 
 
+def recorded(histogram: HdrHistogram) -> list[tuple[int, int]]:
+    """What a histogram holds: the lowest value of each class that has any, ascending, and how many.
+
+    The library looks at each of its 44 thousand classes with several calls for every question; for a generator that tells a
+    second's percentiles while messages are due, that is a tenth of a second too long.
+    """
+    if not histogram.get_total_count():
+        return []
+    filled = memoryview(histogram.counts).cast("B").cast("Q")[: histogram._counts_index_for(histogram.max_value) + 1]  # noqa: SLF001
+    value_of = histogram.get_value_from_index
+    return [(value_of(index), count) for index, count in enumerate(filled) if count]
+
+
+def above(histogram: HdrHistogram, limit: float) -> int:
+    """How many recorded values are above `limit`, to the histogram's three digits."""
+    return sum(count for value, count in recorded(histogram) if value > limit)
+
+
+def at_percentiles(histogram: HdrHistogram, percentiles: Sequence[float]) -> list[int]:
+    """The values at percentiles, as the library's `get_value_at_percentile` tells each.
+
+    Args:
+        histogram: with at least one value.
+        percentiles: ascending, above 0.
+    """
+    found: list[int] = []
+    wanted = [histogram.get_target_count_at_percentile(each) for each in percentiles]
+    passed = 0
+    for value, count in recorded(histogram):
+        passed += count
+        while len(found) < len(wanted) and passed >= wanted[len(found)]:
+            found.append(histogram.get_highest_equivalent_value(value))
+    return found
+
+
 def quantiles(histogram: HdrHistogram) -> Quantiles:
     """The percentiles people ask for."""
     count = histogram.get_total_count()
     if not count:
         return Quantiles(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    wanted = histogram.get_percentile_to_value_dict([50, 90, 99, 99.9, 99.99])
+    p50, p90, p99, p999, p9999, longest = at_percentiles(histogram, (50, 90, 99, 99.9, 99.99, 100))
+    # A class stands for its middle, as in the library's own mean.
+    classes = [(value, histogram.get_highest_equivalent_value(value), times) for value, times in recorded(histogram)]
+    total = sum((lowest + (highest - lowest + 1) // 2) * times for lowest, highest, times in classes)
     return Quantiles(
         count=count,
-        mean_ms=histogram.get_mean_value() / 1000,
-        p50_ms=wanted[50] / 1000,
-        p90_ms=wanted[90] / 1000,
-        p99_ms=wanted[99] / 1000,
-        p999_ms=wanted[99.9] / 1000,
-        p9999_ms=wanted[99.99] / 1000,
-        max_ms=histogram.get_max_value() / 1000,
+        mean_ms=total / count / 1000,
+        p50_ms=p50 / 1000,
+        p90_ms=p90 / 1000,
+        p99_ms=p99 / 1000,
+        p999_ms=p999 / 1000,
+        p9999_ms=p9999 / 1000,
+        max_ms=longest / 1000,
     )

@@ -24,7 +24,7 @@ from .bodies import read_payload
 from .builds import ToolUnavailableError
 from .engines import Engine, EngineError
 from .local_engines import LocalEngine, ProcessEngine
-from .max_rate import MaxRate, Search, examine
+from .max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
 from .progress import ProgressLine, Say, progress_on
 from .run_driver import run_workload, versions
 from .run_ledger import LedgerError
@@ -358,7 +358,8 @@ class _Session:
     async def _search(self, target: RunTarget, engine: Engine) -> MaxRate:
         search = Search(self._options.workload.rate_per_s)
         while (rate := search.next_rate) is not None and not self.interrupted:
-            workload = attrs.evolve(self._options.workload, rate_per_s=rate, thresholds=())
+            late_allowed = min(self._options.workload.late_allowed, LATE_ALLOWED_MAX)
+            workload = attrs.evolve(self._options.workload, rate_per_s=rate, thresholds=(), late_allowed=late_allowed)
             self._news(f"trying {rate:,.0f}/s")
             result = await self._once(workload, target, engine, self._options.folder, audit=False)
             if result.partial and self.interrupted:

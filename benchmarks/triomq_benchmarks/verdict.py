@@ -9,12 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 
 from .intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
-from .lateness import generator_is_late
+from .lateness import generator_is_late, late_share
 from .run_result import Outcome, ThresholdResult, Verdict, WorkerResult
 from .workload import PERCENTILES, Loop, Threshold, Workload
 
 REACHED_SHARE = 0.99
 """A rate is reached when so much of what was intended was acknowledged within the measured part."""
+
+NOTED_LATE_SHARE = 0.001
+"""A generator's lateness with more of the messages is told, though the run may count."""
 
 HELD_SHARE = 0.01
 """Back-pressure is worth a note from this share of the producers' time on."""
@@ -134,7 +137,10 @@ def _outcome(
         return Outcome.INCOMPLETE, f"{'; '.join(dead)}; what was measured is partial"
     if workload.loop is Loop.OPEN:
         late = generator_is_late(
-            figures.histograms["lateness"], figures.histograms["intended_to_ack"], workload.lateness_limit_ms
+            figures.histograms["lateness"],
+            figures.histograms["intended_to_ack"],
+            workload.lateness_limit_ms,
+            workload.late_allowed,
         )
         if late:
             return Outcome.GENERATOR_LATE, late
@@ -163,6 +169,12 @@ def _notes(workload: Workload, figures: Figures) -> list[str]:
             f"back-pressure: producers waited {held_s:.1f} s, summed up, because all their {workload.in_flight} permitted "
             "sends were unanswered or no broker took a connection; that is not the generator's doing, and it is in "
             "intended_to_ack"
+        )
+    late = late_share(figures.histograms["lateness"], workload.lateness_limit_ms)
+    if late > NOTED_LATE_SHARE:
+        notes.append(
+            f"{late:.2%} of the messages were sent more than {workload.lateness_limit_ms:g} ms late by the generator's own doing: "
+            f"of intended_to_ack and intended_to_consumed, read nothing above the {100 - 100 * late:.4g}th percentile"
         )
     if figures.histograms["intended_to_ack"].get_total_count() and figures.rate < REACHED_SHARE * intended:
         notes.append(f"{figures.rate:.0f} of {intended:.0f} messages per second were acknowledged in time")

@@ -277,7 +277,8 @@ class Workload:
         duration_s: measured part.
         warm_up_s: before it.
         drain_s: how long consumers may take, and answers may be waited for, after the last send.
-        lateness_limit_ms: the generator's lateness, at its 99th percentile, above which a run does not count.
+        lateness_limit_ms: by how much the generator may be late with a message of its own doing.
+        late_allowed: share of the messages with which it may be later; a run with more does not count.
         errors_allowed: share of the sends that may fail.
         thresholds: what a run must reach.
         faults: what is done to the cluster.
@@ -320,6 +321,7 @@ class Workload:
     warm_up_s: float = 3.0
     drain_s: float = 10.0
     lateness_limit_ms: float = 10.0
+    late_allowed: float = 0.01
     errors_allowed: float = 0.0
     thresholds: tuple[Threshold, ...] = ()
     faults: tuple[Fault, ...] = ()

@@ -157,6 +157,7 @@ KEYS: Mapping[str, tuple[str, Read]] = {
     "drain": ("drain_s", duration_s),
     "lateness_limit": ("lateness_limit_ms", _milliseconds),
     "errors_allowed": ("errors_allowed", share),
+    "late_allowed": ("late_allowed", share),
     "thresholds": ("thresholds", _several(Threshold.parse)),
     "faults": ("faults", _several(Fault.parse)),
     "cluster": ("cluster", _cluster),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from triomq_benchmarks.intervals import (
     LONGEST_US,
     IntervalRow,
+    above,
     add,
+    at_percentiles,
     by_second,
     encode,
     fold,
@@ -76,3 +80,28 @@ def test_values_beyond_the_scale_are_kept_at_its_ends() -> None:
 def test_nothing_recorded_is_nothing_sent() -> None:
     assert encoded() == b""
     assert quantiles(new_histogram()).count == 0
+
+
+PERCENTILES = (0.001, 50, 90, 99, 99.9, 99.99, 100)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 1_000, 20_000])
+def test_percentiles_are_those_of_the_library(count: int) -> None:
+    chance = random.Random(count)
+    one, other = new_histogram(), new_histogram()
+    for histogram in (one, other):
+        for _ in fold(histogram, [int(chance.lognormvariate(7, 3)) for _ in range(count)]):
+            pass
+    one.decode_and_add(encode(other))
+    assert at_percentiles(one, PERCENTILES) == [one.get_value_at_percentile(each) for each in PERCENTILES]
+    figures = quantiles(one)
+    assert figures.mean_ms == pytest.approx(one.get_mean_value() / 1000)
+    assert figures.max_ms == one.get_max_value() / 1000
+
+
+def test_how_many_are_above_a_limit() -> None:
+    histogram = new_histogram()
+    for _ in fold(histogram, [10] * 90 + [11] * 7 + [5_000_000] * 3):
+        pass
+    assert [above(histogram, limit) for limit in (9, 10, 11, 5_100_000)] == [100, 10, 3, 0]
+    assert above(new_histogram(), 0) == 0

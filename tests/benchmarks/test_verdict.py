@@ -79,6 +79,16 @@ def test_back_pressure_and_a_rate_that_was_not_reached_are_told() -> None:
     assert "80 of 100 messages per second" in notes[1]
 
 
+def test_what_the_generator_spoils_is_told_though_the_run_counts() -> None:
+    rows = [second(number, late_us=40_000 if number == 0 else 100) for number in range(10)]
+    assert outcome(rows) is Outcome.GENERATOR_LATE
+    lenient = attrs.evolve(WORKLOAD, late_allowed=0.1)
+    verdict = judge(lenient, Figures(lenient, rows, [WORKER]), [WORKER])[1]
+    assert verdict.passed
+    assert "10.00% of the messages were sent more than 10 ms late" in verdict.notes[0]
+    assert "above the 90th percentile" in verdict.notes[0]
+
+
 def test_measures() -> None:
     rows = [*ROWS, IntervalRow(worker=0, second=10, acked=7, consumed=50, backlog=0, from_slave=3)]
     figures = Figures(WORKLOAD, rows, [attrs.evolve(WORKER, unsent=4)])
