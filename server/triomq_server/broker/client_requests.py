@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
-    locks = LockTable()
+    locks = LockTable(broker.config.rebalance_lock_max_live_time)
     handlers.plain[RequestCode.HEART_BEAT] = partial(heartbeat, broker)
     handlers.plain[RequestCode.UNREGISTER_CLIENT] = partial(unregister, broker)
     handlers.plain[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = partial(list_consumers, broker)

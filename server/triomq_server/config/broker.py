@@ -68,6 +68,9 @@ class BrokerConfig(ServerNetworkConfig):
     flush_consumer_offset_history_interval: int = 60_000
     notify_consumer_ids_changed_enable: bool = True
     channel_not_active_interval: int = 60_000
+    rebalance_lock_max_live_time: int = setting(60_000, least=1)
+    """How long an ordered consumer's lock of a queue lives without being renewed; members rely on theirs for 30000. Java
+    has the system property ``rocketmq.broker.rebalance.lockMaxLiveTime`` for it."""
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1000
     transfer_msg_by_heap: bool = True

@@ -269,6 +269,26 @@ async def test_a_released_queue_can_be_locked_by_another_client(desk: Any) -> No
     assert await lock("c1") == [queue]
 
 
+@pytest.fixture
+def short_locks(config: BrokerConfig) -> None:
+    config.rebalance_lock_max_live_time = 500
+
+
+async def test_how_long_locks_live_can_be_set(short_locks: None, desk: Any) -> None:
+    queue = MessageQueue("T", "b", 0)
+
+    async def lock(client_id: str) -> list[MessageQueue]:
+        body = LockBatchRequestBody(client_id=client_id, consumer_group="G", mq_set=[queue])
+        answer = await desk.ask(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+        return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+
+    assert await lock("c1") == [queue]
+    desk.clock.now_ms += 500
+    assert await lock("c2") == []
+    desk.clock.now_ms += 1
+    assert await lock("c2") == [queue]
+
+
 async def test_a_heartbeat_with_many_new_groups_writes_each_table_once(
     desk: Any, client_link: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
