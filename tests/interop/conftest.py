@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -27,6 +28,8 @@ from triomq_benchmarks.targets import Kind, Server, Target, broker, namesrv
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
+# The ledger of the consumer simulation judges groups of real processes too.
+sys.path[:0] = [str(HERE), str(HERE.parent / "faults" / "consumers")]
 CALL_LIMIT_S = 60
 
 # Small files: several are filled by a test, and a started broker does not reserve gigabytes.
@@ -247,8 +250,8 @@ def binary_java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
         yield JavaClient(driver)
 
 
-class JavaPush(Child):
-    """A Java push consumer in a process of its own: `PushConsumer.java`, whose options are ours with dashes.
+class PushMember(Child):
+    """A push consumer in a process of its own, `PushConsumer.java` or `push_member.py`, whose options are ours with dashes.
 
     Everything it tells is in `events()`; `stop` ends it in order, `kill` as a crash would.
     """
@@ -259,7 +262,7 @@ class JavaPush(Child):
         self._read_bytes = 0
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What it has told so far, all or of one kind: started, message, queues, stopped."""
+        """What it has told so far, all or of one kind: started, message, queues, stopping, stopped."""
         with self.log.open("rb") as file:
             file.seek(self._read_bytes)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -298,7 +301,22 @@ class JavaPush(Child):
         return self.messages()
 
 
-StartPush = Callable[..., AbstractContextManager[JavaPush]]
+StartPush = Callable[..., AbstractContextManager[PushMember]]
+
+
+@contextmanager
+def _running(name: str, argv: Sequence[str], log: Path) -> Iterator[PushMember]:
+    with PushMember(name, argv, log) as member:
+        try:
+            member.wait_until(lambda: bool(member.events("started")), pause_s=0.05)
+            yield member
+        finally:
+            if member.alive:
+                member.kill()  # an orderly end takes a second or more; who needs one has asked for it
+
+
+def _as_arguments(options: Mapping[str, object]) -> list[str]:
+    return [part for name, value in options.items() for part in (f"--{name.strip('_').replace('_', '-')}", str(value))]
 
 
 @pytest.fixture(scope="session")
@@ -309,30 +327,41 @@ def java_push(java: Java, scratch: Path) -> StartPush:
     """
     counter = count(1)
 
-    @contextmanager
     def start(
-        name_servers: str, group: str, topic: str, *, home: Path | None = None, **options: object
-    ) -> Iterator[JavaPush]:
+        name_servers: str,
+        group: str,
+        topic: str,
+        *,
+        home: Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        **options: object,
+    ) -> AbstractContextManager[PushMember]:
         number = next(counter)
         home = home or scratch / f"push-{number}"
         given = {"name_servers": name_servers, "group": group, "topic": topic, "instance": f"push-{number}", **options}
-        arguments = [
-            part for name, value in given.items() for part in (f"--{name.strip('_').replace('_', '-')}", str(value))
-        ]
         argv = java.command(
             "PushConsumer",
-            arguments,
+            _as_arguments(given),
             home=prepare_home(home),
             classes=java.compile(sorted((HERE / "java").glob("*.java"))),
             options=QUICK_JVM,
+            properties=properties,
         )
-        with JavaPush(f"Java push consumer {number}", argv, home / f"push-{number}.out") as push:
-            push.wait_until(lambda: bool(push.events("started")), pause_s=0.05)
-            try:
-                yield push
-            finally:
-                if push.alive:
-                    push.kill()  # an orderly end takes a second or more; who needs one has asked for it
+        return _running(f"Java push consumer {number}", argv, home / f"push-{number}.out")
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def python_push(scratch: Path) -> StartPush:
+    """Starts one of our push consumers in a process of its own, as `java_push` does a Java one; see `push_member.py`."""
+    counter = count(1)
+
+    def start(name_servers: str, group: str, topic: str, **options: object) -> AbstractContextManager[PushMember]:
+        name = f"our-push-{next(counter)}"
+        given = {"name_servers": name_servers, "group": group, "topic": topic, "instance": name, **options}
+        argv = [sys.executable, str(HERE / "push_member.py"), *_as_arguments(given)]
+        return _running(name, argv, scratch / f"{name}.out")
 
     return start
 
@@ -361,9 +390,11 @@ class Servers:
         name_servers: str,
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> Iterator[Server]:
         merged = {**SMALL_STORE, **(settings or {})}
-        with self._broker(kind, self.scratch / name, name_servers, settings=merged, port=port) as server:
+        home = self.scratch / name
+        with self._broker(kind, home, name_servers, settings=merged, port=port, properties=properties) as server:
             yield from _until_done(kind, server)
 
 

@@ -28,7 +28,7 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /**
  * A push consumer whose life can be read from its output, one JSON object per line: `started`, `message` (each delivery, when its
- * listener ends), `queues` (whenever they change), `stopped`. SIGTERM ends it in order, SIGKILL as a crash would.
+ * listener ends), `queues` (whenever they change), `stopping`, `stopped`. SIGTERM ends it in order, SIGKILL as a crash would.
  *
  * <p>Options are pairs `--name value`; see main.
  */
@@ -59,7 +59,8 @@ public final class PushConsumer {
      * Required: --name-servers, --group, --topic. Optional: --expression, --type TAG|SQL92, --model clustering|broadcasting,
      * --ordered true, --allocate average|circle|consistent-hash, --from first|last|yyyyMMddHHmmss, --instance, --threads,
      * --batch, --work-ms (per message), --fail-first (deliveries of each message that fail), --fail-body (only messages whose body
-     * begins so fail), --delay-level (of failures), --max-reconsume-times, --suspend-ms (ordered failures).
+     * begins so fail), --delay-level (of failures), --max-reconsume-times, --suspend-ms (ordered failures),
+     * --await-ms (how long its end waits for listeners).
      */
     public static void main(String[] arguments) throws Exception {
         try {
@@ -93,6 +94,7 @@ public final class PushConsumer {
         consumer.setConsumeMessageBatchMaxSize(number("batch", 1));
         consumer.setMaxReconsumeTimes(number("max-reconsume-times", -1));
         consumer.setSuspendCurrentQueueTimeMillis(number("suspend-ms", 1000));
+        consumer.setAwaitTerminationMillisWhenShutdown(number("await-ms", 0));
         for (String topic : option("topic", null).split(",")) {
             if (option("type", "TAG").equals("SQL92")) {
                 consumer.subscribe(topic, MessageSelector.bySql(option("expression", "TRUE")));
@@ -114,6 +116,7 @@ public final class PushConsumer {
         clientId = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
         print("started", new JSONObject(true));
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            print("stopping", new JSONObject(true));
             consumer.shutdown();
             print("stopped", new JSONObject(true));
         }));
