@@ -6,6 +6,7 @@ import random
 import sys
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
@@ -413,6 +414,21 @@ async def group_cluster(cluster: FakeCluster) -> FakeCluster:
     """A cluster whose brokers serve consumer groups: held pulls, members, locks, retries."""
     cluster.broker.consumers.serves_groups = True
     return cluster
+
+
+@pytest.fixture
+def make_group_cluster() -> Callable[[], AbstractAsyncContextManager[FakeCluster]]:
+    """Makes as many such clusters as a test wants, one after the other."""
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[FakeCluster]:
+        async with trio.open_nursery() as nursery:
+            made = FakeCluster(nursery.start_soon)
+            made.broker.consumers.serves_groups = True
+            yield made
+            nursery.cancel_scope.cancel()
+
+    return make
 
 
 @pytest.fixture

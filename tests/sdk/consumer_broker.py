@@ -43,6 +43,7 @@ class ConsumerSide:
         self.models: dict[str, str] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionData] = {}
         self.locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
+        self.levels_s = LEVELS_S
         self.sql: Callable[[str, RecordView], bool] = lambda _text, _record: True
         self.arrival = trio.Event()
         self.commits: list[tuple[str, str, int, int]] = []
@@ -160,7 +161,7 @@ class ConsumerSide:
         self, group: str, body: bytes, properties: dict[str, str], times: int, level: int, dead: bool
     ) -> None:
         topic = f"%DLQ%{group}" if dead else f"%RETRY%{group}"
-        self.broker.network.spawn(self.store_later, LEVELS_S[level], topic, body, properties, times)
+        self.broker.network.spawn(self.store_later, self.levels_s[level], topic, body, properties, times)
 
     async def store_later(
         self, delay_s: float, topic: str, body: bytes, properties: dict[str, str], times: int
