@@ -149,6 +149,17 @@ def by_second(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
     return [add(groups[second], worker=0) for second in sorted(groups)]
 
 
+def every_second(rows: Sequence[IntervalRow]) -> list[IntervalRow]:
+    """Rows of single seconds with an empty one for each second between them that has none: nothing happened, and that counts.
+
+    Args:
+        rows: at most one of each second, as `by_second` gives them.
+    """
+    told = {row.second: row for row in rows}
+    seconds = range(min(told), max(told) + 1) if told else ()
+    return [told.get(second) or IntervalRow(worker=0, second=second) for second in seconds]
+
+
 def _gauge(rows: list[IntervalRow], name: str) -> int | None:
     """The sum over workers of the last value each has told; None if nobody has."""
     last = {row.worker: getattr(row, name) for row in rows if getattr(row, name) is not None}

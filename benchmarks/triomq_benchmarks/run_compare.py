@@ -1,19 +1,22 @@
 """Is run B worse than run A?  A verdict with an exit code, from merged histograms and from how much the seconds scatter.
 
 A difference counts only if it is larger than the tolerance *and* larger than what chance does: the seconds of each run are
-drawn again many times (a bootstrap), and the interval of the ratio must lie on one side of 1.  Pure, but for the command.
+drawn again many times (a bootstrap; in stretches where there are many), and the interval of the ratio must lie on one side
+of 1.  Pure, but for the command.
 """
 
 from __future__ import annotations
 
 import bisect
 import enum
+import math
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import click
@@ -21,13 +24,21 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from .intervals import IntervalRow, by_second, histogram_of
+from .intervals import IntervalRow, by_second, every_second, histogram_of
 from .run_html import figure
 from .run_result import Outcome, RunResult
 from .run_results import RunUnreadableError, read_run
 
 DRAWS = 300
+STRETCHES = 60
+"""Longer runs are drawn in so many stretches: neighbouring seconds are alike, and a long run takes no longer to compare."""
+
 _INTERVAL = 0.95
+_GRID = math.log(1.005)
+"""Latencies of the draws are told apart by half a percent; the figures themselves are those of the histograms."""
+
+_PERCENTILES = (50.0, 99.0, 99.9)
+_T = TypeVar("_T")
 _IGNORED_SETTINGS = frozenset({"description", "thresholds", "ignored"})
 
 
@@ -71,11 +82,13 @@ class RunComparison:
     Attributes:
         measures: figure by figure.
         differences: settings that are not the same in both, as `name: A -> B`.
+        circumstances: what else is not the same (target, engine, machine), likewise; no obstacle, for it may be the question.
         obstacles: why the runs cannot be compared; empty if they can.
     """
 
     measures: tuple[Measure, ...]
     differences: tuple[str, ...]
+    circumstances: tuple[str, ...]
     obstacles: tuple[str, ...]
 
     @property
@@ -85,7 +98,7 @@ class RunComparison:
             return "not comparable"
         changes = {each.change for each in self.measures}
         if Change.WORSE in changes:
-            return "mixed, with something worse" if Change.BETTER in changes else "worse"
+            return "mixed" if Change.BETTER in changes else "worse"
         return "better" if Change.BETTER in changes else "same"
 
     @property
@@ -110,26 +123,27 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
         [] if force else [f"run {name} {text}" for name, run in (("A", before), ("B", after)) for text in _unfit(run)]
     )
     if differences and not force:
-        obstacles.append(f"the workloads differ: {'; '.join(differences)}; --force compares all the same")
+        obstacles.append("the workloads differ, see above; --force compares all the same")
     chance = random.Random(0)  # The same runs get the same verdict.
     seconds = [_measured_seconds(run) for run in (before, after)]
     measures: list[Measure] = []
     for field, prefix in (("intended_to_ack", "send"), ("intended_to_consumed", "intended to consumed")):
-        cells = [_cells(rows, field) for rows in seconds]
-        if all(any(each) for each in cells):
-            measures += [
-                _latency(f"{prefix} p{percentile:g}, ms", cells, percentile, tolerance, chance)
-                for percentile in (50, 99, 99.9)
-            ]
+        if all(any(getattr(row, field) for row in rows) for rows in seconds):
+            measures += _latencies(prefix, field, seconds, tolerance, chance)
     for counter, name in (("acked", "acknowledged per second"), ("consumed", "consumed per second")):
         samples = [[float(getattr(row, counter)) for row in rows] for rows in seconds]
-        if all(any(each) for each in samples):
+        if any(any(each) for each in samples):
             measures.append(_rate(name, samples, tolerance, chance))
     measures.append(_count("failed sends", before.total("errors"), after.total("errors")))
     for fault in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
         if (old := _audited(before, fault)) is not None and (new := _audited(after, fault)) is not None:
             measures.append(_count(fault, old, new))
-    return RunComparison(measures=tuple(measures), differences=differences, obstacles=tuple(obstacles))
+    return RunComparison(
+        measures=tuple(measures),
+        differences=differences,
+        circumstances=tuple(_differences(_circumstances(before), _circumstances(after))),
+        obstacles=tuple(obstacles),
+    )
 
 
 def _unfit(run: RunResult) -> list[str]:
@@ -150,54 +164,81 @@ def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> l
     ]
 
 
+def _circumstances(run: RunResult) -> Mapping[str, object]:
+    machine = run.machine
+    return {
+        "target": run.target,
+        "engine": run.engine,
+        "machine": f"{machine.host}, {machine.cpus} CPUs, {machine.memory_bytes / (1 << 30):.1f} GiB",
+    }
+
+
 def _measured_seconds(run: RunResult) -> list[IntervalRow]:
+    """From the first to the last of the measured part: one without a row is one in which nothing happened."""
+    ends = (IntervalRow(worker=0, second=0), IntervalRow(worker=0, second=max(0, math.ceil(run.measured_s) - 1)))
     rows = [row for row in run.rows if 0 <= row.second < run.measured_s]
-    return by_second(rows)
+    return every_second(by_second([*rows, *(ends[: 1 if run.partial else 2])]))
+
+
+def _stretches(seconds: Sequence[_T]) -> list[Sequence[_T]]:
+    """Neighbours together, at most `STRETCHES` of them, as alike in length as can be."""
+    count = min(len(seconds), STRETCHES)
+    edges = [len(seconds) * number // count for number in range(count + 1)]
+    return [seconds[begin:end] for begin, end in pairwise(edges)]
 
 
 Cell = Mapping[int, int]
-"""A second's histogram: microseconds -> how often."""
+"""A stretch's histogram on the grid: how often which logarithm."""
 
 
-def _cells(rows: Sequence[IntervalRow], field: str) -> list[Cell]:
-    cells: list[Cell] = []
-    for row in rows:
-        recorded = histogram_of([row], field).get_recorded_iterator()
-        cells.append({int(each.value_iterated_to): int(each.count_at_value_iterated_to) for each in recorded})
-    return cells
+def _cell(rows: Iterable[IntervalRow], field: str) -> Cell:
+    cell: Counter[int] = Counter()
+    for each in histogram_of(rows, field).get_recorded_iterator():
+        cell[round(math.log(each.value_iterated_to) / _GRID)] += int(each.count_at_value_iterated_to)
+    return cell
 
 
-def _percentile_ms(cells: Sequence[Cell], percentile: float) -> float:
+def _percentiles(cells: Iterable[Cell]) -> list[float]:
+    """Of all cells together, in microseconds; zeros where there is nothing."""
     total: Counter[int] = Counter()
     for cell in cells:
         total.update(cell)
     values = sorted(total)
     sums = list(accumulate(total[value] for value in values))
     if not sums:
-        return 0.0
-    return values[min(bisect.bisect_left(sums, sums[-1] * percentile / 100), len(values) - 1)] / 1000
+        return [0.0 for _ in _PERCENTILES]
+    places = (bisect.bisect_left(sums, sums[-1] * percentile / 100) for percentile in _PERCENTILES)
+    return [math.exp(values[min(place, len(values) - 1)] * _GRID) for place in places]
 
 
-def _latency(
-    name: str, cells: Sequence[Sequence[Cell]], percentile: float, tolerance: float, chance: random.Random
-) -> Measure:
-    return _measure(
-        name,
-        _percentile_ms(cells[0], percentile),
-        _percentile_ms(cells[1], percentile),
-        [[_percentile_ms(chance.choices(one, k=len(one)), percentile) for _ in range(DRAWS)] for one in cells],
-        tolerance,
-        smaller_is_better=True,
-    )
+def _latencies(
+    prefix: str, field: str, seconds: Sequence[Sequence[IntervalRow]], tolerance: float, chance: random.Random
+) -> Iterable[Measure]:
+    whole = [histogram_of(rows, field) for rows in seconds]
+    cells = [[_cell(rows, field) for rows in _stretches(of_run)] for of_run in seconds]
+    drawn = [[_percentiles(chance.choices(one, k=len(one))) for _ in range(DRAWS)] for one in cells]
+    for place, percentile in enumerate(_PERCENTILES):
+        yield _measure(
+            f"{prefix} p{percentile:g}, ms",
+            whole[0].get_value_at_percentile(percentile) / 1000,
+            whole[1].get_value_at_percentile(percentile) / 1000,
+            [[draw[place] for draw in one] for one in drawn],
+            tolerance,
+            smaller_is_better=True,
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _rate(name: str, samples: Sequence[Sequence[float]], tolerance: float, chance: random.Random) -> Measure:
-    mean: Callable[[Sequence[float]], float] = lambda values: sum(values) / len(values)  # noqa: E731 - used thrice, here
+    stretches = [[_mean(stretch) for stretch in _stretches(one)] for one in samples]
     return _measure(
         name,
-        mean(samples[0]),
-        mean(samples[1]),
-        [[mean(chance.choices(one, k=len(one))) for _ in range(DRAWS)] for one in samples],
+        _mean(samples[0]),
+        _mean(samples[1]),
+        [[_mean(chance.choices(one, k=len(one))) for _ in range(DRAWS)] for one in stretches],
         tolerance,
         smaller_is_better=False,
     )
@@ -212,9 +253,10 @@ def _measure(
     *,
     smaller_is_better: bool,
 ) -> Measure:
-    if not before:
-        return Measure(name=name, before=before, after=after)
     ratios = sorted(new / old for old, new in zip(*drawn, strict=True) if old)
+    if not before or not ratios:
+        appeared = Change.SAME if not after else Change.WORSE if smaller_is_better else Change.BETTER
+        return Measure(name=name, before=before, after=after, change=appeared)
     edge = int(len(ratios) * (1 - _INTERVAL) / 2)
     low, high, ratio = ratios[edge], ratios[-1 - edge], after / before
     return Measure(
@@ -268,6 +310,8 @@ def _print(comparison: RunComparison, console: Console) -> None:
             each.name, figure(each.before), figure(each.after), ratio, between, f"[{style}]{each.change}[/{style}]"
         )
     console.print(table)
+    for text in (*comparison.differences, *comparison.circumstances):
+        console.print(f"not the same: {text}", markup=False, highlight=False)
     for text in comparison.obstacles:
         console.print(f"not comparable: {text}", style="red", markup=False)
     console.print(f"verdict: {comparison.verdict}", markup=False)

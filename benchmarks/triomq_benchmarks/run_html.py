@@ -5,6 +5,8 @@ The page loads nothing from anywhere, so that it can be mailed, archived and ope
 
 from __future__ import annotations
 
+import base64
+import gzip
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -13,7 +15,8 @@ from typing import Any
 
 import attrs
 
-from .run_charts import MEASURED, Chart, charts, labels
+from .intervals import Quantiles
+from .run_charts import COLOURS, MEASURED, Chart, charts, labels
 from .run_result import RunResult, WorkerResult
 
 REPORT = "report.html"
@@ -45,12 +48,17 @@ def write_report(results: Sequence[RunResult], path: Path) -> None:
         ) from None
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
+    runs = [
+        _run(label, COLOURS[number % len(COLOURS)], result, len(results))
+        for number, (label, result) in enumerate(zip(labels(results), results, strict=True))
+    ]
     page = template.render(
         title=_title(results),
-        description=results[0].workload.get("description"),
-        plotly_js=Markup(get_plotlyjs()),
+        descriptions=dict.fromkeys(str(text) for each in results if (text := each.workload.get("description"))),
+        plotly_js=Markup(_packed(get_plotlyjs())),
         charts=[_drawn(chart, Markup) for chart in charts(results)],
-        runs=[_run(label, result, len(results)) for label, result in zip(labels(results), results, strict=True)],
+        runs=runs,
+        tile_names=list(dict.fromkeys(tile["name"] for run in runs for tile in run["tiles"])),
         percentiles=list(_percentiles(results)),
         footer=f"triomq {results[0].versions.get('triomq', '')} · run {', '.join(each.run_id for each in results)}",
     )
@@ -59,30 +67,41 @@ def write_report(results: Sequence[RunResult], path: Path) -> None:
     os.replace(unfinished, path)
 
 
+def _packed(script: str) -> str:
+    """Base64 of gzip: the page is 2 MB instead of 5, and its browser unpacks it at once."""
+    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
+
+
 def _title(results: Sequence[RunResult]) -> str:
     names = dict.fromkeys(str(result.workload.get("name", "run")) for result in results)
-    return f"{', '.join(names)} on {', '.join(labels(results))}"
+    return f"{', '.join(names)} on {', '.join(dict.fromkeys(result.target for result in results))}"
 
 
 def _drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
-    html = chart.figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"plot-{chart.key}",
-        config={"displaylogo": False, "responsive": True},
-    )
-    return {"key": chart.key, "title": chart.title, "caption": chart.caption, "html": markup(html)}
+    legend = [
+        {
+            "name": trace.meta,
+            "colour": trace.fillcolor if trace.stackgroup else trace.marker.color or trace.line.color,
+            "dash": {"dash": "6 4", "dot": "2 3"}.get(trace.line.dash, ""),
+            "kind": "mark" if trace.mode == "markers" else "area" if trace.stackgroup else "line",
+        }
+        for trace in chart.figure.data
+    ]
+    # Within a script element nothing is escaped but by ourselves: no text of a run may end it.
+    figure = markup(chart.figure.to_json().replace("<", "\\u003c"))
+    return {"key": chart.key, "title": chart.title, "caption": chart.caption, "legend": legend, "figure": figure}
 
 
-def _run(label: str, result: RunResult, of: int) -> Mapping[str, object]:
+def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
     """What the template shows of one run."""
     return {
         "label": label,
+        "colour": colour,
         "suffix": f": {label}" if of > 1 else "",
         "outcome": result.verdict.outcome.value,
         "passed": result.verdict.passed,
         "partial": result.partial,
-        "line": f"{result.started_at} · {result.measured_s:g} s · {result.loop} loop · engine {result.engine} · "
+        "line": f"{_instant(result.started_at)} · {result.measured_s:g} s · {result.loop} loop · engine {result.engine} · "
         f"{len(result.workers)} load generator{'s' * (len(result.workers) != 1)}",
         "explanation": result.verdict.explanation,
         "notes": result.verdict.notes,
@@ -103,24 +122,43 @@ def _run(label: str, result: RunResult, of: int) -> Mapping[str, object]:
     }
 
 
+def _instant(iso: str) -> str:
+    """To the second; ISO 8601 in UTC is how it is kept."""
+    return f"{iso[:19].replace('T', ' ')} UTC"
+
+
 def _tiles(result: RunResult) -> list[Mapping[str, object]]:
     latency = result.quantiles()["intended_to_ack" if result.loop == "open" else "actual_to_ack"]
     acked, errors = result.total("acked"), result.total("errors")
     tiles: list[tuple[str, str, bool]] = [
-        ("acknowledged per second", f"{acked / max(result.measured_s, 1e-9):,.0f}", False),
-        ("p50, ms", figure(latency.p50_ms), False),
-        ("p99, ms", figure(latency.p99_ms), False),
-        ("p99.9, ms", figure(latency.p999_ms), False),
-        ("max, ms", figure(latency.max_ms), False),
+        ("acknowledged per second", f"{_acked_per_s(result):,.0f}", False),
+        ("p50, ms", _or_none(latency.p50_ms, latency), False),
+        ("p99, ms", _or_none(latency.p99_ms, latency), False),
+        ("p99.9, ms", _or_none(latency.p999_ms, latency), False),
+        ("max, ms", _or_none(latency.max_ms, latency), False),
         ("acknowledged", f"{acked:,}", False),
         ("failed", f"{errors:,}", errors > 0),
     ]
     if consumed := result.total("consumed"):
         tiles.append(("consumed", f"{consumed:,}", False))
     if result.audit is not None:
-        counts = _counts(result.audit)
-        tiles.append(("lost", f"{counts.get('lost', 0):,}", counts.get("lost", 0) > 0))
+        lost = _counts(result.audit).get("lost", 0)
+        tiles.append(("lost", f"{lost:,}", lost > 0))
     return [{"name": name, "value": value, "bad": bad} for name, value, bad in tiles]
+
+
+def _acked_per_s(result: RunResult) -> float:
+    """Within the measured part; of a run that was cut short, within what there is of it."""
+    within = [row for row in result.rows if 0 <= row.second < result.measured_s]
+    seconds = result.measured_s
+    if result.partial:
+        seconds = min(seconds, max((row.second + 1 for row in within), default=1))
+    return sum(row.acked for row in within) / max(seconds, 1e-9)
+
+
+def _or_none(value_ms: float, quantiles: Quantiles) -> str:
+    """Nothing measured is not fast."""
+    return figure(value_ms) if quantiles.count else "-"
 
 
 def _counts(audit: Mapping[str, object]) -> dict[str, int]:
@@ -134,6 +172,7 @@ def _audit(audit: Mapping[str, Any] | None) -> Mapping[str, object] | None:
     examples = audit.get("examples", {})
     return {
         "clean": audit.get("clean", False),
+        "word": "clean" if audit.get("clean") else "incomplete" if not any(_counts(audit).values()) else "faults found",
         "line": f"{audit.get('acknowledged', 0):,} acknowledged messages joined with {audit.get('consumed', 0):,} consumptions.",
         "faults": [
             {
@@ -168,12 +207,17 @@ def _worker(worker: WorkerResult) -> Mapping[str, object]:
 
 
 def _percentiles(results: Sequence[RunResult]) -> Iterable[Mapping[str, object]]:
+    quantiles = [result.quantiles() for result in results]
     for field, name in MEASURED.items():
-        for label, result in zip(labels(results), results, strict=True):
-            found = result.quantiles()[field]
+        first = True
+        for number, (label, of_run) in enumerate(zip(labels(results), quantiles, strict=True)):
+            found = of_run[field]
             if found.count:
                 values = (found.p50_ms, found.p90_ms, found.p99_ms, found.p999_ms, found.p9999_ms, found.max_ms)
-                yield {"name": name, "run": label, "figures": [f"{found.count:,}", *map(figure, values)]}
+                figures = [f"{found.count:,}", *map(figure, values)]
+                colour = COLOURS[number % len(COLOURS)]
+                yield {"name": name, "first": first, "run": label, "colour": colour, "figures": figures}
+                first = False
 
 
 def _configuration(result: RunResult) -> Iterable[tuple[str, object]]:
