@@ -14,7 +14,7 @@ import trio
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.requests import DataVersion, GetBrokerConfigResponse
-from triomq_server.config import PropertiesError, dump_properties, load_properties, printed
+from triomq_server.config import BrokerRole, PropertiesError, dump_properties, load_properties, printed
 from triomq_server.wire import Handlers, Link
 
 from .service import Broker
@@ -55,7 +55,8 @@ class Configuration:
     async def answer_update(self, link: Link, command: Command) -> Command:
         """25: change settings of the running broker, and its file if it was started with one.
 
-        Unknown keys are ignored. What the broker reads once at its start does not react, as in 4.9.
+        Unknown keys are ignored. What the broker reads once at its start does not react, as in 4.9. A master becomes a slave,
+        or a slave a master, by CHANGE_ROLE only.
         """
         if not command.body:
             return command.answer()
@@ -63,6 +64,14 @@ class Configuration:
             values = load_properties(command.body)
         except PropertiesError:
             return command.answer(ResponseCode.SYSTEM_ERROR, "string2Properties error")
+        role = values.get("brokerRole", "").strip()
+        if role in list(BrokerRole) and (role == BrokerRole.SLAVE) != self._broker.is_slave:
+            # RocketMQ takes it, and is neither then: a master that refuses messages, or a slave that adds its own to the log
+            # that it copies.
+            remark = (
+                f"no setting has been changed: brokerRole={role} takes more than a setting, see `triomq admin role`"
+            )
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
         self._update(values, link.peer)
         try:
             await self._save()

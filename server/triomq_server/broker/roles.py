@@ -121,7 +121,9 @@ class Roles:
             force: also if the name servers know another master of this set.
 
         Raises:
-            RoleError: there is another master, or the log's end holds something that would be lost; nothing has changed.
+            RoleError: there is another master, the log's end holds something that would be lost, or what has come cannot be
+                read for want of room: nothing has changed. Or the configuration file cannot be written: then the role is taken
+                until the broker stops.
         """
         async with self._changing:
             broker = self._broker
@@ -132,7 +134,7 @@ class Roles:
                     await learn_offsets(broker.config, broker.offsets, broker.address, self._open_link)
                 try:
                     broker.store.promote()
-                except StoreDamaged as error:
+                except (StoreDamaged, OSError) as error:
                     self._start_following()
                     raise RoleError(f"this log cannot be a master's: {error}") from error
                 # Whoever follows this broker has copied bytes that may just have been dropped: compare anew.
@@ -146,7 +148,8 @@ class Roles:
             broker_id: the id to register under, greater than 0; None takes the smallest free one.
 
         Raises:
-            RoleError: the id belongs to another member of the set; nothing has changed.
+            RoleError: the id belongs to another member of the set: nothing has changed. Or the configuration file cannot be
+                written: then the role is taken until the broker stops.
         """
         async with self._changing:
             broker = self._broker
@@ -232,9 +235,18 @@ class Roles:
         if not broker.is_slave:
             broker.topics.bump()  # name servers take topics only of masters, and only with a version that is new to them
         _log.warning("this broker is %s with id %d from now on", role, broker_id)
+        unwritten = None
         if broker.config_file is not None and keep:
-            await broker.config_file.save_in_background(dump_properties(config.to_properties()).encode())
+            try:
+                await broker.config_file.save_in_background(dump_properties(config.to_properties()).encode())
+            except OSError as error:
+                unwritten = error
         await registration.register_now()
+        if unwritten is not None:
+            raise RoleError(
+                f"this broker is {role} until it stops, but its configuration file cannot be written, and what the file "
+                f"says holds at the next start: {unwritten}"
+            )
 
     def _settle_arrivals(self) -> None:
         """Held pulls hear of arrivals; but a 4.9 slave finds them by its scan only."""

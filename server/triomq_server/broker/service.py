@@ -42,7 +42,7 @@ class Replication(Protocol):
 
 
 class RoleError(Exception):
-    """The broker cannot take another role, and has kept its own; the text says why."""
+    """The broker cannot take another role, or cannot keep the one that it has taken; the text says which and why."""
 
 
 class RoleKeeper(Protocol):

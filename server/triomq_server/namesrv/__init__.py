@@ -53,7 +53,7 @@ async def serve_namesrv(
     files = disk or RealDisk()
     server = NameServer(
         config=config,
-        routes=RouteTable(lose_all=config.compat != "4.9"),
+        routes=RouteTable(compat_49=config.compat == "4.9"),
         kv=KvConfig(ConfigFile(config.kv_config_path, files)),
         config_file=ConfigFile(config.config_store_path, files),
         clock=clock,

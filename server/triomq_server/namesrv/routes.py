@@ -62,12 +62,12 @@ class RouteTable:
     """All brokers and topics that are registered. Nothing of it is kept anywhere else.
 
     Args:
-        lose_all: whether a closed connection takes all brokers registered over it along, or, as in RocketMQ 4.9, only
-            the first of them.
+        compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered over it,
+            and a broker's farewell takes its id along, even if another broker has that id by now: the heir of a master.
     """
 
-    def __init__(self, *, lose_all: bool = True) -> None:
-        self._lose_all = lose_all
+    def __init__(self, *, compat_49: bool = False) -> None:
+        self._compat_49 = compat_49
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._brokers: dict[str, BrokerData] = {}
         # Cluster -> broker names; a dict as an ordered set.
@@ -131,8 +131,10 @@ class RouteTable:
         data = self._brokers.get(broker.broker_name)
         if data is None:
             return
-        _addresses(data).pop(broker.broker_id, None)
-        if not data.broker_addrs:
+        addresses = _addresses(data)
+        if self._compat_49 or addresses.get(broker.broker_id) == broker.broker_addr:
+            addresses.pop(broker.broker_id, None)
+        if not addresses:
             self._drop_set(broker.broker_name, broker.cluster_name)
 
     def channel_closed(self, channel: Hashable, peer: str) -> list[str]:
@@ -143,7 +145,7 @@ class RouteTable:
             peer: the address of the other end, for which RocketMQ looks too when no broker used the connection.
         """
         lost = [address for address, live in self._live.items() if live.channel == channel]
-        if not self._lose_all:
+        if self._compat_49:
             del lost[1:]
         for address in lost or [peer]:
             self._forget(address)

@@ -134,9 +134,19 @@ class RemoteLog:
             raise NotComparableError(f"its runtime info does not say where its log begins and ends: {error}") from error
 
     async def record(self, offset: int) -> bytes | None:
-        """33: the record's bytes."""
+        """33: the record's bytes.
+
+        Raises:
+          ConnectionError: the master says neither what it has there nor that it has nothing.
+        """
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))
         answer = await self._link.request(command, TIMEOUT_S)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
+            # Only SYSTEM_ERROR says that there is no such record. If a busy master's refusals counted as that, too, its log
+            # would seem to be another one from the first record on, and the order to cut would drop everything here.
+            raise ConnectionError(
+                f"the record at {offset} is refused for now, with code {answer.code}: {answer.remark}"
+            )
         body = bytes(answer.body)
         return body if answer.code == ResponseCode.SUCCESS and is_record(body, offset) else None
 
@@ -164,8 +174,11 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
 
     by_length = Standing.CLEAN if own_end == end else Standing.BEHIND if own_end < end else Standing.AHEAD
     if own_end == own.log_min_offset:
-        return found(Standing.CLEAN if own_end == end else Standing.BEHIND)
+        return found(by_length)  # empty, but not always at 0: a master that ends before must not be told of this end
     tail = own.last_record_by(min(own_end, end))
+    if tail is None and begin <= own.log_min_offset and own_end <= end:
+        same = await _same_fragment(own, master, own.log_min_offset)
+        return found(by_length) if same else found(Standing.DIVERGED, own.log_min_offset)
     if tail is None or tail[0] < begin:
         return found(by_length)  # nothing in common to be compared: the lengths decide
     tail_end = sum(tail)

@@ -38,7 +38,7 @@ class Desk:
     def restart(self) -> None:
         self.server = NameServer(
             config=self.config,
-            routes=RouteTable(lose_all=self.config.compat != "4.9"),
+            routes=RouteTable(compat_49=self.config.compat == "4.9"),
             kv=KvConfig(ConfigFile(KV_PATH, self.disk)),
             config_file=ConfigFile(CONFIG_PATH, self.disk),
             clock=lambda: self.now_ms,

@@ -134,10 +134,15 @@ def test_slave_keeps_the_topics_when_its_master_leaves(table) -> None:
     assert table.all_topics() == []
 
 
-def test_unregister_takes_the_id_whatever_its_address(table) -> None:
-    register(table, broker("a", 0, "x"), "T")
-    table.unregister(broker("a", 0, "another"))
-    assert sets(table) == {}
+@pytest.mark.parametrize(("compat_49", "left"), [(True, {}), (False, {"a": {0: "heir"}})])
+def test_a_late_farewell_does_not_take_the_heir_along(compat_49: bool, left: dict[str, dict[int, str]]) -> None:
+    """The slave has become master while the old one was about to stop."""
+    table = RouteTable(compat_49=compat_49)
+    register(table, broker("a", 0, "old"), "T")
+    register(table, broker("a", 0, "heir"), "T")
+    table.unregister(broker("a", 0, "old"))
+    assert sets(table) == left
+    assert (table.route("T") is not None) == bool(left)
     table.unregister(broker("nobody"))
 
 
@@ -199,9 +204,9 @@ def test_channel_of_no_broker_counts_by_its_address(table) -> None:
     assert table.route("T") is None
 
 
-@pytest.mark.parametrize(("lose_all", "left"), [(True, []), (False, ["b"])])
-def test_channel_with_two_brokers(lose_all, left) -> None:
-    table = RouteTable(lose_all=lose_all)
+@pytest.mark.parametrize(("compat_49", "left"), [(False, []), (True, ["b"])])
+def test_channel_with_two_brokers(compat_49, left) -> None:
+    table = RouteTable(compat_49=compat_49)
     register(table, broker("a"), channel="l1")
     register(table, broker("b"), channel="l1")
     table.channel_closed("l1", "10.0.0.1:5")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from triomq_protocol.codes import ResponseCode
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
 from triomq_server.replication.standing import NotComparableError, RemoteLog, Standing, compare
 
 FILE_BYTES = 3000
@@ -84,6 +85,36 @@ async def test_an_unfinished_record_of_another_history(store_pair) -> None:
         assert (found.standing, found.common_end) == (Standing.DIVERGED, parted)
 
 
+async def test_a_piece_of_another_first_record(store_pair) -> None:
+    """The link was lost in the middle of it, and then the master its disk: there is no whole record to compare."""
+    async with store_pair() as both:
+        both.put(both.master, 1)
+        fragment = bytearray(both.master.log_slice(0, 60))
+        fragment[55] ^= 1
+        both.slave.append_raw(bytes(fragment), 0)
+        found = await both.compared()
+        assert (found.standing, found.common_end) == (Standing.DIVERGED, 0)
+        both.slave.cut(0)
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).standing is Standing.CLEAN
+
+
+async def test_an_empty_log_that_does_not_begin_at_0(store_pair) -> None:
+    """Its file was made for a frame that never came. A 4.9 master would believe that this slave has everything before it."""
+    async with store_pair() as both:
+        both.slave.append_raw(b"", 2 * FILE_BYTES)
+        found = await both.compared()
+        assert (found.own_end, found.standing, found.common_end) == (2 * FILE_BYTES, Standing.AHEAD, None)
+        while both.master.log_max_offset < 2 * FILE_BYTES:
+            both.put(both.master, 1)
+        both.put(both.master, 1)
+        assert (await both.compared()).standing is Standing.BEHIND
+        both.slave.cut(0)
+        assert both.slave.log_max_offset == 0
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).standing is Standing.CLEAN
+
+
 async def test_an_empty_slave_is_behind_whatever_there_is(store_pair) -> None:
     async with store_pair() as both:
         assert (await both.compared()).standing is Standing.CLEAN
@@ -110,6 +141,25 @@ async def test_a_master_that_does_not_answer_yet(store_pair, code: ResponseCode)
         master = both.ask()
         master.code = code
         with pytest.raises(ConnectionError, match=f"for now, with code {code}: no"):
+            await compare(both.slave, RemoteLog(master))
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])
+async def test_a_record_that_is_refused_is_not_another_record(store_pair, code: ResponseCode) -> None:
+    """Otherwise a busy master would seem to have another history, and an order to cut would drop the whole log."""
+    async with store_pair() as both:
+        both.put(both.master, 5)
+        both.copy(both.master, both.slave)
+        master = both.ask()
+        answer = master.request
+
+        async def refuse(command: Command, timeout_s: float) -> Command:
+            if command.code == RequestCode.VIEW_MESSAGE_BY_ID:
+                return command.answer(code, "no")
+            return await answer(command, timeout_s)
+
+        master.request = refuse
+        with pytest.raises(ConnectionError, match=f"refused for now, with code {code}: no"):
             await compare(both.slave, RemoteLog(master))
 
 

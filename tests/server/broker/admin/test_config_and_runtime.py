@@ -21,7 +21,7 @@ from triomq_protocol.requests import (
     ViewBrokerStatsDataRequest,
 )
 from triomq_server.broker.admin_runtime import _bytes_text, _duration_text, sample_stats
-from triomq_server.config import BrokerConfig, load_properties
+from triomq_server.config import BrokerConfig, BrokerRole, load_properties
 from triomq_server.store.config_files import ConfigFile
 from triomq_server.store.memory_disk import MemoryDisk
 
@@ -99,6 +99,32 @@ async def test_another_permission_makes_the_broker_register_anew(desk: Any) -> N
     await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
     assert told == [None]
     assert desk.broker.topics.version.counter == before + 1
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted", "code"),
+    [
+        ("ASYNC_MASTER", b"SLAVE", 1),
+        ("SLAVE", b"ASYNC_MASTER", 1),
+        ("SLAVE", b"SYNC_MASTER", 1),
+        ("ASYNC_MASTER", b"SYNC_MASTER", 0),
+        ("SLAVE", b"SLAVE", 0),
+        ("ASYNC_MASTER", b"Slave", 0),  # no role: ignored like any value that cannot be read
+    ],
+)
+async def test_settings_alone_make_no_master_and_no_slave(
+    desk: Any, config: BrokerConfig, now: str, wanted: bytes, code: int
+) -> None:
+    config.store.broker_role = BrokerRole(now)
+    answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\nbrokerRole=" + wanted + b"\n")
+    assert answer.code == code
+    if code:
+        assert "triomq admin role" in answer.remark
+        assert (config.store.broker_role, config.region_id) == (now, "DefaultRegion")
+        assert (await settings(desk))[1]["counter"] == 0
+    else:
+        assert config.region_id == "north"
+        assert config.store.broker_role == (wanted.decode() if wanted != b"Slave" else now)
 
 
 async def test_settings_that_are_no_settings(desk: Any) -> None:

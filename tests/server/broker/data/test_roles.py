@@ -19,6 +19,7 @@ from triomq_server.broker.admin_ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, HaSta
 from triomq_server.broker.lifecycle import serve_broker
 from triomq_server.config import BrokerConfig, NamesrvConfig, load_properties
 from triomq_server.namesrv import serve_namesrv
+from triomq_server.store import MessageStore
 from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.wire import MemoryNetwork, open_link
 
@@ -167,6 +168,57 @@ async def test_what_cannot_be_changes_nothing(open_broker: Any, fields: dict[str
         assert answer.remark == "only a slave's log can be cut"
 
 
+async def test_a_slave_that_cannot_become_master_follows_on(open_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: the end of the log cannot be made readable."""
+
+    def refuse(store: MessageStore) -> None:
+        raise OSError(28, "No space left on device")
+
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, **MASTER) as one,
+        open_broker(network=network, **SLAVE) as two,
+    ):
+        at_one, at_two = await one.peer(), await two.peer(SLAVE_PORT)
+        await at_one.put(body=b"first")
+        await caught_up(at_one, at_two)
+        monkeypatch.setattr(MessageStore, "promote", refuse)
+        remark = await change(at_two, "ASYNC_MASTER", force="true")
+        assert "cannot be a master's: [Errno 28] No space left" in remark
+        await at_one.put(body=b"second")
+        await caught_up(at_one, at_two)
+        assert (await status(at_two)).role == "SLAVE"
+
+
+async def test_a_role_that_cannot_be_written_down_is_told_to_everybody_all_the_same(open_broker: Any) -> None:
+    disk = MemoryDisk()
+    write = disk.write
+
+    def refuse(path: str, data: bytes, *, sync: bool = True) -> None:
+        if path.startswith("/b.conf"):
+            raise OSError(28, "No space left on device")
+        write(path, data, sync=sync)
+
+    disk.write = refuse  # type: ignore[method-assign]
+    network = MemoryNetwork()
+    values = {"brokerName": "broker-a", "brokerIP1": "127.0.0.1", "storePathRootDir": "/store", "namesrvAddr": NAMESRV}
+    config, _ = BrokerConfig.from_properties(values)
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr="", listenPort=SLAVE_PORT, storePathRootDir="/x") as helper,
+        trio.open_nursery() as nursery,
+    ):
+        run = partial(serve_broker, config, disk=disk, dial=network.dial, listen=network.listen, config_path="/b.conf")
+        await nursery.start(run)
+        peer = await helper.peer(10911)
+        remark = await change(peer, "SLAVE", brokerId="3")
+        assert "is SLAVE until it stops" in remark
+        assert "No space left" in remark
+        assert await registered(await helper.peer(NAMESRV_PORT)) == {3: "127.0.0.1:10911"}
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_role_taken_is_the_role_after_a_restart() -> None:
     """Where there is a configuration file, it says afterwards what the broker is."""
     network, disk = MemoryNetwork(), MemoryDisk()
@@ -217,7 +269,7 @@ async def parted(open_broker: Any, *, on_old: int, on_new: int, **settings: Any)
             assert (await at_two.put(body=b"new%d" % n)).code == 0
         role = {"brokerRole": "SLAVE", "brokerId": 2, "namesrvAddr": NAMESRV, **settings}
         async with open_broker(network=network, disk=disk, **role) as one:
-            await trio.sleep(40)  # the old master's farewell took id 0 along, until the new one registers again
+            await trio.sleep(5)  # until the two logs have been compared
             yield at_two, await one.peer()
 
 
