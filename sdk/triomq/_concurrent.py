@@ -82,8 +82,8 @@ class ConcurrentDispatch:
             message.stage = STARTED
             message.started_s = now
             batch = [message]
-            holder = message.holder
-            while most > len(batch) and ready and ready[0].holder is holder:
+            holder = message.page.holder
+            while most > len(batch) and ready and ready[0].page.holder is holder:
                 message = ready.popleft()
                 if message.stage is WAITING:
                     message.stage = STARTED
@@ -102,10 +102,11 @@ class ConcurrentDispatch:
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
         """They are consumed."""
         for message in batch:
-            holder = message.holder
+            holder = message.page.holder
             holder.finish(message)
-            if holder.owner.awaited is not None:
-                holder.owner.tell_room()
+            owner = holder.owner
+            if owner.awaited is not None:
+                owner.tell_room()
 
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
         """They go back to the broker; those it does not take are tried here again after 5 s."""

@@ -49,7 +49,7 @@ def _queue_info(
     return ProcessQueueInfo(
         cached_msg_count=process.count,
         cached_msg_max_offset=process.last_offset if first is not None else 0,
-        cached_msg_min_offset=first.place if first is not None else 0,
+        cached_msg_min_offset=first.queue_offset if first is not None else 0,
         cached_msg_size_in_mib=process.size_bytes >> 20,
         commit_offset=positions.get(source.queue) or 0,
         droped=process.dropped,
@@ -75,7 +75,7 @@ async def consume_directly(
         topic = record.topic
         original = record.properties.get("RETRY_TOPIC") if topic.startswith(RETRY_PREFIX) else None
         queue = MessageQueue(original or topic, broker_name, record.queue_id)
-        await handlers.call(HeldMessage(record, queue, -1, -1, original))
+        await handlers.call(HeldMessage(record, queue, original))
         result.consume_result = "CR_SUCCESS"
     except Later:
         result.consume_result = "CR_LATER"

@@ -90,7 +90,8 @@ class Handlers:
     async def _work(self) -> None:  # noqa: C901 - calls per message are what this saves
         dispatch, handler, most = self._dispatch, self._handler, self._batch_max
         takers, take, succeed, hooks = dispatch.takers, dispatch.take, dispatch.succeed, self._hooks
-        current_time = trio.current_time
+        # The same as trio.current_time, by two calls less.
+        current_time = trio.lowlevel.current_clock().current_time
         now, since_pause = current_time(), 0
         try:
             while True:
@@ -111,7 +112,7 @@ class Handlers:
                     else:
                         succeed(batch)
                         ended = current_time()
-                        counters = batch[0].holder.owner.counters
+                        counters = batch[0].page.holder.owner.counters
                         counters.ok += len(batch)
                         counters.handling_s += ended - now
                         now = ended
@@ -124,7 +125,7 @@ class Handlers:
                 if since_pause >= BREATHE_EVERY:
                     since_pause = 0
                     await trio.lowlevel.checkpoint()
-                    now = trio.current_time()
+                    now = current_time()
         finally:
             # If somebody woke this task just now, the message it was woken for needs another.
             if len(dispatch):

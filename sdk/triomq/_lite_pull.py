@@ -226,11 +226,9 @@ class LitePullConsumer:
             raise InvalidCall(f"wait_s is {wait_s}, not at least 0")
         await self.start()
         self._finish_polled()
-        batch: list[HeldMessage] = []
-        with trio.move_on_after(wait_s):
-            batch = await self._messages.batch()
+        batch = await self._messages.batch(wait_s)
         self._check_open()
-        return list(batch)
+        return batch
 
     def __aiter__(self) -> Self:
         return self

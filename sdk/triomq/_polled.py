@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from triomq._process_queue import HeldMessage, Stage
+from triomq._received import ReceivedMessage
 from triomq.errors import MQError
+
+QUICK_TURNS: Final = 4
+"""After so many answers without a pause a caller lets others run: pulls, heartbeats, its own other tasks."""
 
 
 class PolledMessages:
@@ -24,15 +29,17 @@ class PolledMessages:
 
     def __init__(self, check_open: Callable[[], None]) -> None:
         self._check_open = check_open
-        self._ready: deque[HeldMessage] = deque()
+        self._ready: deque[list[HeldMessage]] = deque()
+        """Answer by answer."""
         self._arrived = trio.Event()
         self._given_out: list[HeldMessage] = []
         self._iterated: deque[HeldMessage] = deque()
         self._failure: MQError | None = None
+        self._quick_turns = 0
 
     def add(self, messages: list[HeldMessage]) -> None:
-        """New messages of one queue."""
-        self._ready.extend(messages)
+        """New messages: the answer to one pull."""
+        self._ready.append(messages)
         self._arrived.set()
 
     def fail(self, error: MQError) -> None:
@@ -49,12 +56,17 @@ class PolledMessages:
         done, self._given_out = self._given_out, []
         if done:
             # All are of one answer, and so of one queue.
-            done[0].holder.owner.finish_all(done)
+            done[0].page.holder.owner.finish_page(done)
 
-    async def batch(self) -> list[HeldMessage]:
-        """Give out the rest of an answer; waits until there is one."""
-        self._given_out = await self._next()
-        return list(self._given_out)
+    async def batch(self, wait_s: float) -> list[ReceivedMessage]:
+        """Give out the rest of an answer; none when there is none in time."""
+        await self._pause()
+        found = self._take()
+        if not found:
+            with trio.move_on_after(wait_s):
+                found = await self._wait()
+        self._given_out = found
+        return [*found]
 
     async def message(self) -> HeldMessage:
         """Give out one message."""
@@ -66,31 +78,46 @@ class PolledMessages:
                 if message.stage is not Stage.ENDED:
                     self._given_out = [message]
                     return message
-            self._iterated.extend(await self._next())
+            await self._pause()
+            self._iterated.extend(self._take() or await self._wait())
 
-    async def _next(self) -> list[HeldMessage]:
-        await trio.lowlevel.checkpoint()
+    async def _pause(self) -> None:
+        """Others run, though not before each answer: a trip through the scheduler costs as much as ten messages."""
+        self._quick_turns += 1
+        if self._quick_turns < QUICK_TURNS:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._quick_turns = 0
+            await trio.lowlevel.checkpoint()
+
+    async def _wait(self) -> list[HeldMessage]:
         while True:
-            if self._failure is not None:
-                raise self._failure
-            self._check_open()
+            await self._arrived.wait()
+            self._quick_turns = 0
             found = self._take()
             if found:
                 return found
-            await self._arrived.wait()
 
     def _take(self) -> list[HeldMessage]:
-        """The messages of one answer, as far as their queue is still ours."""
+        """The messages of one answer, as far as their queue is still ours; none: nothing is there.
+
+        Raises:
+            MQError: the consumer is closed, or cannot go on.
+        """
+        if self._failure is not None:
+            raise self._failure
+        self._check_open()
         if self._iterated:
             rest = [message for message in self._iterated if message.stage is not Stage.ENDED]
             self._iterated.clear()
-            return rest
-        ready, found = self._ready, list[HeldMessage]()
-        while ready and (not found or ready[0].page is found[0].page):
-            message = ready.popleft()
-            if message.stage is Stage.WAITING:
-                message.stage = Stage.STARTED
-                found.append(message)
-        if not ready:
+            if rest:
+                return rest
+        ready = self._ready
+        found: list[HeldMessage] = []
+        while ready and not found:
+            messages = ready.popleft()
+            if not messages[0].page.holder.dropped:
+                found = messages
+        if not ready and self._arrived.is_set():
             self._arrived = trio.Event()
         return found

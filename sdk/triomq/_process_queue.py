@@ -7,18 +7,21 @@ everything done.  Upstream: ``ProcessQueue``.
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
 
 from triomq._message import MessageQueue
-from triomq._received import ReceivedMessage
-from triomq_protocol.record import RecordView
+from triomq._received import Page, ReceivedMessage
+from triomq_protocol.record import RecordView, record_starts
 
 OBJECT_BYTES: Final = 400
 """What the two objects of a held message cost beside its bytes; measured with a million messages of 1 KiB."""
+
+
+_AT_LEAST_ONE: Final = attrs.validators.optional(attrs.validators.ge(1))
 
 
 @attrs.frozen(kw_only=True)
@@ -29,11 +32,29 @@ class FlowLimits:
         count: messages (``pullThresholdForQueue``).
         size_bytes: memory that is kept for them: whole pulled answers, and their objects (``pullThresholdSizeForQueue``).
         span: from the first offset held to the last (``consumeConcurrentlyMaxSpan``); not for ordered consumers.
+        topic_count: messages of all of a topic's queues that are this member's; each may hold its part of it, instead of
+            ``count`` (``pullThresholdForTopic``). None: no such limit.
+        topic_size_bytes: the same for memory, instead of ``size_bytes`` (``pullThresholdSizeForTopic``).
     """
 
     count: int = attrs.field(default=1000, validator=attrs.validators.ge(1))
     size_bytes: int = attrs.field(default=100 * 1024 * 1024, validator=attrs.validators.ge(1))
     span: int = attrs.field(default=2000, validator=attrs.validators.ge(1))
+    topic_count: int | None = attrs.field(default=None, validator=_AT_LEAST_ONE)
+    topic_size_bytes: int | None = attrs.field(default=None, validator=_AT_LEAST_ONE)
+
+    @property
+    def covers_topics(self) -> bool:
+        """Whether there are limits for whole topics."""
+        return self.topic_count is not None or self.topic_size_bytes is not None
+
+    def of_one(self, queues: int) -> FlowLimits:
+        """The limits of each queue, when so many of its topic are this member's."""
+        return attrs.evolve(
+            self,
+            count=self.count if self.topic_count is None else max(1, self.topic_count // queues),
+            size_bytes=self.size_bytes if self.topic_size_bytes is None else max(1, self.topic_size_bytes // queues),
+        )
 
 
 class Stage(enum.Enum):
@@ -53,19 +74,35 @@ WAITING, STARTED, ENDED = Stage.WAITING, Stage.STARTED, Stage.ENDED
 """The same by short names: looking a member up in its class costs as much as all the rest of some methods here."""
 
 
-class Page:
+class HeldPage(Page):
     """One pulled answer: its bytes stay in memory as long as one of its messages is held.
 
     Args:
-        size_bytes: length of the answer's body.
+        body: records, one behind the other.
+        queue: where they were pulled from.
+        min_offset: first offset of the queue when it was pulled.
+        max_offset: offset behind the last one then.
+
+    Attributes:
+        holder: who keeps the messages.
+        messages: those that are kept, in order; empty when all have ended: they know their page, and a circle of
+            objects would outlive its time.
+        passed: messages at the beginning that have ended, as far as anybody looked.
         left: messages that have not ended.
+        size_bytes: what it adds to its holder's.
     """
 
-    __slots__ = ("left", "size_bytes")
+    __slots__ = ("holder", "left", "messages", "passed", "size_bytes")
 
-    def __init__(self, size_bytes: int, left: int) -> None:
-        self.size_bytes = size_bytes
-        self.left = left
+    holder: ProcessQueue
+    queue: MessageQueue
+
+    def __init__(self, body: bytes, queue: MessageQueue, min_offset: int = -1, max_offset: int = -1) -> None:
+        super().__init__(body, queue, min_offset, max_offset)
+        self.messages: Sequence[HeldMessage] = ()
+        self.passed = 0
+        self.left = 0
+        self.size_bytes = 0
 
 
 class HeldMessage(ReceivedMessage):
@@ -75,25 +112,27 @@ class HeldMessage(ReceivedMessage):
     """
 
     # One object for handler and bookkeeping both: at 100,000 messages a second a second one would show.
-    __slots__ = ("extra_times", "holder", "original_topic", "page", "place", "stage", "started_s")
+    __slots__ = ("extra_times", "original_topic", "stage", "started_s")
 
-    def __init__(
-        self, record: RecordView, queue: MessageQueue, min_offset: int, max_offset: int, original_topic: str | None
-    ) -> None:
-        self.record = record
-        self.queue: MessageQueue = queue
-        self.min_offset = min_offset
-        self.max_offset = max_offset
-        self._body = None
-        self._properties = None
-        self.place = record.queue_offset
+    page: HeldPage
+
+    def __init__(self, record: RecordView, queue: MessageQueue, original_topic: str | None = None) -> None:
+        super().__init__(record)
+        self.page = HeldPage(b"", queue)
         self.original_topic = original_topic
         self.extra_times = 0
         self.stage = WAITING
         self.started_s = 0.0
 
-    page: Page
-    holder: ProcessQueue
+    @property
+    def queue(self) -> MessageQueue:
+        """Where it was pulled from."""
+        return self.page.queue
+
+    @property
+    def holder(self) -> ProcessQueue:
+        """Who keeps it."""
+        return self.page.holder
 
     @property
     def topic(self) -> str:
@@ -104,6 +143,25 @@ class HeldMessage(ReceivedMessage):
     def reconsume_times(self) -> int:
         """How often it failed before: what the broker counted, and retries in place since."""
         return self.record.reconsume_times + self.extra_times
+
+
+def held_messages(page: HeldPage) -> list[HeldMessage]:
+    """The messages of a pulled answer, in order; a record that cannot be decoded ends them, as in Java's client."""
+    make = HeldMessage.__new__
+    waiting = WAITING
+    messages = []
+    for at in record_starts(page.body):
+        # Not by the constructor: that would be a third of what it all costs.
+        message = make(HeldMessage)
+        message.page = page
+        message._at = at  # noqa: SLF001
+        message._record = message._body = message._properties = None  # noqa: SLF001
+        message.original_topic = None
+        message.extra_times = 0
+        message.stage = waiting
+        message.started_s = 0.0
+        messages.append(message)
+    return messages
 
 
 class ProcessQueue:
@@ -122,7 +180,7 @@ class ProcessQueue:
         backlog: messages behind the last one pulled, as the last answer told (``msgAccCnt``).
     """
 
-    __slots__ = ("_order", "backlog", "count", "dropped", "last_offset", "owner", "queue", "scanned", "size_bytes")
+    __slots__ = ("_pages", "backlog", "count", "dropped", "last_offset", "owner", "queue", "scanned", "size_bytes")
 
     def __init__(self, queue: MessageQueue, owner: Any = None) -> None:
         self.queue = queue
@@ -133,35 +191,38 @@ class ProcessQueue:
         self.backlog = 0
         self.last_offset = -1
         self.scanned = -1
-        # Ended messages stay until they are the first, so that the first is always the commit point.
-        self._order: deque[HeldMessage] = deque()
+        # Pages with messages that have not ended. They leave it from anywhere: one slow message is not to keep
+        # the bytes of all that came after it.
+        self._pages: OrderedDict[HeldPage, None] = OrderedDict()
 
-    def put(self, messages: Iterable[HeldMessage], page_bytes: int) -> list[HeldMessage]:
+    def put(self, page: HeldPage, messages: list[HeldMessage]) -> list[HeldMessage]:
         """Keep a pulled answer.
 
         Args:
-            messages: by ascending offsets.
-            page_bytes: length of the answer they pin together.
+            page: what they have in common.
+            messages: its messages, or some of them, by ascending offsets.
 
         Returns:
             Those that were not held before.
         """
         last = self.last_offset
-        fresh = [message for message in messages if message.place > last]
-        if not fresh:
-            return fresh
-        page_bytes += OBJECT_BYTES * len(fresh)
-        page = Page(page_bytes, len(fresh))
-        for message in fresh:
-            message.page = page
-            message.holder = self
-        self._order.extend(fresh)
-        self.last_offset = fresh[-1].place
-        self.scanned = max(self.scanned, self.last_offset + 1)
-        self.count += len(fresh)
-        self.size_bytes += page_bytes
-        self.backlog = max(0, fresh[-1].max_offset - 1 - self.last_offset)
-        return fresh
+        if messages and messages[0].queue_offset <= last:
+            messages = [message for message in messages if message.queue_offset > last]
+        if not messages:
+            return messages
+        count = len(messages)
+        page.holder = self
+        page.messages = messages
+        page.left = count
+        page.size_bytes = len(page.body) + OBJECT_BYTES * count
+        self._pages[page] = None
+        self.last_offset = last = messages[-1].queue_offset
+        if last >= self.scanned:
+            self.scanned = last + 1
+        self.count += count
+        self.size_bytes += page.size_bytes
+        self.backlog = max(0, page.max_offset - 1 - last)
+        return messages
 
     def scan(self, next_offset: int) -> None:
         """An answer says where the next pull starts: what lies before and is not held needs nobody."""
@@ -181,25 +242,46 @@ class ProcessQueue:
         page = message.page
         page.left -= 1
         if not page.left:
-            self.size_bytes -= page.size_bytes
-        order = self._order
-        if order[0] is message:
-            order.popleft()
-            while order and order[0].stage is ENDED:
-                order.popleft()
+            self._leave(page)
         return True
+
+    def finish_page(self, messages: Sequence[HeldMessage]) -> None:
+        """Messages of one page have ended."""
+        ended = 0
+        for message in messages:
+            if message.stage is not ENDED:
+                message.stage = ENDED
+                ended += 1
+        if ended:
+            self.count -= ended
+            page = messages[0].page
+            page.left -= ended
+            if not page.left:
+                self._leave(page)
+
+    def _leave(self, page: HeldPage) -> None:
+        self.size_bytes -= page.size_bytes
+        page.messages = ()
+        del self._pages[page]
 
     @property
     def commit_point(self) -> int | None:
         """The smallest offset that has not ended, or where the next pull starts; None before the first answer."""
-        if self._order:
-            return self._order[0].place
+        first = self.first
+        if first is not None:
+            return first.queue_offset
         return self.scanned if self.scanned >= 0 else None
 
     @property
     def first(self) -> HeldMessage | None:
         """The message that holds the commit point."""
-        return self._order[0] if self._order else None
+        for page in self._pages:
+            messages, at = page.messages, page.passed
+            while messages[at].stage is ENDED:
+                at += 1
+            page.passed = at
+            return messages[at]
+        return None
 
     @property
     def span(self) -> int:
@@ -207,7 +289,8 @@ class ProcessQueue:
 
         Stricter than Java's, which forgets messages that ended behind a stuck one and so pulls on for ever.
         """
-        return self.last_offset - self._order[0].place if self._order else 0
+        first = self.first
+        return self.last_offset - first.queue_offset if first is not None else 0
 
     def exceeds(self, limits: FlowLimits, *, ordered: bool = False) -> str | None:
         """The name of a limit that is exceeded, or None."""
@@ -215,7 +298,7 @@ class ProcessQueue:
             return "count"
         if self.size_bytes > limits.size_bytes:
             return "size_bytes"
-        if not ordered and self._order and self.last_offset - self._order[0].place > limits.span:
+        if not ordered and self.span > limits.span:
             return "span"
         return None
 
@@ -226,9 +309,11 @@ class ProcessQueue:
             Those that had not ended.
         """
         self.dropped = True
-        given_up = [message for message in self._order if message.stage is not ENDED]
+        given_up = [message for page in self._pages for message in page.messages if message.stage is not ENDED]
         for message in given_up:
             message.stage = ENDED
-        self._order.clear()
+        for page in self._pages:
+            page.messages = ()
+        self._pages.clear()
         self.count = self.size_bytes = 0
         return given_up

@@ -17,12 +17,11 @@ import trio
 from triomq._consumer_statistics import ConsumerStatistics, TopicCounters
 from triomq._message import MessageQueue
 from triomq._positions import Positions
-from triomq._process_queue import FlowLimits, HeldMessage, ProcessQueue
+from triomq._process_queue import FlowLimits, HeldMessage, HeldPage, ProcessQueue, held_messages
 from triomq._pull_call import PullCall, Puller
 from triomq._pull_result import PullResult, PullStatus
 from triomq._subscription import Subscription
 from triomq.errors import BrokerBusy, ClientClosed, MQError, NotFound, OffsetIllegal, SubscriptionRefused
-from triomq_protocol.record import iter_records
 
 log = logging.getLogger("triomq.consumer")
 
@@ -94,12 +93,14 @@ class PulledQueue:
         paused: nothing is pulled while it is set.
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
+        limits: when its pulling pauses.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, settings: PullSettings, counters: TopicCounters) -> None:
         self.queue = queue
         self.counters = counters
         self.settings = settings
+        self.limits = settings.limits
         self.process = ProcessQueue(queue, self)
         self.next_offset = offset
         self.paused = False
@@ -120,7 +121,7 @@ class PulledQueue:
         Returns:
             Whether that counts: its queue is still owned, and it has not ended before.
         """
-        counts = message.holder.finish(message)
+        counts = message.page.holder.finish(message)
         self.tell_room()
         return counts
 
@@ -132,12 +133,11 @@ class PulledQueue:
     @property
     def is_full(self) -> bool:
         """Whether it holds more than its limits allow."""
-        return self.process.exceeds(self.settings.limits, ordered=self.settings.ordered) is not None
+        return self.process.exceeds(self.limits, ordered=self.settings.ordered) is not None
 
-    def finish_all(self, messages: Sequence[HeldMessage]) -> None:
-        """Messages have ended."""
-        for message in messages:
-            message.holder.finish(message)
+    def finish_page(self, messages: Sequence[HeldMessage]) -> None:
+        """Messages of one pulled answer have ended."""
+        messages[0].page.holder.finish_page(messages)
         self.tell_room()
 
     async def wait_change(self) -> None:
@@ -198,6 +198,7 @@ class PullEngine:
     def start(self, queue: MessageQueue, offset: int) -> PulledQueue:
         """Begin to pull an assigned queue."""
         source = self.queues[queue] = PulledQueue(queue, offset, self._settings, self.statistics.of(queue.topic))
+        self._share_limits(queue.topic)
         self._spawn(source)
         return source
 
@@ -211,6 +212,7 @@ class PullEngine:
             source.scope.cancel()
             self.note_position(source)
             source.process.drop()
+            self._share_limits(queue.topic)
         return source
 
     def stop_pulling(self) -> None:
@@ -255,6 +257,15 @@ class PullEngine:
         """:meth:`note_position` of all queues; before the memory is read or persisted."""
         for source in self.queues.values():
             self.note_position(source)
+
+    def _share_limits(self, topic: str) -> None:
+        """A topic's queues have come or gone: its limits are shared among those that are here."""
+        limits = self._settings.limits
+        if limits.covers_topics:
+            sources = [source for source in self.queues.values() if source.queue.topic == topic]
+            for source in sources:
+                source.limits = limits.of_one(len(sources))
+                source.tell_room()
 
     # --- one queue -------------------------------------------------------------------------------------------
 
@@ -327,7 +338,8 @@ class PullEngine:
             return  # given up while the answer was under way: it begins anew elsewhere
         source.next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
-            messages = process.put(self._messages(source, subscription, result), len(result.body))
+            page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset)
+            messages = process.put(page, self._wanted(held_messages(page), source.queue, subscription))
             process.scan(result.next_offset)
             if messages:
                 source.counters.pulled += len(messages)
@@ -335,28 +347,25 @@ class PullEngine:
         else:
             process.scan(result.next_offset)
 
-    def _messages(self, source: PulledQueue, subscription: Subscription, result: PullResult) -> list[HeldMessage]:
-        queue, low, high = source.queue, result.min_offset, result.max_offset
-        tags = subscription.exact_tags
+    def _wanted(
+        self, messages: list[HeldMessage], queue: MessageQueue, subscription: Subscription
+    ) -> list[HeldMessage]:
         if queue.topic == self._settings.retry_topic:
-            return [
-                HeldMessage(record, queue, low, high, record.properties.get("RETRY_TOPIC"))
-                for record in iter_records(result.body)
-            ]
-        if tags:
-            # The broker compares 32-bit hashes only.
-            return [
-                HeldMessage(record, queue, low, high, None)
-                for record in iter_records(result.body)
-                if record.tags in tags
-            ]
-        return [HeldMessage(record, queue, low, high, None) for record in iter_records(result.body)]
+            for message in messages:
+                message.original_topic = message.properties.get("RETRY_TOPIC")
+            return messages
+        tags = subscription.exact_tags
+        # The broker compares 32-bit hashes only.
+        return [message for message in messages if message.tags in tags] if tags else messages
 
     async def _after_failure(self, source: PulledQueue, error: MQError, failures: int) -> None:
-        log.log(logging.WARNING if failures == 1 else logging.INFO, "pull of %s failed: %s", source.queue, error)
+        unheard = isinstance(error, SubscriptionRefused | NotFound)
+        # A broker that is busy or has restarted may not know the group yet: worth a warning if one more heartbeat is no help.
+        level = logging.WARNING if failures == (2 if unheard else 1) else logging.INFO
+        log.log(level, "pull of %s failed: %s", source.queue, error)
         if isinstance(error, BrokerBusy):
             await trio.sleep(BUSY_PAUSE_S)
-        elif isinstance(error, SubscriptionRefused | NotFound) and failures == 1:
+        elif unheard and failures == 1:
             # It has not heard of the subscription's newest version: tell it, and ask again at once.
             await self._beat()
         else:

@@ -6,8 +6,7 @@ import enum
 from collections.abc import Iterator
 
 from triomq._message import MessageQueue
-from triomq._received import ReceivedMessage
-from triomq_protocol.record import iter_records
+from triomq._received import Page, ReceivedMessage, received_messages
 from triomq_protocol.tags import TagFilter
 
 
@@ -77,15 +76,13 @@ class PullResult:
         A record that cannot be decoded ends the list, as in Java's client.
         """
         if self._messages is None:
+            messages: list[ReceivedMessage] = []
             if self.status is PullStatus.FOUND:
-                self._messages = [
-                    ReceivedMessage(record, self.queue, self.min_offset, self.max_offset)
-                    for record in iter_records(self.body)
+                messages = received_messages(Page(self.body, self.queue, self.min_offset, self.max_offset))
+                if (tags := self._tags) is not None:
                     # The broker compares 32-bit hashes only.
-                    if self._tags is None or self._tags.matches_tag(record.tags)
-                ]
-            else:
-                self._messages = []
+                    messages = [message for message in messages if tags.matches_tag(message.tags)]
+            self._messages = messages
         return self._messages
 
     def __iter__(self) -> Iterator[ReceivedMessage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 
 from triomq_protocol import record
 from triomq_protocol.errors import BodyError, LocalProtocolError, ProtocolError
-from triomq_protocol.record import RecordView, check_record, encode_record, iter_batch, iter_records
+from triomq_protocol.record import (
+    RecordView,
+    check_record,
+    encode_record,
+    iter_batch,
+    iter_records,
+    queue_offset_at,
+    record_starts,
+    stored_body,
+)
 
 HOSTS = st.sampled_from([record.pack_host("127.0.0.1", 10911), record.pack_host("fd00::2", 1)])
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -83,6 +93,60 @@ def test_damage_is_found_and_never_raises_anything_else(values: dict[str, object
         RecordView(bytes(damaged), 1)
     except ProtocolError:
         pass
+
+
+def starts_of(stream: bytes) -> list[int]:
+    """What `record_starts` is to tell, by the slower way."""
+    return [0, *accumulate(view.size_bytes for view in iter_records(stream))][:-1]
+
+
+@given(st.lists(RECORDS, max_size=4), st.integers(0, 60), st.data())
+def test_starts_are_those_of_the_records_whatever_is_damaged(
+    parts: list[dict[str, object]], cut: int, data: st.DataObject
+) -> None:
+    stream = bytearray(b"".join(encode_record(**values) for values in parts))  # type: ignore[arg-type]
+    assert len(record_starts(bytes(stream))) == len(parts)
+    for _ in range(data.draw(st.integers(0, 3))):
+        if stream:
+            stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
+    damaged = bytes(stream[: len(stream) - cut])
+    assert record_starts(damaged) == starts_of(damaged)
+
+
+LENGTHS = [(at, value) for at in (0, 1, 2, 3, 84, 85, 86, 87, 97, 99, 100, 109, 110) for value in (0, 1, 127, 128, 255)]
+
+
+@pytest.mark.parametrize(("at", "value"), LENGTHS)
+def test_no_length_is_believed_unseen(at: int, value: int) -> None:
+    damaged = GOOD + GOOD[:at] + bytes([value]) + GOOD[at + 1 :] + GOOD
+    assert record_starts(damaged) == starts_of(damaged)
+
+
+@pytest.mark.parametrize("properties_bytes", [0, 255, 256, 32767])
+def test_long_properties_do_not_hide_what_follows(properties_bytes: int) -> None:
+    long = encode_record(
+        b"T", 1, BODY, b"x" * properties_bytes, flag=0, sys_flag=0, born_timestamp=1, born_host=bytes(8),
+        store_host=bytes(8),
+    )  # fmt: skip
+    assert record_starts(long + GOOD) == [0, len(long)]
+
+
+def test_properties_that_are_too_long_for_a_reader_end_the_records() -> None:
+    # The length is a signed number: whoever wrote this cannot have meant it.
+    tail = GOOD.index(b"TAGS") - 2
+    too_long = bytearray(GOOD[:tail] + (32768).to_bytes(2, "big") + bytes(32768))
+    too_long[0:4] = len(too_long).to_bytes(4, "big")
+    assert record_starts(GOOD + too_long) == starts_of(GOOD + too_long) == [0]
+
+
+@given(RECORDS)
+def test_single_fields_are_those_of_the_record(values: dict[str, object]) -> None:
+    data = GOOD + encode_record(**values)  # type: ignore[arg-type]
+    view = RecordView(data, len(GOOD))
+    assert queue_offset_at(data, len(GOOD)) == view.queue_offset
+    plain = not view.sys_flag & (1 | 0x30)
+    assert stored_body(data, len(GOOD), 1) == (view.body if plain else None)
+    assert stored_body(data, 0, 1) == BODY
 
 
 BODY = b"some body"
