@@ -15,6 +15,7 @@ from . import report, run_compare
 from .audit_command import audit
 from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
+from .engines_command import engines
 from .flights_pipeline import flights_pipeline
 from .ha import ha
 from .ha_failover import failover
@@ -114,6 +115,7 @@ bench.add_command(failover)
 bench.add_command(ha)
 bench.add_command(run)
 bench.add_command(workloads)
+bench.add_command(engines)
 bench.add_command(audit)
 bench.add_command(run_compare.compare)
 bench.add_command(report_command)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -18,6 +18,31 @@ from .workload import Workload
 
 Hear = Callable[[IntervalRow], None]
 """Takes an increment; called in the driver's own loop."""
+
+Ended = Callable[[WorkerResult], None]
+"""Takes a worker's result; called in the driver's own loop."""
+
+STOPPED = "it was stopped before its end"
+"""The failure of a worker whose run was interrupted."""
+
+
+class Told:
+    """Hears a worker's rows, and adds up what it cannot tell itself any more when it dies or is stopped."""
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear = hear
+        self._sums = dict.fromkeys(("sent", "acked", "errors", "consumed"), 0)
+
+    def hear(self, row: IntervalRow) -> None:
+        """Take a row and pass it on."""
+        for name in self._sums:
+            self._sums[name] += getattr(row, name)
+        self._hear(row)
+
+    def result(self, result: WorkerResult) -> WorkerResult:
+        """A result with the sums of what was heard."""
+        sums: dict[str, Any] = {**self._sums}
+        return attrs.evolve(result, **sums)
 
 
 class EngineError(Exception):
@@ -84,7 +109,7 @@ class Engine(Protocol):
     def workers(self) -> int:
         """How many load generators it runs."""
 
-    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None], ended: Ended) -> None:
         """Run all shares to their end.
 
         Args:
@@ -92,9 +117,8 @@ class Engine(Protocol):
             hear: gets every increment, soon after its second is over.
             started: called once, as soon as the common start is agreed: the wall clock, in seconds since the epoch,
                 at which the measured part begins (second 0 of the rows).
-
-        Returns:
-            One result per worker; one that died is among them, with its `failure`.
+            ended: gets one result per worker before this ends, however it ends once there was a start; a worker that died or
+                was stopped is among them, with its `failure`.
 
         Raises:
             EngineError: nothing could be started.

@@ -74,7 +74,8 @@ def generator_is_late(
 
 def late_share(lateness: HdrHistogram, limit_ms: float) -> float:
     """The part of the messages with which the generator itself was later than `limit_ms`; 0 where there are none."""
-    return above(lateness, limit_ms * 1000) / max(1, lateness.get_total_count())
+    count: int = lateness.get_total_count()
+    return above(lateness, limit_ms * 1000) / max(1, count)
 
 
 def _exceeded_ms(histogram: HdrHistogram, share: float) -> float:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import math
+import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ import attrs
 import msgspec
 import trio
 
-from .engines import EngineError, Hear, RunPlan, Share
+from .engines import STOPPED, Ended, EngineError, Hear, RunPlan, Share, Told
 from .generator import RunLedger, run_share
 from .intervals import IntervalRow
 from .run_result import WorkerResult
@@ -62,17 +64,21 @@ class LocalEngine:
     label: str = "local"
     workers: int = 1
 
-    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None], ended: Ended) -> None:
         """Run the whole plan as one share; see `Engine.run`."""
-        share = plan.share(0, 1)
+        share, told = plan.share(0, 1), Told(hear)
+        result = WorkerResult(worker=0, host=socket.gethostname(), pid=os.getpid(), failure=STOPPED)
 
         async def agree(earliest: float) -> float:
             await trio.lowlevel.checkpoint()
             started(earliest)
             return earliest
 
-        with share_ledger(share) as ledger:
-            return [await run_share(share, hear, ledger, agree_start=agree)]
+        try:
+            with share_ledger(share) as ledger:
+                result = await run_share(share, told.hear, ledger, agree_start=agree)
+        finally:
+            ended(told.result(result) if result.failure else result)
 
 
 class ProcessEngine:
@@ -90,7 +96,7 @@ class ProcessEngine:
         """For results."""
         return f"processes {self.workers}"
 
-    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None], ended: Ended) -> None:
         """Run the plan; see `Engine.run`."""
         check_workers(plan, self.workers)
         children = [_ChildShare(plan.share(index, self.workers), hear) for index in range(self.workers)]
@@ -110,9 +116,11 @@ class ProcessEngine:
                 async with trio.open_nursery() as nursery:
                     for child in children:
                         nursery.start_soon(child.stop)
+            for child in children:
+                ended(child.result)
         if failures:
+            # Here and not within `except*`, which would make a group of it.
             raise failures[0]
-        return [child.result for child in children]
 
 
 def _plain(errors: BaseExceptionGroup[EngineError]) -> list[EngineError]:
@@ -144,9 +152,9 @@ class _ChildShare:
     def __init__(self, share: Share, hear: Hear) -> None:
         self.index = share.index
         self.earliest = math.inf
-        self.result = WorkerResult(worker=share.index, host="", pid=0, failure="it was never started")
+        self.result = WorkerResult(worker=share.index, host=socket.gethostname(), pid=0, failure="it was never started")
         self._share = share
-        self._hear = hear
+        self._told = Told(hear)
         self._process: trio.Process | None = None
         self._pending = bytearray()
         self._done = False
@@ -158,7 +166,7 @@ class _ChildShare:
         self._process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
-        self.result = attrs.evolve(self.result, pid=self._process.pid, failure="it was ended early")
+        self.result = attrs.evolve(self.result, pid=self._process.pid, failure=STOPPED)
         await self.say(base64.b64encode(pickle.dumps(self._share)) + b"\n")
 
     async def say(self, line: bytes) -> None:
@@ -185,17 +193,19 @@ class _ChildShare:
         """Until the child is done, or dead."""
         while (line := await self._line()) is not None:
             if line.startswith(b'{"row"'):
-                self._hear(msgspec.json.decode(line, type=_RowLine).row)
+                self._told.hear(msgspec.json.decode(line, type=_RowLine).row)
             elif line.startswith(b'{"result"'):
                 self.result = msgspec.json.decode(line, type=_ResultLine).result
                 break
             else:
-                failure = msgspec.json.decode(line, type=dict[str, str])["error"]
-                self.result = attrs.evolve(self.result, failure=failure)
+                self._died(msgspec.json.decode(line, type=dict[str, str])["error"])
                 break
         else:
-            self.result = attrs.evolve(self.result, failure=f"{await self._ending()} in mid-run")
+            self._died(f"{await self._ending()} in mid-run")
         self._done = True
+
+    def _died(self, failure: str) -> None:
+        self.result = self._told.result(attrs.evolve(self.result, failure=failure))
 
     async def stop(self) -> None:
         """End the child if it still runs, and wait for it; it tells what it has seen so far."""
@@ -206,11 +216,11 @@ class _ChildShare:
         assert process.stdout is not None
         await process.stdin.aclose()
         if not self._done:
-            early = self.result
             with trio.move_on_after(STOP_LIMIT_S):
                 await self.listen()
-                if self.result.failure:
-                    self.result = early
+            if self.result.failure:
+                # It is we who ended it.
+                self._died(STOPPED)
         for number in (signal.SIGTERM, signal.SIGKILL, None):
             with trio.move_on_after(STOP_LIMIT_S):
                 await process.wait()

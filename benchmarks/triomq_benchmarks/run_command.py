@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -22,8 +22,8 @@ import triomq
 
 from .bodies import read_payload
 from .builds import ToolUnavailableError
+from .engine_choice import ENGINES, EngineChoice, open_engine
 from .engines import Engine, EngineError
-from .local_engines import LocalEngine, ProcessEngine
 from .max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
 from .progress import ProgressLine, Say, progress_on
 from .run_driver import run_workload, versions
@@ -38,7 +38,6 @@ from .workload_files import load_workload, ready_workloads
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 AUDIT, MAX_RATE = "audit.json", "max_rate.json"
-ENGINES = ("local", "processes", "spark")
 
 
 @attrs.frozen(kw_only=True)
@@ -49,11 +48,7 @@ class Options:
         workload: what to run.
         payload: its payload file's content.
         targets: on what, one after the other.
-        engine: `local`, `processes` or `spark`.
-        workers: how many generators; None: the engine's own choice.
-        master: Spark's.
-        spark_settings: Spark's too.
-        py_files: archives for the Python path of Spark's workers.
+        engine: by whom.
         folder: where results go.
         seed: of everything drawn by chance.
         audit: whether to write a ledger and audit it.
@@ -64,11 +59,7 @@ class Options:
     workload: Workload
     payload: bytes
     targets: tuple[str, ...]
-    engine: str
-    workers: int | None
-    master: str
-    spark_settings: Mapping[str, str]
-    py_files: tuple[str, ...]
+    engine: EngineChoice
     folder: Path
     seed: int
     audit: bool
@@ -190,11 +181,9 @@ def run(
         workload=workload,
         payload=payload,
         targets=targets or (OURS,),
-        engine=engine,
-        workers=workers,
-        master=master,
-        spark_settings=spark_settings,
-        py_files=py_files,
+        engine=EngineChoice(
+            name=engine, workers=workers, master=master, spark_settings=spark_settings, py_files=py_files
+        ),
         folder=out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}",
         seed=secrets.randbits(32) if seed is None else seed,
         audit=audit,
@@ -290,30 +279,10 @@ class _Session:
         """Do it."""
         with trio.CancelScope() as everything:
             async with self._stopped_by_signals(everything), AsyncExitStack() as stack:
-                engine = await self._open_engine(stack)
+                engine = await stack.enter_async_context(open_engine(self._options.engine, self._news))
                 for choice in self._options.targets:
                     if not self.interrupted:
                         await self._measure(choice, engine)
-
-    async def _open_engine(self, stack: AsyncExitStack) -> Engine:
-        options = self._options
-        if options.engine == "spark":
-            # Only Spark needs Spark.
-            from .spark_engine import open_spark_engine
-
-            opened = open_spark_engine(
-                options.master,
-                workers=options.workers,
-                settings=options.spark_settings,
-                py_files=options.py_files,
-                say=self._news,
-            )
-            return await stack.enter_async_context(opened)
-        if options.engine == "processes":
-            return ProcessEngine(options.workers or 2)
-        if options.workers not in {None, 1}:
-            raise EngineError("the engine local is one load generator; for several take --engine processes")
-        return LocalEngine()
 
     async def _measure(self, choice: str, engine: Engine) -> None:
         options = self._options

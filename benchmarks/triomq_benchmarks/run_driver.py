@@ -147,7 +147,7 @@ async def _run(plan: RunPlan, target: RunTarget, engine: Engine, hear: Hear, see
             nursery.start_soon(_faults, plan.workload, target, origin, seen)
 
         try:
-            seen.workers.extend(await engine.run(plan, take, started))
+            await engine.run(plan, take, started, seen.workers.append)
         except Exception as error:  # noqa: BLE001 -- raised below, plain, once the others have ended
             failure = error
         nursery.cancel_scope.cancel()

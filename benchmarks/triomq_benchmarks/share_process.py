@@ -20,6 +20,7 @@ from .engines import Share
 from .generator import run_share
 from .intervals import IntervalRow
 from .local_engines import share_ledger
+from .run_ledger import LedgerError
 from .run_result import WorkerResult
 
 
@@ -71,7 +72,7 @@ def main() -> int:
     failure: str | None = None
     try:
         trio.run(_run, share)
-    except* triomq.MQError as errors:
+    except* (triomq.MQError, LedgerError) as errors:
         error: BaseException = errors
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

@@ -14,7 +14,7 @@ import re
 import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,12 +22,12 @@ import trio
 
 from .audit import Findings
 from .builds import ToolUnavailableError
-from .engines import EngineError, Hear, RunPlan
+from .engines import STOPPED, Ended, EngineError, Hear, RunPlan
 from .local_engines import check_workers
 from .run_ledger import folder_sink
 from .run_result import WorkerResult
 from .spark_collector import Collector, Peer, open_collector
-from .spark_environment import check_spark, local_slots, open_session
+from .spark_environment import check_spark, end_java, local_slots, open_session
 from .spark_worker import OTHERS_FAILURE, Order, Report, decode_report, generate, probe
 
 if TYPE_CHECKING:
@@ -93,7 +93,13 @@ async def open_spark_engine(
         yield engine
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(context.__exit__, None, None, None)
+            await trio.to_thread.run_sync(_leave, context)
+
+
+def _leave(context: AbstractContextManager[SparkSession]) -> None:
+    """End the session and its JVM: who has been told that a run is over finds no process of it."""
+    context.__exit__(None, None, None)
+    end_java()
 
 
 def _enter(enter: Callable[[], SparkSession]) -> SparkSession:
@@ -194,7 +200,7 @@ class SparkEngine:
 
         return await self._job("triomq-audit", "audit", functools.partial(audit_folder_on_spark, self.session, folder))
 
-    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None]) -> list[WorkerResult]:
+    async def run(self, plan: RunPlan, hear: Hear, started: Callable[[float], None], ended: Ended) -> None:
         """Run the plan; see `Engine.run`."""
         check_workers(plan, self.workers)
         group = f"triomq-{plan.run_number:08x}-{uuid.uuid4().hex[:8]}"
@@ -208,6 +214,10 @@ class SparkEngine:
                 reports = await self._job(group, "load", functools.partial(self._generate, order), stop)
             except Exception as error:  # noqa: BLE001 - py4j and Java have no common error, and all mean: the stage has failed
                 failure, reports = _job_failure(error), []
+            except trio.Cancelled:
+                for peer in collector.peers:
+                    ended(peer.result or _unfinished(peer, STOPPED))
+                raise
             # What was sent last may still be on its way, or in a link's buffer.
             with trio.move_on_after(STOP_LIMIT_S):
                 for peer in collector.peers:
@@ -216,7 +226,8 @@ class SparkEngine:
             results = _results(collector, [decode_report(report) for report in reports], failure)
         if not collector.agreed:
             raise EngineError(_cause(results))
-        return results
+        for result in results:
+            ended(result)
 
     def _generate(self, order: Order) -> list[bytes]:
         numbers = self.session.sparkContext.parallelize(range(order.workers), order.workers)
@@ -259,6 +270,11 @@ def _died(peer: Peer, first: Peer | None, failure: str | None) -> WorkerResult:
     why = failure or "its link ended"
     if peer is not first:
         why = f"ended with its stage: {f'worker {first.worker} ended before' if first else why}"
+    return _unfinished(peer, why)
+
+
+def _unfinished(peer: Peer, why: str) -> WorkerResult:
+    """What the driver knows of a generator that has not told its result."""
     clock = peer.clock
     return WorkerResult(
         worker=peer.worker,

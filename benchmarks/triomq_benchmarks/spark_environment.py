@@ -206,6 +206,30 @@ def open_session(
             session.stop()
 
 
+def end_java() -> None:
+    """End the JVM that sessions of this process have used, and wait for it; the next session starts another.
+
+    Spark leaves it running until this process ends, and some time longer.
+    """
+    from pyspark import SparkContext
+
+    with SparkContext._lock:  # noqa: SLF001 - there is no public way; Spark's own tests take this one
+        gateway = SparkContext._gateway  # noqa: SLF001
+        if gateway is None:
+            return
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    java = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if java is not None:
+        # The end of its input is its word to end.
+        java.stdin.close()
+        try:
+            java.wait(_JAVA_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            java.kill()
+            java.wait()
+
+
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
     """Put back whatever handled SIGINT before; in other threads than the main one there is nothing to put back."""

@@ -41,7 +41,9 @@ class Trial:
     lines: list[str]
 
     async def run(self) -> list[WorkerResult]:
-        return await self.engine.run(self.plan, self.rows.append, self.starts.append)
+        results: list[WorkerResult] = []
+        await self.engine.run(self.plan, self.rows.append, self.starts.append, results.append)
+        return results
 
     def pids(self) -> dict[int, int]:
         """Worker number -> process, as the lines about clocks tell them."""
@@ -149,4 +151,6 @@ async def test_a_cluster_that_does_not_answer_is_an_error_with_its_cause(spark: 
         workload=small_workload(3), name_servers="127.0.0.1:1", topics=("T",), groups=(), run_number=1, seed=1
     )
     with trio.fail_after(LIMIT_S), pytest.raises(EngineError, match=r"worker \d: .*127\.0\.0\.1:1"):
-        await SparkEngine(spark, "local[2]", 2, lambda _line: None).run(plan, lambda _row: None, lambda _at: None)
+        await SparkEngine(spark, "local[2]", 2, lambda _line: None).run(
+            plan, lambda _row: None, lambda _at: None, lambda _result: None
+        )

@@ -55,11 +55,13 @@ def test_a_run_on_a_standalone_cluster_and_its_end(tmp_path: Path) -> None:
             *TRIOMQ, "bench", "run", "quick", "--engine", "spark", "--master", str(event["master"]), "--out", str(out),
             "--set", "duration=4 s", "--set", "warm_up=1 s", "--set", "rate=200/s", "--spark-conf",
             "spark.executor.memory=512m", "--json",
+            # Machines that run tests are busy: how late the generator is, is not what is tested here.
+            "--set", "late_allowed=100 %",
         ]  # fmt: skip
         done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        # On a busy machine the generator may be late, which is then said; all else must be as ever.
-        late = '"outcome": "generator late"' in done.stdout
-        assert done.returncode == (1 if late else 0), done.stderr[-3000:]
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+        assert json.loads(done.stdout)["passed"] is True
+        assert (out / "report.html").exists()
         result = json.loads((out / "result.json").read_text())
         assert (result["engine"], result["partial"]) == (f"spark {event['master']} 2", False)
         assert [worker["failure"] for worker in result["workers"]] == [None, None]

@@ -98,15 +98,17 @@ def children(of: int) -> set[int]:
     return found - {of}
 
 
+def share_processes() -> list[int]:
+    """The generators of this process."""
+    return [pid for pid in children(os.getpid()) if b"share_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -> None:
     killed: list[int] = []
 
     def hear(row: IntervalRow) -> None:
         if row.second >= 0 and not killed:
-            generators = [
-                pid for pid in children(os.getpid()) if b"share_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
-            killed.append(max(generators))
+            killed.append(max(share_processes()))
             os.kill(killed[0], signal.SIGKILL)
 
     with trio.fail_after(LIMIT_S):
@@ -114,12 +116,40 @@ async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -
     dead = [worker for worker in result.workers if worker.failure]
     assert [worker.pid for worker in dead] == killed
     assert dead[0].failure == "was killed by SIGKILL in mid-run"
+    assert f"worker {dead[0].worker}: was killed by SIGKILL in mid-run" in result.verdict.explanation
+    # What it had told counts, though it could not add it up itself any more.
+    assert dead[0].sent == sum(row.sent for row in result.rows if row.worker == dead[0].worker) > 0
     assert result.partial
     assert result.verdict.outcome is Outcome.INCOMPLETE
     # The other one went on to its end.
     alive = next(worker for worker in result.workers if not worker.failure)
     assert alive.sent == 250
     assert sum(row.sent for row in result.rows if row.worker == alive.worker) == 250
+
+
+async def test_a_generator_that_is_really_late_is_told_from_a_slow_broker(ours: RunTarget) -> None:
+    workload = attrs.evolve(SHORT, duration_s=4, lateness_limit_ms=700)
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+
+            async def hold(pid: int) -> None:
+                os.kill(pid, signal.SIGSTOP)
+                await trio.sleep(1.5)
+                os.kill(pid, signal.SIGCONT)
+
+            def hear(row: IntervalRow) -> None:
+                if row.second >= 0 and not held:
+                    held.append(min(share_processes()))
+                    nursery.start_soon(hold, held[0])
+
+            held: list[int] = []
+            result = await run_workload(workload, ours, ProcessEngine(2), seed=1, hear=hear)
+    assert result.verdict.outcome is Outcome.GENERATOR_LATE
+    assert "the load generator was too slow, not the broker" in result.verdict.explanation
+    # All that it meant to send it has sent, and nothing else is wrong.
+    assert sum(row.sent for row in result.rows) == 900
+    assert not result.partial
+    assert result.total("errors") == 0
 
 
 async def test_mistakes_are_found_before_anything_starts(ours: RunTarget) -> None:
@@ -200,6 +230,14 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(bench: Bench, tmp_path: Pa
     stored = json.loads((tmp_path / "results" / "result.json").read_text())
     assert stored["partial"] is True
     assert stored["quantiles"]["intended_to_ack"]["count"] >= 75
+    assert stored["verdict"]["outcome"] == "incomplete"
+    workers = stored["workers"]
+    assert [worker["failure"] for worker in workers] == ["it was stopped before its end"] * (
+        1 + (engine == "processes")
+    )
+    assert {worker["pid"] for worker in workers} <= family | {process.pid}
+    # The warm-up too, and at least one whole second.
+    assert all(worker["acked"] >= 75 / len(workers) for worker in workers)
 
 
 @pytest.mark.parametrize(

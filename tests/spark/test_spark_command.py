@@ -1,0 +1,68 @@
+"""The engine Spark from the command line, interrupted by a real signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 400
+
+
+def descendants(of: int) -> set[int]:
+    """All processes that descend from one."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found = {of}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {of}
+
+
+def commands(pids: set[int]) -> str:
+    return "\n".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids)
+
+
+def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(tmp_path: Path) -> None:
+    argv = [
+        sys.executable, "-m", "triomq", "bench", "run", "quick", "--engine", "spark", "--out", str(tmp_path / "run"),
+        "--set", "duration=300 s", "--set", "warm_up=500 ms", "--set", "rate=200/s",
+    ]  # fmt: skip
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        while not run.stderr.readline().strip().startswith("2 of 300 s"):
+            assert run.poll() is None
+        family = descendants(run.pid)
+        names = commands(family)
+        assert "java" in names
+        assert "pyspark.daemon" in names
+        assert "triomq_server" in names
+        run.send_signal(signal.SIGINT)
+        out, errors = run.communicate(timeout=LIMIT_S)
+        left = family & {int(entry) for entry in os.listdir("/proc") if entry.isdigit()}
+    assert run.returncode == 130, errors
+    assert left == set(), commands(left)
+    assert "interrupted: what was measured until then is written as partial; no process is left" in errors
+    assert "Traceback" not in errors
+    assert "INCOMPLETE" in out
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (stored["partial"], stored["verdict"]["outcome"]) == (True, "incomplete")
+    workers = stored["workers"]
+    assert [worker["failure"] for worker in workers] == ["it was stopped before its end"] * 2
+    assert {worker["pid"] for worker in workers} <= family
+    assert sum(worker["acked"] for worker in workers) >= 400
+    assert stored["quantiles"]["intended_to_ack"]["count"] >= 300
+    assert (tmp_path / "run" / "intervals.parquet").exists()
+    assert (tmp_path / "run" / "report.html").exists()
+    assert list((tmp_path / "run" / "acknowledged").iterdir())
