@@ -68,6 +68,8 @@ class PushSettings:
             "pullBatchSize": str(self.pull_batch),
             "pullThresholdForQueue": str(self.limits.count),
             "pullThresholdSizeForQueue": str(self.limits.size_bytes >> 20),
+            "pullThresholdForTopic": str(_or_unlimited(self.limits.topic_count)),
+            "pullThresholdSizeForTopic": str(_or_unlimited(self.limits.topic_size_bytes, 20)),
             "consumeConcurrentlyMaxSpan": str(self.limits.span),
             "maxReconsumeTimes": str(self.max_times),
         }
@@ -117,6 +119,11 @@ class ConsumerParts:
     on_assigned: Hear | None = None
     on_revoked: Hear | None = None
     hooks: Sequence[ConsumeHook] = ()
+
+
+def _or_unlimited(limit: int | None, shift: int = 0) -> int:
+    """A limit as Java shows it: -1 for none."""
+    return -1 if limit is None else limit >> shift
 
 
 async def tell(hear: Hear | None, queue: MessageQueue) -> None:

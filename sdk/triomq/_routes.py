@@ -16,7 +16,7 @@ import trio
 
 from triomq._message import MessageQueue
 from triomq._name_servers import NameServerGroup
-from triomq.errors import MQError, ProtocolViolation, RouteNotFound, TransientError, error_for_code
+from triomq.errors import ClientClosed, MQError, ProtocolViolation, RouteNotFound, TransientError, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.command import Command
 from triomq_protocol.errors import BodyError
@@ -291,6 +291,8 @@ class Routes:
             for topic in list(self._wanted):
                 try:
                     await self.refresh(topic)
+                except ClientClosed:
+                    return  # the end of the client, not a fault
                 except MQError as error:
                     log.warning("the route of %s could not be refreshed: %s", topic, error)
                     if isinstance(error, TransientError):

@@ -246,6 +246,26 @@ async def test_errors_while_pulling_are_waited_out(autojump_clock, group_cluster
                     assert delivery.message.body == b"x"
 
 
+@pytest.mark.parametrize(("times", "warnings"), [(1, 0), (3, 1)])
+async def test_a_broker_that_has_not_heard_of_the_group_is_told(autojump_clock, group_cluster, caplog, times, warnings):
+    broker = group_cluster.broker
+    broker.store("T", 0, b"x")
+    unheard = [lambda command: command.answer(24, "the consumer's subscription not exist")] * times
+
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="first") as consumer:
+            await trio.sleep(60)  # the retry topic's pull waits for messages
+            broker.script(RequestCode.PULL_MESSAGE, *unheard)
+            beats = len(broker.requests(RequestCode.HEART_BEAT))
+            await consumer.subscribe("T")
+            with trio.fail_after(20):
+                async with await anext(consumer) as delivery:
+                    assert delivery.message.body == b"x"
+            assert len(broker.requests(RequestCode.HEART_BEAT)) > beats + 1
+    logged = [record for record in caplog.records if "subscription not exist" in record.message]
+    assert len([record for record in logged if record.levelname == "WARNING"]) == warnings
+
+
 async def test_a_master_that_goes_away_does_not_end_the_consumer(autojump_clock, group_cluster):
     broker = group_cluster.broker
     broker.store("T", 0, b"x")

@@ -260,6 +260,29 @@ async def test_span_and_bytes_are_limits_too(autojump_clock, group_cluster):
                     consumer.drain()
 
 
+async def test_limits_of_a_whole_topic_are_shared_by_its_queues(autojump_clock, group_cluster):
+    fill(group_cluster, 400)
+    fill(group_cluster, 400, queue_id=1)
+    limits = triomq.FlowLimits(topic_count=100)
+
+    def held(consumer):
+        return {queue.queue_id: consumer.engine.queues[queue].process.count for queue in consumer.assignment}
+
+    async with group_cluster.client() as client, group_cluster.client(client_ip="10.0.0.2") as other:
+        async with client.push_consumer("G", start_from="first", limits=limits) as consumer:
+            await consumer.subscribe("T")
+            await trio.sleep(60)
+            # 32 is not more than 50, and 64 is; the other limits are those of queues still.
+            assert held(consumer) == {0: 64, 1: 64}
+            assert consumer.running_info().properties["pullThresholdForTopic"] == "100"
+            assert consumer.running_info().properties["pullThresholdSizeForTopic"] == "-1"
+            async with other.push_consumer("G", start_from="first", limits=limits) as second:
+                await second.subscribe("T")
+                await trio.sleep(60)
+                # Each has one queue now, and it has the topic's limit to itself: pulling goes on by itself.
+                assert (held(consumer), held(second)) == ({0: 128}, {1: 128})
+
+
 async def test_tags_that_share_a_hash_never_reach_the_handler(autojump_clock, group_cluster):
     fill(group_cluster, 90, tags=["Aa", "BB", "c"])  # Java's hash of Aa and BB is 2112
     seen = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trio
 
@@ -68,6 +70,15 @@ def test_the_order_of_brokers_makes_no_difference():
     assert not route_differs(one, other)
     assert route_differs(one, route_data(("a", 1, 1, 6), ("b", 1, 2, 6)))
     assert route_differs(one, route_data(("a", 1, 1, 6), ("b", 1, 1, 6), order="a:1"))
+
+
+async def test_a_refresh_that_the_clients_end_cuts_short_is_no_fault(autojump_clock, cluster, caplog):
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x"))
+        cluster.name_server.script(ROUTE, None)
+        await trio.sleep(31)
+        assert len(cluster.name_server.requests(ROUTE)) == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_known_topics_are_refreshed_every_thirty_seconds(autojump_clock, cluster):
