@@ -258,6 +258,7 @@ class Client:
             leave=leave,
             preference=preference,
             hooks=hooks,
+            beat=self._heartbeats.beat,
         )
         self._requests.consumers[group] = PulledGroup(consumer.positions)
         self._members.append(consumer)

@@ -141,7 +141,13 @@ class Joining:
         self._lite = lite
         preference = read_preference_of(options.read_preference)
         self.puller = Puller(
-            group, core.routes, core.links, preference=preference, hooks=options.hooks, chance=core.chance
+            group,
+            core.routes,
+            core.links,
+            preference=preference,
+            hooks=options.hooks,
+            chance=core.chance,
+            beat=core.heartbeats.beat,
         )
         self.bounds = QueueBounds(self.puller.brokers)
         self.filters = FilterChecks(core.client_id, core.routes, core.links, core.heartbeats, core.chance)

@@ -27,6 +27,7 @@ from triomq.errors import (
     InvalidCall,
     RouteNotFound,
 )
+from triomq_protocol.sql92 import Sql92Error, parse
 
 PULL_TIMEOUT_S: Final = 10.0
 """How long a pull that does not block may take (``consumerPullTimeoutMillis``)."""
@@ -51,6 +52,7 @@ class PullConsumer:
         leave: called at the end, to unregister the group.
         preference: from whom to pull.
         hooks: see :class:`PullHook`.
+        beat: sends heartbeats now.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class PullConsumer:
         leave: Callable[[], Awaitable[None]],
         preference: ReadPreference = ReadPreference.SUGGESTED,
         hooks: Sequence[PullHook] = (),
+        beat: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.group = group
-        self._puller = Puller(group, routes, links, preference=preference, hooks=hooks)
+        self._puller = Puller(group, routes, links, preference=preference, hooks=hooks, beat=beat)
         self.nodes = self._puller.nodes
         """Which broker serves each queue next."""
         self._routes = routes
@@ -115,7 +118,7 @@ class PullConsumer:
             The result, whatever its status.
 
         Raises:
-            InvalidCall: an argument is out of range.
+            InvalidCall: an argument is out of range, or the SQL92 expression cannot be parsed.
             MQError: no broker of the queue could answer; all attempts are listed.
 
         When the broker that was asked cannot be reached, the next one of the same name is asked at once.
@@ -249,7 +252,7 @@ class PullConsumer:
             raise InvalidCall(f"the tags are {type(tags).__name__}, not text like 'a || b'")
         found = self._subscriptions.get((topic, tags, sql))
         if found is None:
-            found = make_subscription(topic, Sql(sql) if sql is not None else tags, 0)
+            found = make_subscription(topic, _checked(sql) if sql is not None else tags, 0)
             self._subscriptions[topic, tags, sql] = found
         return found
 
@@ -262,3 +265,12 @@ class PullConsumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed(f"the consumer of group {self.group} is closed")
+
+
+def _checked(sql: str) -> Sql:
+    """An expression that can be parsed: to one that cannot, brokers answer with every message (broker-api.md §5.2)."""
+    try:
+        parse(sql)
+    except Sql92Error as error:
+        raise InvalidCall(f"the SQL92 expression {sql!r} cannot be used: {error}") from error
+    return Sql(sql)

@@ -7,7 +7,7 @@ node cache.  Upstream: ``PullAPIWrapper``, ``MQClientAPIImpl``.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -127,6 +127,7 @@ class Puller:
         preference: from whom to pull.
         hooks: see :class:`PullHook`.
         chance: chooses among filter servers.
+        beat: sends heartbeats now: brokers tell their version in the answers.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Puller:
         preference: ReadPreference = ReadPreference.SUGGESTED,
         hooks: Sequence[PullHook] = (),
         chance: random.Random | None = None,
+        beat: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.group = group
         self.nodes = NodeCache(preference)
@@ -148,6 +150,7 @@ class Puller:
         self._links = links
         self._hooks = tuple(hooks)
         self._chance = chance if chance is not None else random.Random()
+        self._beat = beat
         routes.changed.append(self._hear_route)
 
     def close(self) -> None:
@@ -216,6 +219,8 @@ class Puller:
         link = self._links.ready(address)
         if link is None:
             link = await self._links.get(address)
+        if not subscription.filters_by_tag and link.peer_version == 0 and self._beat is not None:
+            await self._beat()
         if not subscription.filters_by_tag and link.peer_version < SQL92_VERSION:
             raise UnsupportedRequest(
                 "the broker does not filter by SQL, or has not told its version by a heartbeat yet",

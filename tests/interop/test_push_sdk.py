@@ -17,7 +17,12 @@ import pytest
 import trio
 
 import triomq
-from triomq_benchmarks.targets import Kind, Target
+from triomq_benchmarks.targets import Kind, Target, ask
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.command import Command
+from triomq_protocol.flags import PULL_SUBSCRIPTION
+from triomq_protocol.record import iter_records
+from triomq_protocol.requests.pull import PullMessageRequest
 
 pytestmark = pytest.mark.interop
 
@@ -195,3 +200,41 @@ async def test_in_order_while_members_come_and_go(
     for offsets in handled.values():
         # A message may come twice when a queue moves, but never before one that lies before it.
         assert [offset for at, offset in enumerate(offsets) if offset not in offsets[:at]] == list(range(50))
+
+
+async def test_an_expression_that_does_not_compile(client: triomq.Client, target: Target, topic: str) -> None:
+    """Who brings it along with a pull gets everything, from either broker; our pull consumers refuse it before."""
+    bodies = await send(client, topic, 4, properties=lambda number: {"n": str(number)})
+
+    def pull(expression: str, kind: str) -> tuple[int, list[bytes]]:
+        header = PullMessageRequest(
+            consumer_group="G-plain",
+            topic=topic,
+            queue_id=1,
+            queue_offset=0,
+            max_msg_nums=32,
+            sys_flag=PULL_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription=expression,
+            sub_version=0,
+            expression_type=kind,
+        )
+        command = Command.request(RequestCode.PULL_MESSAGE, header)
+        answer = ask(target.broker.address, command.code, command.fields)
+        return answer.code, [record.body for record in iter_records(answer.body)]
+
+    for expression, kind, found in (
+        ("n = 1", "SQL92", [bodies[1]]),
+        ("n = 0", "SQL92", []),
+        ("n >", "SQL92", [bodies[1]]),
+        ("n = 0", "nothing of the kind", [bodies[1]]),
+    ):
+        code = ResponseCode.SUCCESS if found else ResponseCode.PULL_RETRY_IMMEDIATELY
+        answer = await trio.to_thread.run_sync(pull, expression, kind)
+        assert answer == (code, found), (expression, kind)
+    async with client.pull_consumer("G-plain") as consumer:
+        queue = (await consumer.fetch_queues(topic))[1]
+        assert [each.body for each in (await consumer.pull(queue, 0, sql="n = 1")).messages] == [bodies[1]]
+        with pytest.raises(triomq.errors.InvalidCall, match="cannot be used"):
+            await consumer.pull(queue, 0, sql="n >")

@@ -475,6 +475,25 @@ async def test_sql_needs_a_broker_that_has_told_its_version(autojump_clock, clus
     assert pulls(cluster.broker)[-1].subscription == "a > 1"
 
 
+async def test_the_first_pull_by_sql_asks_a_broker_for_its_version(autojump_clock, cluster):
+    """Java's first pulls fail until the next heartbeat comes by itself."""
+    cluster.broker.version = 407
+    async with cluster.client() as client:
+        await client.pull_consumer("G").pull(QUEUE, 0, sql="a > 1")
+        assert trio.current_time() < 1
+    assert pulls(cluster.broker)[-1].expression_type == "SQL92"
+
+
+async def test_sql_that_cannot_be_parsed_is_refused_here(autojump_clock, cluster):
+    """Brokers answer it with every message."""
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        for wrong in ("a >", "", "1 + 1"):
+            with pytest.raises(errors.InvalidCall, match="SQL92 expression"):
+                await consumer.pull(QUEUE, 0, sql=wrong)
+    assert not pulls(cluster.broker)
+
+
 async def test_hooks(autojump_clock, cluster):
     seen = []
 
