@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import trio
 
@@ -59,7 +60,11 @@ async def test_a_topic_nobody_knows_is_one_clear_line(run):
 async def test_ctrl_c_ends_a_pull_quietly(run, cluster):
     assert (await run("send", "T", "one"))[0] == 0
     process = await trio.lowlevel.open_process(
-        [*TRIOMQ, "pull", "T", "--follow", "-n", cluster.name_servers], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*TRIOMQ, "pull", "T", "--follow", "-n", cluster.name_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background jobs ignore SIGINT, and so would whatever they start.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     with trio.fail_after(20):
         assert await process.stdout.receive_some() == b"one\n"

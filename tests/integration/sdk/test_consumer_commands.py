@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import trio
@@ -152,6 +153,8 @@ async def test_an_interrupted_look_ends_without_words(cluster, filled):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
+        # A shell's background jobs ignore SIGINT, and so would whatever they start.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stderr is not None
