@@ -11,6 +11,7 @@ from .engines import Engine, EngineError
 from .local_engines import LocalEngine, ProcessEngine
 
 ENGINES = ("local", "processes", "spark")
+PROCESSES = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -20,6 +21,7 @@ class EngineChoice:
     Attributes:
         name: `local`, `processes` or `spark`.
         workers: how many generators; None: the engine's own choice.
+        most: how many find something to do; the engine's own choice is no more.
         master: Spark's.
         spark_settings: Spark's too.
         py_files: archives for the Python path of Spark's workers.
@@ -27,6 +29,7 @@ class EngineChoice:
 
     name: str
     workers: int | None = None
+    most: int | None = None
     master: str = "local[2]"
     spark_settings: Mapping[str, str] = attrs.field(factory=dict)
     py_files: Sequence[str] = ()
@@ -50,13 +53,14 @@ async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> Async
         async with open_spark_engine(
             choice.master,
             workers=choice.workers,
+            most=choice.most,
             settings=choice.spark_settings,
             py_files=choice.py_files,
             say=say,
         ) as engine:
             yield engine
     elif choice.name == "processes":
-        yield ProcessEngine(choice.workers or 2)
+        yield ProcessEngine(choice.workers or min(PROCESSES, choice.most or PROCESSES))
     elif choice.workers in {None, 1}:
         yield LocalEngine()
     else:

@@ -26,6 +26,11 @@ STOPPED = "it was stopped before its end"
 """The failure of a worker whose run was interrupted."""
 
 
+def most_workers(workload: Workload) -> int:
+    """How many load generators have something to do: each needs a producer or a consumer of its own."""
+    return max(workload.producer_count, workload.consumers)
+
+
 class Told:
     """Hears a worker's rows, and adds up what it cannot tell itself any more when it dies or is stopped."""
 

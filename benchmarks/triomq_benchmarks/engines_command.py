@@ -26,7 +26,7 @@ import triomq
 
 from .builds import ToolUnavailableError
 from .engine_choice import EngineChoice, open_engine
-from .engines import EngineError
+from .engines import EngineError, most_workers
 from .intervals import by_second, histogram_of, quantiles
 from .processes import ChildError
 from .progress import ProgressLine, Say, progress_on
@@ -138,11 +138,12 @@ class _Trial:
 
     async def _run(self, side: str, number: int, target: RunTarget) -> RunResult:
         async with AsyncExitStack() as stack:
-            choice = EngineChoice(name=side)
+            most = most_workers(self._workload)
+            choice = EngineChoice(name=side, most=most)
             if side == CLUSTER:
                 self._news("starting a Spark cluster of two workers")
                 cluster = await stack.enter_async_context(open_spark_cluster(workers=2))
-                choice = EngineChoice(name=SPARK, master=cluster.master)
+                choice = EngineChoice(name=SPARK, most=most, master=cluster.master)
             engine = await stack.enter_async_context(open_engine(choice, self._news))
             self._news(f"{self._workload.name}, engine {engine.label}")
             line = ProgressLine(self._show, self._workload.duration_s, workers=engine.workers)

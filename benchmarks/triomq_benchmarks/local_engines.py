@@ -22,7 +22,7 @@ import attrs
 import msgspec
 import trio
 
-from .engines import STOPPED, Ended, EngineError, Hear, RunPlan, Share, Told
+from .engines import STOPPED, Ended, EngineError, Hear, RunPlan, Share, Told, most_workers
 from .generator import RunLedger, run_share
 from .intervals import IntervalRow
 from .run_result import WorkerResult
@@ -34,8 +34,7 @@ LINE_BYTES_MAX: Final = 1 << 24
 
 def check_workers(plan: RunPlan, workers: int) -> None:
     """Raise EngineError if some of so many workers would have nothing to do."""
-    workload = plan.workload
-    most = max(workload.producer_count, workload.consumers)
+    workload, most = plan.workload, most_workers(plan.workload)
     if workers > most:
         raise EngineError(
             f"{workers} workers for {workload.producer_count} producers and {workload.consumers} consumers: some would have "

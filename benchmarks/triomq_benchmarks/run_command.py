@@ -23,7 +23,7 @@ import triomq
 from .bodies import read_payload
 from .builds import ToolUnavailableError
 from .engine_choice import ENGINES, EngineChoice, open_engine
-from .engines import Engine, EngineError
+from .engines import Engine, EngineError, most_workers
 from .max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
 from .progress import ProgressLine, Say, progress_on
 from .run_driver import run_workload, versions
@@ -103,7 +103,9 @@ def workloads(as_json: bool) -> None:
     "--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where load generators run."
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 1024), help="Load generators; default: 1 local, 2 processes, Spark's slots."
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Load generators; default: 1 local, 2 processes, Spark's slots; no more than find something to do.",
 )
 @click.option(
     "--master", default="local[2]", show_default=True, help="Of the engine spark: local[N] or spark://HOST:PORT."
@@ -182,7 +184,12 @@ def run(
         payload=payload,
         targets=targets or (OURS,),
         engine=EngineChoice(
-            name=engine, workers=workers, master=master, spark_settings=spark_settings, py_files=py_files
+            name=engine,
+            workers=workers,
+            most=most_workers(workload),
+            master=master,
+            spark_settings=spark_settings,
+            py_files=py_files,
         ),
         folder=out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}",
         seed=secrets.randbits(32) if seed is None else seed,

@@ -42,7 +42,9 @@ SLOTS_LIMIT_S: Final = 120.0
 """How long executors of a cluster have to register."""
 
 SETTLE_S: Final = 2.0
-"""How long no further executor must come, when all of a cluster is wanted."""
+SETTLE_MAX_S: Final = 20.0
+"""How long no further executor must come, when all of a cluster is wanted: within these, as long as the first one took.  All are
+started at once, and what makes a machine slow with one makes it slow with the next."""
 
 REACH_LIMIT_S: Final = 5.0
 
@@ -61,6 +63,7 @@ async def open_spark_engine(
     master: str,
     *,
     workers: int | None = None,
+    most: int | None = None,
     settings: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
     say: Callable[[str], None] = lambda _line: None,
@@ -70,6 +73,7 @@ async def open_spark_engine(
     Args:
         master: `local[N]`, `spark://host:port`, or what else Spark knows.
         workers: how many load generators; default: one per slot.
+        most: how many find something to do, where `workers` is not given.
         settings: of Spark; they win over ours.
         py_files: archives that workers put on their Python path.
         say: gets lines for people.
@@ -87,8 +91,8 @@ async def open_spark_engine(
     # A session is entered and left whole: what is cancelled meanwhile, is cancelled afterwards.
     session = await trio.to_thread.run_sync(_enter, context.__enter__)
     try:
-        slots = await _wait_slots(session, master, workers)
-        engine = SparkEngine(session, master, workers or slots, say)
+        slots = await _wait_slots(session, master, workers, most)
+        engine = SparkEngine(session, master, workers or min(slots, most or slots), say)
         await engine.look_at_workers()
         yield engine
     finally:
@@ -142,16 +146,45 @@ def _slots(session: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-async def _wait_slots(session: SparkSession, master: str, workers: int | None) -> int:
+class SlotsRule:
+    """When to stop waiting for executors.  Pure.
+
+    Args:
+        begin: when the session was open.
+        workers: how many slots are needed; None: as many as there are.
+        most: how many are of use then.
+        is_cluster: whether executors are still to come.
+    """
+
+    def __init__(self, begin: float, workers: int | None, most: int | None, *, is_cluster: bool) -> None:
+        self._begin = self._since = begin
+        self._enough = workers or most
+        self._is_cluster = is_cluster
+        self._wanted = workers
+        self._slots = 0
+        self._settle_s = SETTLE_S
+
+    def is_enough(self, slots: int, now: float) -> bool:
+        """Whether to begin with so many."""
+        if slots != self._slots:
+            if not self._slots:
+                self._settle_s = min(max(SETTLE_S, now - self._begin), SETTLE_MAX_S)
+            self._slots, self._since = slots, now
+        if self._enough is not None and slots >= self._enough:
+            return True
+        if self._wanted is not None or not slots:
+            return False
+        return not self._is_cluster or now - self._since >= self._settle_s
+
+
+async def _wait_slots(session: SparkSession, master: str, workers: int | None, most: int | None) -> int:
     """Wait for executors. Raises EngineError if there are too few."""
-    slots, since = 0, trio.current_time()
-    settle_s = 0.0 if master.startswith("local") else SETTLE_S
+    rule = SlotsRule(trio.current_time(), workers, most, is_cluster=not master.startswith("local"))
+    slots = 0
     with trio.move_on_after(SLOTS_LIMIT_S):
         while True:
-            now = await trio.to_thread.run_sync(_slots, session)
-            if now != slots:
-                slots, since = now, trio.current_time()
-            if slots >= workers if workers else slots and trio.current_time() - since >= settle_s:
+            slots = await trio.to_thread.run_sync(_slots, session)
+            if rule.is_enough(slots, trio.current_time()):
                 return slots
             await trio.sleep(0.2)
     if not slots:

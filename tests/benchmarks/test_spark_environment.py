@@ -10,7 +10,7 @@ import pytest
 
 from triomq_benchmarks.builds import ToolUnavailableError
 from triomq_benchmarks.engines import EngineError
-from triomq_benchmarks.spark_engine import open_spark_engine
+from triomq_benchmarks.spark_engine import SETTLE_MAX_S, SETTLE_S, SlotsRule, open_spark_engine
 from triomq_benchmarks.spark_environment import (
     check_spark,
     find_java,
@@ -130,3 +130,45 @@ async def test_a_master_that_is_not_there_is_named(tmp_path: Path, monkeypatch: 
     text = await refusal("spark://127.0.0.1:1", None)
     assert text.startswith("no Spark master answers at spark://127.0.0.1:1: ")
     assert text.endswith("`triomq bench spark-cluster` starts one on this machine")
+
+
+def begun_at(
+    looks: list[tuple[float, int]], workers: int | None, most: int | None, *, is_cluster: bool = True
+) -> float | None:
+    """The instant at which a run begins, given how many slots there were when."""
+    rule = SlotsRule(0.0, workers, most, is_cluster=is_cluster)
+    return next((now for now, slots in looks if rule.is_enough(slots, now)), None)
+
+
+def looks(*changes: tuple[float, int], until: float = 60.0) -> list[tuple[float, int]]:
+    """A look each tenth of a second."""
+    times = [number / 10 for number in range(int(until * 10))]
+    return [(now, max([slots for at, slots in changes if at <= now], default=0)) for now in times]
+
+
+@pytest.mark.parametrize(
+    ("found", "workers", "most", "begin"),
+    [
+        (looks((3, 1), (4, 2)), 2, None, 4),
+        (looks((3, 1)), 2, None, None),
+        # No more than there is work for.
+        (looks((3, 1), (4, 2), (5, 3)), None, 2, 4),
+        (looks((3, 8)), None, 2, 3),
+        # As many as there are: on a slow machine the second one may come long after the first.
+        (looks((3, 1)), None, 2, 6),
+        (looks((15, 1), (25, 2)), None, 2, 25),
+        (looks((15, 1), (25, 2)), None, None, 40),
+        (looks((0.5, 1)), None, None, 0.5 + SETTLE_S),
+        (looks((30, 1)), None, None, 30 + SETTLE_MAX_S),
+        (looks(), None, 2, None),
+    ],
+)
+def test_how_many_slots_are_waited_for(
+    found: list[tuple[float, int]], workers: int | None, most: int | None, begin: float | None
+) -> None:
+    assert begun_at(found, workers, most) == (None if begin is None else pytest.approx(begin, abs=0.11))
+
+
+def test_threads_are_all_there_at_once() -> None:
+    assert begun_at([(0.0, 1)], None, 2, is_cluster=False) == 0.0
+    assert begun_at([(0.0, 1)], 2, None, is_cluster=False) is None
