@@ -274,8 +274,11 @@ class Client:
         allocate: AllocateStrategy | None = None,
         limits: FlowLimits | None = None,
         pull_batch: int = 32,
+        pull_interval_s: float = 0.0,
+        expression_in_pulls: bool = False,
         batch_max: int = 1,
         max_reconsume_times: int | None = None,
+        suspend_s: float = 1.0,
         consume_timeout_s: float = 900.0,
         drain_s: float = 10.0,
         offset_store: OffsetStore | None = None,
@@ -297,8 +300,12 @@ class Client:
             ordered: whether a queue's messages are handled one after the other; brokers then lock queues.
             limits: how much of each queue is held; pulling pauses beyond it.
             pull_batch: messages per pull.
+            pull_interval_s: pause between two pulls of a queue.
+            expression_in_pulls: each pull carries this member's own expression. Else brokers take what the group's
+                heartbeats told last, and members that subscribe differently overwrite each other.
             batch_max: messages per call of a handler that :meth:`triomq.PushConsumer.run` was given.
             max_reconsume_times: failures before a message becomes a dead letter; None: 16, when ordered without end.
+            suspend_s: how long an ordered queue rests after a failure, 0.01-30.
             consume_timeout_s: a message that a handler has for longer comes again.
             drain_s: how long the end waits for handlers.
             hooks: see :class:`triomq.ConsumeHook`.
@@ -316,8 +323,11 @@ class Client:
                 ordered=ordered,
                 limits=limits,
                 pull_batch=pull_batch,
+                pull_interval_s=pull_interval_s,
+                expression_in_pulls=expression_in_pulls,
                 batch_max=batch_max,
                 max_reconsume_times=max_reconsume_times,
+                suspend_s=suspend_s,
                 consume_timeout_s=consume_timeout_s,
                 drain_s=drain_s,
             )

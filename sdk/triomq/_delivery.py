@@ -105,6 +105,11 @@ class Takers:
         if not self._busy and self._idle is not None:
             self._idle.set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no handler is at work."""
+        return not self._busy
+
     async def wait_idle(self) -> None:
         """Sleep until no handler is at work."""
         if self._busy:

@@ -132,6 +132,11 @@ class OrderedDispatch:
         # It stays on its way out: the handler that ends tells that it can be given up now.
         return not state.in_hand
 
+    def is_in_hand(self, queue: MessageQueue) -> bool:
+        """Whether a handler is at work on a queue's messages; a delivery that nobody answers any more does not count."""
+        state = self.states.get(queue)
+        return state is not None and state.in_hand and not self.takers.is_idle
+
     def held_back(self, source: PulledQueue) -> bool:
         """Whether nothing is to be pulled now: the lock is somebody else's."""
         state = self.states.get(source.queue)

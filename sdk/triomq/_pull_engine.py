@@ -46,6 +46,7 @@ class PullSettings:
         max_messages: per pull (``pullBatchSize``).
         suspend_s: how long brokers may hold a pull: 15 push, 20 lite pull.
         lite: whether pulls carry the lite bit, and their expression.
+        expression_in_pulls: whether pulls carry their expression, also when heartbeats have told it.
         commit: whether pulls from masters carry what is consumed: push consumers in clustering mode.
         ordered: the span is no limit.
         limits: when pulling pauses.
@@ -57,6 +58,7 @@ class PullSettings:
     max_messages: int = 32
     suspend_s: float = 15.0
     lite: bool = False
+    expression_in_pulls: bool = False
     commit: bool = False
     ordered: bool = False
     limits: FlowLimits = attrs.Factory(FlowLimits)
@@ -327,7 +329,7 @@ class PullEngine:
             # Lite pulls by tag carry 0, as their heartbeats' subscription does (consumer.md §3).
             sub_version=0 if settings.lite and subscription.filters_by_tag else subscription.version_ms,
             timeout_s=PULL_TIMEOUT_S,
-            carries_expression=settings.lite or subscription.class_filter,
+            carries_expression=settings.lite or settings.expression_in_pulls or subscription.class_filter,
             commit_offset=commit_offset,
             lite=settings.lite,
         )

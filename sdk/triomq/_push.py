@@ -37,6 +37,9 @@ log = logging.getLogger("triomq.consumer")
 END_TIMEOUT_S: Final = 3.0
 """How long the final offsets and unlocking may take, whatever happens."""
 
+REVOKED_TIMEOUT_S: Final = 2.0
+"""How long ``on_revoked`` may take at the end, before that."""
+
 LEAVE_TIMEOUT_S: Final = 2.0
 """How long unregistering may take after that."""
 
@@ -80,6 +83,7 @@ class PushConsumer:
                 spawn=self._spawn,
                 report=parts.report,
                 on_idle=self.wake,
+                suspend_s=settings.suspend_s,
             )
         else:
             concurrent = ConcurrentDispatch(send_back=parts.send_back, spawn=self._spawn, report=parts.report)
@@ -92,6 +96,8 @@ class PushConsumer:
             sink=self._dispatch,
             settings=PullSettings(
                 max_messages=settings.pull_batch,
+                interval_s=settings.pull_interval_s,
+                expression_in_pulls=settings.expression_in_pulls,
                 commit=not settings.broadcast,
                 ordered=settings.ordered,
                 limits=settings.limits,
@@ -209,7 +215,7 @@ class PushConsumer:
     async def aclose(self) -> None:
         """Drain, wait up to ``drain_s`` for handlers, tell the brokers the final offsets, leave the group.
 
-        When cancelled, it does not wait for handlers; the rest is shielded and takes at most 5 s.
+        When cancelled, it does not wait for handlers; the rest is shielded and takes at most 7 s.
         """
         if self._closed:
             await trio.lowlevel.checkpoint()
@@ -222,11 +228,20 @@ class PushConsumer:
         finally:
             for scope in self._runs:
                 scope.cancel()
+            with trio.move_on_after(REVOKED_TIMEOUT_S, shield=True):
+                await self._tell_revoked()
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 await self._end()
             self._parts.puller.close()
             with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
                 await self._parts.leave()
+
+    async def _tell_revoked(self) -> None:
+        """The queues that are owned still go to others now."""
+        if self._nursery is not None:
+            await self._kept.wait()
+        for queue in list(self.engine.queues):
+            await tell(self._parts.on_revoked, queue)
 
     async def _end(self) -> None:
         if self._nursery is not None:
@@ -236,7 +251,10 @@ class PushConsumer:
         queues = list(self.engine.queues)
         await self._positions.persist(queues)
         locks = self._parts.locks
-        if locks is not None and (owned := {*queues, *locks.leaving}):
+        if locks is None or self._ordered is None:
+            return
+        # A function in a thread cannot be stopped: while it is at work, nobody else may be; its lock runs out by itself.
+        if owned := {queue for queue in (*queues, *locks.leaving) if not self._ordered.is_in_hand(queue)}:
             await locks.unlock(owned, wait=True)
 
     async def __aenter__(self) -> Self:
@@ -322,6 +340,10 @@ class PushConsumer:
             offset = await self._positions.start(queue)
         except MQError as error:
             log.warning("where to start in %s cannot be told now: %s", queue, error)
+            if locks is not None:
+                # The next round may find that it is another member's.
+                await locks.unlock([queue], wait=False)
+                locks.leaving.discard(queue)
             return False
         await tell(self._parts.on_assigned, queue)
         source = self.engine.start(queue, offset)

@@ -38,8 +38,11 @@ class PushSettings:
         ordered: one message of a queue after the other.
         limits: see :class:`FlowLimits`.
         pull_batch: messages per pull (``pullBatchSize``).
+        pull_interval_s: pause between two pulls of a queue (``pullInterval``).
+        expression_in_pulls: pulls carry this member's own expression (``postSubscriptionWhenPull``).
         batch_max: messages per call of the handler (``consumeMessageBatchMaxSize``).
         max_reconsume_times: failures before a message is a dead letter; None: 16, in order: never.
+        suspend_s: how long an ordered queue rests after a failure (``suspendCurrentQueueTimeMillis``).
         consume_timeout_s: a message that is in hand for longer comes again (``consumeTimeout``).
         drain_s: how long the end waits for handlers (``awaitTerminationMillisWhenShutdown``).
     """
@@ -49,8 +52,11 @@ class PushSettings:
     ordered: bool = False
     limits: FlowLimits = attrs.Factory(FlowLimits)
     pull_batch: int = attrs.field(default=32, validator=[attrs.validators.ge(1), attrs.validators.le(1024)])
+    pull_interval_s: float = attrs.field(default=0.0, validator=[attrs.validators.ge(0), attrs.validators.le(65.535)])
+    expression_in_pulls: bool = False
     batch_max: int = attrs.field(default=1, validator=[attrs.validators.ge(1), attrs.validators.le(1024)])
     max_reconsume_times: int | None = None
+    suspend_s: float = attrs.field(default=1.0, validator=[attrs.validators.ge(0.01), attrs.validators.le(30)])
     consume_timeout_s: float = attrs.field(default=900.0, validator=attrs.validators.gt(0))
     drain_s: float = attrs.field(default=10.0, validator=attrs.validators.ge(0))
 
@@ -66,6 +72,9 @@ class PushSettings:
             "messageModel": self.message_model,
             "consumeMessageBatchMaxSize": str(self.batch_max),
             "pullBatchSize": str(self.pull_batch),
+            "pullInterval": str(int(self.pull_interval_s * 1000)),
+            "postSubscriptionWhenPull": str(self.expression_in_pulls).lower(),
+            "suspendCurrentQueueTimeMillis": str(int(self.suspend_s * 1000)),
             "pullThresholdForQueue": str(self.limits.count),
             "pullThresholdSizeForQueue": str(self.limits.size_bytes >> 20),
             "pullThresholdForTopic": str(_or_unlimited(self.limits.topic_count)),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import trio
 from consumer_broker import MemoryOffsets
 
@@ -95,6 +96,25 @@ async def test_a_failure_is_retried_in_place(autojump_clock, group_cluster):
     assert 5 <= seen[3][2] - seen[2][2] < 5.5
     assert committed(group_cluster) == 3
     assert not group_cluster.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
+
+
+async def test_how_long_a_queue_rests_can_be_set(autojump_clock, group_cluster):
+    fill(group_cluster, 1)
+    seen = []
+
+    async def handler(message):
+        seen.append(trio.current_time())
+        if len(seen) < 3:
+            raise ValueError("not yet")
+
+    async with group_cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.push_consumer("G", ordered=True, start_from="first", suspend_s=4)
+        await nursery.start(serve, consumer, handler)
+        await until(lambda: len(seen) == 3)
+        assert consumer.running_info().properties["suspendCurrentQueueTimeMillis"] == "4000"
+        consumer.drain()
+    rests_s = [later - before for before, later in itertools.pairwise(seen)]
+    assert rests_s == pytest.approx([4, 4], abs=0.3)
 
 
 async def test_too_many_failures_make_a_dead_letter(autojump_clock, group_cluster):
@@ -259,6 +279,58 @@ async def test_plain_handlers_keep_the_order(group_cluster):
     for queue_id in (0, 1):
         assert [number for where, number in seen if where == queue_id] == list(range(200))
     assert committed(group_cluster) == 200
+
+
+async def test_a_queue_stays_locked_while_a_handler_outlives_its_consumer(autojump_clock, group_cluster):
+    """What cannot be stopped goes on: until it ends, or the lock runs out, nobody else may begin."""
+    fill(group_cluster, 2)
+    fill(group_cluster, 1, queue_id=1)
+    seen, went_on = [], []
+
+    async def handler(message):
+        seen.append(message.queue_id)
+        if message.queue_id == 0:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(30)
+            went_on.append(trio.current_time())
+
+    async with group_cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.push_consumer("G", ordered=True, start_from="first", drain_s=2)
+        async with consumer:
+            await consumer.subscribe("T")
+            nursery.start_soon(consumer.run, handler)
+            await until(lambda: sorted(seen) == [0, 1])
+        assert not went_on
+        assert [queues for _, _, queues in locks(group_cluster, "unlock")] == [(1,)]
+        assert [queue for _, queue in group_cluster.broker.consumers.locks if queue.topic == "T"] == [Q0]
+    assert committed(group_cluster) in (0, None)
+
+
+async def test_an_unanswered_delivery_keeps_no_lock(autojump_clock, group_cluster):
+    fill(group_cluster, 2)
+    async with (
+        group_cluster.client() as client,
+        client.push_consumer("G", ordered=True, start_from="first") as consumer,
+    ):
+        await consumer.subscribe("T")
+        await anext(consumer)
+    assert not group_cluster.broker.consumers.locks
+
+
+async def test_a_queue_that_cannot_be_begun_is_unlocked(autojump_clock, group_cluster):
+    """Its share may be another member's in the next round."""
+    fill(group_cluster, 2)
+    broker = group_cluster.broker
+    # Of the retry topic, and of the first queue.
+    broker.script(RequestCode.QUERY_CONSUMER_OFFSET, *[lambda command: command.answer(1, "busy")] * 2)
+    async with (
+        group_cluster.client() as client,
+        client.push_consumer("G", ordered=True, start_from="first") as consumer,
+    ):
+        await consumer.subscribe("T")
+        assert (await anext(consumer)).message.body == b"0"
+        assert [queues for _, _, queues in locks(group_cluster, "unlock")] == [(0,)]
+        assert consumer.assignment == [Q0, Q1]
 
 
 async def test_a_member_that_leaves_gives_back_what_it_gave_up_a_moment_ago(autojump_clock, group_cluster):

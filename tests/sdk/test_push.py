@@ -260,6 +260,43 @@ async def test_span_and_bytes_are_limits_too(autojump_clock, group_cluster):
                     consumer.drain()
 
 
+async def test_pulls_that_carry_their_expression(autojump_clock, group_cluster):
+    """Members of a group that subscribe differently overwrite each other in heartbeats, not here."""
+    fill(group_cluster, 8, tags=["A", "B"])
+    seen = []
+
+    async def handler(message):
+        seen.append(message.tags)
+
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="first", expression_in_pulls=True) as consumer:
+            async with trio.open_nursery() as nursery:
+                await consumer.subscribe("T", "A")
+                for known in group_cluster.broker.consumers.subscriptions.values():
+                    known.sub_string = "B"
+                nursery.start_soon(consumer.run, handler)
+                await until(lambda: len(seen) == 4)
+                consumer.drain()
+    assert seen == ["A"] * 4
+
+
+async def test_a_pause_between_pulls(autojump_clock, group_cluster):
+    fill(group_cluster, 96)
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="first", pull_interval_s=7) as consumer:
+            await consumer.subscribe("T")
+            await until(lambda: consumer.engine.queues)
+            held = []
+            for _ in range(3):
+                held.append(consumer.engine.queues[Q0].process.count)
+                await trio.sleep(7)
+            assert held == [32, 64, 96]
+        with pytest.raises(errors.InvalidCall, match="pull_interval_s"):
+            client.push_consumer("G3", pull_interval_s=-1)
+        with pytest.raises(errors.InvalidCall, match="suspend_s"):
+            client.push_consumer("G3", suspend_s=31)
+
+
 async def test_limits_of_a_whole_topic_are_shared_by_its_queues(autojump_clock, group_cluster):
     fill(group_cluster, 400)
     fill(group_cluster, 400, queue_id=1)
@@ -491,6 +528,33 @@ async def test_the_end_waits_for_handlers_but_not_for_ever(autojump_clock, group
     assert ended == [b"m0-0", b"m0-1"]
     # The third was cancelled: it comes again.
     assert committed(group_cluster) == 2
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_leaving_is_giving_up(autojump_clock, group_cluster, ordered):
+    """`on_revoked` hears of what is owned to the end, while its offsets are not told yet, and cannot hold up the rest."""
+    fill(group_cluster, 1)
+    heard = []
+
+    async def revoked(queues):
+        heard.extend(each for each in queues if each.topic == "T")
+        assert committed(group_cluster) in (0, None)
+        await trio.sleep(0.1)
+        if len(heard) == 2:
+            await trio.sleep_forever()
+
+    async with group_cluster.client() as client:
+        consumer = client.push_consumer("G", start_from="first", ordered=ordered, on_revoked=revoked)
+        async with consumer:
+            await consumer.subscribe("T")
+            async with await anext(consumer):
+                pass
+            await until(lambda: consumer.assignment == [Q0, Q1])
+            assert not heard
+            left = trio.current_time()
+        assert trio.current_time() - left < 4
+    assert heard == [Q0, Q1]
+    assert committed(group_cluster) == 1
 
 
 async def test_a_cancelled_consumer_still_tells_its_offsets_and_leaves(autojump_clock, group_cluster):
