@@ -24,7 +24,7 @@ import pytest
 from triomq_benchmarks.builds import ToolUnavailableError
 from triomq_benchmarks.java import Java, find_java, prepare_home
 from triomq_benchmarks.processes import Child, Driver, DriverError
-from triomq_benchmarks.targets import Kind, Server, Target, broker, namesrv
+from triomq_benchmarks.targets import PATIENT, Kind, Server, Target, broker, namesrv
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -392,7 +392,7 @@ class Servers:
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Iterator[Server]:
-        merged = {**SMALL_STORE, **(settings or {})}
+        merged = {**PATIENT, **SMALL_STORE, **(settings or {})}
         home = self.scratch / name
         with self._broker(kind, home, name_servers, settings=merged, port=port, properties=properties) as server:
             yield from _until_done(kind, server)

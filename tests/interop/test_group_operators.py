@@ -95,6 +95,44 @@ async def test_push_members_answer_operators(client: triomq.Client, topic: str, 
     assert sorted(seen[MESSAGES:]) == sorted(seen[:MESSAGES])
 
 
+async def test_ordered_members_answer_operators(client: triomq.Client, topic: str, mqadmin: Any) -> None:
+    group = topic.replace("T-", "G-", 1)[:80]
+    seen: list[triomq.ReceivedMessage] = []
+
+    async def handle(message: triomq.ReceivedMessage) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(message)
+        if len(seen) == MESSAGES + 2:
+            raise triomq.Later
+
+    async with (
+        client.push_consumer(group, ordered=True, start_from="first", drain_s=2) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        await consumer.subscribe(topic)
+        nursery.start_soon(consumer.run, handle)
+        await until(lambda: len(seen) == MESSAGES)
+        status = await mqadmin("consumerStatus", "-g", group, "-i", client.client_id)
+        assert re.search(r"PROP_CONSUMEORDERLY +: true", status)
+        assert len(re.findall(rf"^{re.escape(topic)} ", status, flags=re.MULTILINE)) >= 2
+        # One message outside of its queue's turn, which moves nothing: first it succeeds, then it fails.
+        chosen = seen[0]
+        for result in ("CR_SUCCESS", "CR_LATER"):
+            directly = await mqadmin(
+                "queryMsgById", "-i", chosen.offset_message_id, "-g", group, "-d", client.client_id
+            )
+            assert result in directly
+        assert [each.body for each in seen[MESSAGES:]] == [chosen.body] * 2
+        await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-f", "true")
+        await until(lambda: len(seen) == 2 * MESSAGES + 2)
+        consumer.drain()
+    for queue_id in range(2):
+        again = [each.queue_offset for each in seen[MESSAGES + 2 :] if each.queue_id == queue_id]
+        assert again == list(range(len(again)))
+    progress = lags(await mqadmin("consumerProgress", "-g", group), topic)
+    assert [difference for _, _, difference in progress] == [0, 0]
+
+
 async def test_lite_members_answer_operators(client: triomq.Client, topic: str, mqadmin: Any) -> None:
     group = topic.replace("T-", "G-", 1)[:80]
     async with client.lite_pull_consumer(group, start_from="first") as consumer:
