@@ -313,15 +313,10 @@ def _serve(serve: "Callable[..., Awaitable[None]]", ready: Callable[[object], No
 
     import trio
 
-    async def stop_on_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            task_status.started()
-            async for _ in signals:
-                scope.cancel()
+    from triomq_server.cluster.stopping import run_until_signal
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(stop_on_signal, nursery.cancel_scope)
             address = await nursery.start(serve)
             # What lives until the end need not be looked at by every collection.
             gc.collect()
@@ -330,7 +325,7 @@ def _serve(serve: "Callable[..., Awaitable[None]]", ready: Callable[[object], No
             sys.stdout.flush()
 
     try:
-        trio.run(run)
+        trio.run(run_until_signal, run, signal.SIGTERM, signal.SIGINT)
     except Exception as error:
         from triomq_server.cluster.failures import explain
 

@@ -98,7 +98,8 @@ async def _learn_from(slave: str, offsets: OffsetTable, open_link: OpenLink, *, 
     return True
 
 
-def _tell_of_two_masters(members: Mapping[int, str], own_address: str, broker_name: str) -> None:
+def tell_of_two_masters(members: Mapping[int, str], own_address: str, broker_name: str) -> None:
+    """Log it if the name servers know another master of this broker's set; nothing can be done about it here."""
     if members.get(0, own_address) != own_address:
         _log.error(
             "%s is registered as the master of %s too: with two masters their histories part, and the messages of one "
@@ -138,7 +139,7 @@ async def learn_offsets(
         if members is None:
             members = await members_of_set(config, open_link)
         if not again:
-            _tell_of_two_masters(members, own_address, config.broker_name)
+            tell_of_two_masters(members, own_address, config.broker_name)
         async with trio.open_nursery() as nursery:
             for broker_id, address in members.items():
                 if broker_id != 0 and address != own_address:

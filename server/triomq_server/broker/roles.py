@@ -23,7 +23,7 @@ from triomq_server.wire import Link
 
 from .following import Following
 from .registration import Registered
-from .returning import PERIOD_S, learn_offsets, members_of_set
+from .returning import PERIOD_S, learn_offsets, members_of_set, tell_of_two_masters
 from .service import Broker, RoleError
 
 _log = logging.getLogger(__name__)
@@ -200,12 +200,26 @@ class Roles:
             return dropped
 
     async def _keep_learning_offsets(self) -> None:
-        """While this broker is the master, look for offsets that only its slaves have."""
+        """While this broker is the master, look for offsets that only its slaves have, and for another master.
+
+        There is one when this broker was thought dead, or was cut off, and its slave was made master meanwhile. Name servers
+        know only the one that has registered last.
+        """
         broker = self._broker
+        told_of = None
         while True:
             await trio.sleep(PERIOD_S)
-            if not broker.is_slave:
-                await learn_offsets(broker.config, broker.offsets, broker.address, self._open_link, again=True)
+            if broker.is_slave:
+                told_of = None
+                continue
+            members = await members_of_set(broker.config, self._open_link)
+            known = members.get(0, broker.address)
+            if known not in (broker.address, told_of):
+                told_of = known
+                tell_of_two_masters(members, broker.address, broker.config.broker_name)
+            await learn_offsets(
+                broker.config, broker.offsets, broker.address, self._open_link, again=True, members=members
+            )
 
     # -- the parts of a change
 

@@ -288,14 +288,9 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
 
     from triomq_server.cluster.failures import explain
     from triomq_server.cluster.nodes import run_node
+    from triomq_server.cluster.stopping import run_until_signal
 
     ready: list[bool] = []
-
-    async def stop_on_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            task_status.started()
-            async for _ in signals:
-                scope.cancel()
 
     async def stop_with_parent(scope: trio.CancelScope) -> None:
         await trio.lowlevel.wait_readable(life_fd)
@@ -303,14 +298,13 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(stop_on_signal, nursery.cancel_scope)
             nursery.start_soon(stop_with_parent, nursery.cancel_scope)
             await nursery.start(run_node, plan)
             os.write(status_fd, b'{"ready": true}\n')
             ready.append(True)
 
     try:
-        trio.run(main)
+        trio.run(run_until_signal, main, signal.SIGTERM)
     except Exception as error:
         text = explain(error, plan.properties)
         if not ready:

@@ -32,8 +32,9 @@ class NamesrvConfig(ServerNetworkConfig):
     # Ours, unknown to RocketMQ 4.9.
     bind_address: str = "0.0.0.0"
     """Where to listen; one address, ``::`` for all of IPv6 too."""
-    compat: str = "safe"
-    """"safe", or "4.9" to let a closed connection that carried several brokers unregister only the first of them."""
+    compat: str = setting("safe", one_of=("safe", "4.9"))
+    """"safe", or "4.9" to let a closed connection that carried several brokers unregister only the first of them, and a broker's
+    farewell whoever has its id by now."""
 
     extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
     """Keys of the start-up file that nobody knows; shown to tools all the same."""

@@ -18,6 +18,7 @@ T = TypeVar("T")
 _KEY = "triomq.key"
 _LEAST = "triomq.least"
 _MOST = "triomq.most"
+_ONE_OF = "triomq.one_of"
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _INT64 = 1 << 63
 
@@ -33,6 +34,7 @@ def setting(
     factory: Callable[[], T] | None = None,
     least: int | None = None,
     most: int | None = None,
+    one_of: tuple[str, ...] | None = None,
 ) -> T:
     """An attribute whose key is not plainly its name in camel case, or whose value has bounds.
 
@@ -42,8 +44,9 @@ def setting(
         factory: computes the default; the value then is text, or a number with ``least``.
         least: smallest accepted number.
         most: largest accepted number.
+        one_of: the accepted texts.
     """
-    metadata = {_KEY: key, _LEAST: least, _MOST: most}
+    metadata = {_KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of}
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return cast("T", attrs.field(default=default, metadata=metadata))
@@ -146,6 +149,9 @@ def _read(field: attrs.Attribute[Any], current: object, text: str) -> tuple[obje
             return None, "not a number"
     if isinstance(default, int):
         return _read_integer(field, text)
+    accepted = field.metadata.get(_ONE_OF)
+    if accepted is not None and text not in accepted:
+        return None, f"must be {' or '.join(accepted)}, written exactly so"
     return text, None
 
 

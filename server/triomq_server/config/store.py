@@ -144,7 +144,7 @@ class StoreConfig:
     disk_space_clean_forcibly_ratio: float = 0.85
 
     # Ours, unknown to RocketMQ.
-    compat: str = "safe"
+    compat: str = setting("safe", one_of=("safe", "4.9"))
     """"safe", or "4.9" to copy the defects of RocketMQ 4.9 that this program otherwise avoids."""
     ha_master_main_address: str | None = None
     """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs; else the name servers'

@@ -15,7 +15,7 @@ from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv.handlers import NameServer
 from triomq_server.namesrv.kv_config import KvConfig
 from triomq_server.namesrv.routes import RouteTable
-from triomq_server.store import Disk, RealDisk, wall_ms
+from triomq_server.store import Disk, RealDisk
 from triomq_server.store.config_files import ConfigFile
 from triomq_server.wire import Limits, Listen, TlsSettings, listen_tcp, serve
 
@@ -27,12 +27,17 @@ _FIRST_SCAN_S = 5
 _SCAN_S = 10
 
 
+def _monotonic_ms() -> int:
+    """Trio's clock: a wall clock that is set would make all brokers look silent at once, or dead ones alive for hours."""
+    return int(trio.current_time() * 1000)
+
+
 async def serve_namesrv(
     config: NamesrvConfig,
     *,
     listen: Listen = listen_tcp,
     disk: Disk | None = None,
-    clock: Callable[[], int] = wall_ms,
+    clock: Callable[[], int] = _monotonic_ms,
     tls: TlsSettings | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
@@ -42,7 +47,7 @@ async def serve_namesrv(
         config: changed in place by UPDATE_NAMESRV_CONFIG.
         listen: how to listen; TCP unless told otherwise.
         disk: where the key-value configuration is kept; real files unless told otherwise.
-        clock: wall clock in ms, for the expiry of brokers.
+        clock: milliseconds since whenever, for the expiry of brokers.
         tls: with it, the port speaks TLS to those who ask.
         task_status: told the address, ``ip:port``, once it listens.
 

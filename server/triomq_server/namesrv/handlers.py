@@ -63,7 +63,7 @@ class NameServer:
         routes: brokers and topics.
         kv: key-value configuration.
         config_file: where code 318 writes the configuration.
-        clock: wall clock in ms.
+        clock: milliseconds since whenever; must not be set back or forth.
     """
 
     config: NamesrvConfig

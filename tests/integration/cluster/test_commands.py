@@ -93,6 +93,24 @@ def test_broker_serves_and_stops_in_order(tmp_path: Path) -> None:
     assert not (tmp_path / "abort").exists()
 
 
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_twice_stops_in_order_all_the_same(tmp_path: Path, first: int) -> None:
+    """`timeout` sends it to the process, and then to its group."""
+    (port,) = free_ports(1)
+    arguments = ["--port", str(port), "--set", "brokerIP1=127.0.0.1", "--store", str(tmp_path)]
+    with started("broker", *arguments) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(first)
+        for _ in range(20):
+            time.sleep(0.001)
+            process.send_signal(signal.SIGTERM)
+        code, _, errors = stopped_by(process, signal.SIGTERM)
+    assert code in (0, -signal.SIGTERM), "the last one may come when everything is done"
+    assert "Traceback" not in errors
+    assert not (tmp_path / "abort").exists()
+
+
 def test_ready_line_for_machines(tmp_path: Path) -> None:
     with started("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}/kv.json", "--json") as process:
         assert process.stdout is not None

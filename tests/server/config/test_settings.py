@@ -260,3 +260,19 @@ def test_delay_levels() -> None:
     assert not warnings
     config.update({"messageDelayLevel": "1s"})
     assert config.store.delay_level_count == 4, "a broker's levels are those it started with"
+
+
+@pytest.mark.parametrize(("text", "compat"), [("4.9", "4.9"), ("safe", "safe"), (" 4.9 ", "4.9")])
+def test_known_behaviours(text: str, compat: str) -> None:
+    config, warnings = BrokerConfig.from_properties({"compat": text})
+    assert (config.store.compat, warnings) == (compat, [])
+
+
+@pytest.mark.parametrize("text", ["4.9.7", '"4.9"', "Safe", ""])
+def test_a_behaviour_that_nobody_knows_is_not_taken_for_another_in_silence(text: str) -> None:
+    config, warnings = BrokerConfig.from_properties({"compat": text})
+    assert (config.store.compat, config.slave_read_enable) == ("safe", True)
+    assert warnings == [f"compat={text} is ignored: must be safe or 4.9, written exactly so"]
+    namesrv, warnings = NamesrvConfig.from_properties({"compat": text})
+    assert namesrv.compat == "safe"
+    assert len(warnings) == 1

@@ -30,7 +30,6 @@ def start(nursery, network):
                 config,
                 listen=network.listen,
                 disk=MemoryDisk(),
-                clock=lambda: int(trio.current_time() * 1000),
                 task_status=task_status,
             )
 

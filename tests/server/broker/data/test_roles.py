@@ -314,6 +314,25 @@ async def test_49_follows_another_history_and_ends_with_a_log_of_both(open_broke
         assert b"new2" in await bodies(at_slave)
 
 
+async def test_a_master_that_was_thought_dead_is_told_of_its_heir(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, **MASTER) as one,
+        open_broker(network=network, registerNameServerPeriod=20000, **SLAVE) as two,
+    ):
+        await caught_up(await one.peer(), await two.peer(SLAVE_PORT))
+        assert await change(await two.peer(SLAVE_PORT), "ASYNC_MASTER", force="true") is None
+        await trio.sleep(300)
+        for address in ("127.0.0.1:10911", "127.0.0.1:10921"):
+            told = [
+                text for text in caplog.messages if f"{address} is registered as the master of broker-a too" in text
+            ]
+            assert 1 <= len(told) <= 2, "each is told of the other, and not every ten seconds"
+
+
 async def test_an_ahead_slave_may_be_made_master_instead(open_broker: Any) -> None:
     async with parted(open_broker, on_old=2, on_new=0) as (at_master, at_slave):
         assert await change(at_master, "SLAVE", brokerId="1") is None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import pack, unpack
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
 import trio.lowlevel
 
+from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.wire import MemoryNetwork
 
-SENT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE = 0, 12, 11
+SENT, FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT = 0, 10, 11, 12
 HA_PORT = 10912
+T = TypeVar("T")
 
 
 class HandSlave:
@@ -129,6 +132,58 @@ async def test_the_life_of_a_slave_as_senders_see_it(open_broker: Any) -> None:
         assert code == SENT
         assert seconds <= 0.5
         hands.cancel_scope.cancel()
+
+
+class StuckDisk(MemoryDisk):
+    """Takes everything and forces nothing to the disk until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loose = trio.Event()
+
+    async def run(self, chore: Callable[[], T]) -> T:
+        await self.loose.wait()
+        return await super().run(chore)
+
+
+@pytest.mark.parametrize(
+    ("flush_timeout", "slave", "expected"),
+    [
+        (1000, "acknowledges", (FLUSH_DISK_TIMEOUT, 1.0)),
+        (5000, "acknowledges", (FLUSH_DISK_TIMEOUT, 5.0)),
+        # The slave's status outweighs the disk's, whichever is known first.
+        (1000, "silent", (FLUSH_SLAVE_TIMEOUT, 3.0)),
+        (5000, "silent", (FLUSH_SLAVE_TIMEOUT, 5.0)),
+        (1000, "away", (SLAVE_NOT_AVAILABLE, 1.0)),
+    ],
+)
+async def test_disk_and_slave_are_waited_for_together(
+    open_broker: Any, flush_timeout: int, slave: str, expected: tuple[int, float]
+) -> None:
+    network, disk = MemoryNetwork(), StuckDisk()
+    settings = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": flush_timeout}
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, disk=disk, **settings) as broker:
+        if slave != "away":
+            hand = await HandSlave.connect(network, hands)
+            if slave == "acknowledges":
+                hands.start_soon(hand.acknowledge, 0.1)
+        assert await timed_put(broker) == expected
+        assert await timed_put(broker, properties="WAIT\x01false") == (SENT, 0)
+        disk.loose.set()
+        await trio.sleep(1)
+        if slave == "acknowledges":
+            assert (await timed_put(broker))[0] == SENT
+        hands.cancel_scope.cancel()
+
+
+async def test_a_disk_that_takes_too_long(open_broker: Any) -> None:
+    disk = StuckDisk()
+    async with open_broker(disk=disk, flushDiskType="SYNC_FLUSH", syncFlushTimeout=700) as broker:
+        code, seconds = await timed_put(broker)
+        assert (code, seconds) == (FLUSH_DISK_TIMEOUT, 0.7)
+        disk.loose.set()
+        await trio.sleep(1)
+        assert (await timed_put(broker))[0] == SENT
 
 
 async def test_the_wait_is_as_long_as_configured(open_broker: Any) -> None:
