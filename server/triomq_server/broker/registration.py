@@ -143,6 +143,19 @@ class Registration:
                 await self._reconfigured.wait()
                 self._follow_list(nursery)
 
+    def completed(self, told: Registered) -> Registered:
+        """What one name server says, with the master that others know where this one knows none.
+
+        RocketMQ takes the first answer; and a name server that the master cannot reach would take its slaves' metadata away.
+        """
+        if told.master_address is not None:
+            return told
+        for server in self._servers.values():
+            other = server.told
+            if other is not None and other.master_address is not None:
+                return attrs.evolve(told, master_address=other.master_address, ha_address=other.ha_address)
+        return told
+
     async def unregister(self) -> None:
         """Tell every name server with a live link that this broker goes (code 104); waits a second at most."""
         identity = self.identity
@@ -209,6 +222,8 @@ class _NameServer:
         self.wanted = trio.Event()
         self.tried = trio.Event()
         self.registered = False
+        self.told: Registered | None = None
+        """What this name server has said last over its present link."""
         self._begun = self._ended = 0  # rounds
         self._round_ended = trio.Event()
 
@@ -224,7 +239,7 @@ class _NameServer:
                 except _FAILURES as error:
                     self._note_failure(str(error) or type(error).__name__)
                 finally:
-                    self._link = None
+                    self._link = self.told = None
                     self.registered = False
                     self._end_round()
                 await trio.sleep(self._pause_s * owner.chance.uniform(0.5, 1.0))
@@ -298,7 +313,8 @@ class _NameServer:
         self._pause_s = RETRY_LEAST_S
         header = answer.header(RegisterBrokerResponse)
         order = KVTable.decode(answer.body).table if answer.body else None
-        told = Registered(header.master_addr, header.ha_server_addr, order)
+        self.told = Registered(header.master_addr, header.ha_server_addr, order)
+        told = owner.completed(self.told)
         owner.on_answer(told)
         return told
 

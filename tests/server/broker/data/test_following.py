@@ -26,9 +26,9 @@ SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "storeP
 
 
 @asynccontextmanager
-async def name_server(network: MemoryNetwork) -> AsyncIterator[None]:
+async def name_server(network: MemoryNetwork, port: int = 9876) -> AsyncIterator[None]:
     """A real name server on the memory network."""
-    config, _ = NamesrvConfig.from_properties({"kvConfigPath": "/nowhere/kvConfig.json"})
+    config, _ = NamesrvConfig.from_properties({"kvConfigPath": "/nowhere/kvConfig.json", "listenPort": str(port)})
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(serve_namesrv, config, listen=network.listen))
         yield
@@ -48,6 +48,27 @@ async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_br
         await at_master.put("Fresh")
         await trio.sleep(1)
         assert (await at_slave.pull("Fresh")).code == 0
+
+
+@pytest.mark.parametrize("order", ["127.0.0.1:9876;127.0.0.1:9877", "127.0.0.1:9877;127.0.0.1:9876"])
+async def test_a_name_server_that_knows_no_master_does_not_take_it_away(open_broker: Any, order: str) -> None:
+    """The master does not reach it; the other one knows better."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        name_server(network, 9877),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=order, **SLAVE) as slave,
+    ):
+        at_slave = await slave.peer(SLAVE_PORT)
+        await trio.sleep(5)
+        for n in range(1, 7):
+            answer = await at_slave.ask(Command.request(HA_STATUS))
+            following = HaStatus.decode(answer.body).following
+            assert following is not None
+            assert following.metadata_master == master.config.address
+            assert following.metadata_rounds in (n, n + 1)
+            await trio.sleep(10)
 
 
 async def test_a_pull_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
