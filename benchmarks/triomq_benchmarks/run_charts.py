@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from .intervals import IntervalRow, by_second, every_second, histogram_of
+from .intervals import MONITOR, IntervalRow, by_second, every_second, histogram_of
 from .run_result import FaultInstant, RunResult
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def charts(results: Sequence[RunResult]) -> list[Chart]:
         results: at least one; of several, the plots lay the runs over each other.
     """
     runs = [
-        _Run(label, COLOURS[number % len(COLOURS)], result, every_second(by_second(result.rows)))
+        _Run(label, COLOURS[number % len(COLOURS)], result, _seconds(result))
         for number, (label, result) in enumerate(zip(labels(results), results, strict=True))
     ]
     made = [_latency(runs), _quantile_curve(runs), _rates(runs)]
@@ -98,6 +98,12 @@ def charts(results: Sequence[RunResult]) -> list[Chart]:
     if any(run.has("from_slave") or run.has("from_master") for run in runs):
         made.append(_readers(runs))
     return made
+
+
+def _seconds(result: RunResult) -> list[IntervalRow]:
+    """From the first that a load generator tells of: the observer of the brokers looks before there is anything to see."""
+    first = min((row.second for row in result.rows if row.worker != MONITOR), default=0)
+    return every_second(by_second(row for row in result.rows if row.second >= first))
 
 
 def labels(results: Sequence[RunResult]) -> list[str]:
@@ -152,10 +158,10 @@ def _steps(
     """Values of whole seconds; None is a gap."""
     x: list[int] = []
     y: list[Any] = []
-    for (second, value), following in zip(values, [*(value for _, value in values[1:]), None], strict=True):
+    for number, (second, value) in enumerate(values):
         x.append(second)
         y.append(value)
-        if value is not None and following is None:
+        if value is not None and (number + 1 == len(values) or values[number + 1][1] is None):
             # The last second before a gap is as long as any other.
             x.append(second + 1)
             y.append(value)
@@ -365,7 +371,10 @@ def _over_time(runs: Sequence[_Run], title: str, field: str, unit: str, caption:
     figure = _figure(unit)
     for run in runs:
         values = [(second, None if value is None else scale(value)) for second, value in run.values(field)]
-        style: dict[str, Any] = {"fill": "tozeroy", "fillcolor": "rgba(37, 99, 235, 0.12)"} if len(runs) == 1 else {}
+        style: dict[str, Any] = {}
+        if len(runs) == 1 and all(value is not None for _, value in values):
+            # Over a gap Plotly would fill from one end to the other.
+            style = {"fill": "tozeroy", "fillcolor": "rgba(37, 99, 235, 0.12)"}
         _steps(figure, values, run.label, run.colour, **style)
     return Chart(field, title, caption, _mark(figure, runs))
 

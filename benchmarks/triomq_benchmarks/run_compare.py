@@ -12,15 +12,17 @@ import enum
 import math
 import random
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import attrs
 import click
 import msgspec
+from hdrh.histogram import HdrHistogram
 from rich.console import Console
 from rich.table import Table
 
@@ -187,36 +189,52 @@ def _stretches(seconds: Sequence[_T]) -> list[Sequence[_T]]:
     return [seconds[begin:end] for begin, end in pairwise(edges)]
 
 
-Cell = Mapping[int, int]
-"""A stretch's histogram on the grid: how often which logarithm."""
+@attrs.frozen
+class _Cells:
+    """The histograms of a run's stretches on one grid.
+
+    Attributes:
+        grid: logarithms of latencies, in steps of `_GRID`, ascending.
+        counts: of each stretch, how often each of the grid: 64 bits each, laid side by side in one integer, because
+            adding integers is a hundred times as fast as adding lists.
+    """
+
+    grid: Sequence[int]
+    counts: Sequence[int]
+
+    @classmethod
+    def of(cls, seconds: Sequence[IntervalRow], field: str) -> _Cells:
+        """Those of one histogram."""
+        sparse = [_on_the_grid(histogram_of(rows, field)) for rows in _stretches(seconds)]
+        grid = sorted(set().union(*sparse))
+        dense = (array("Q", (cell[place] for place in grid)) for cell in sparse)
+        return cls(grid, [int.from_bytes(each.tobytes(), sys.byteorder) for each in dense])
+
+    def drawn(self, chance: random.Random) -> list[float]:
+        """The percentiles of as many stretches, drawn by chance, in microseconds."""
+        total = sum(chance.choices(self.counts, k=len(self.counts)))
+        lanes = memoryview(total.to_bytes(8 * len(self.grid), sys.byteorder)).cast("Q")
+        sums = list(accumulate(lanes))
+        if not sums or not sums[-1]:
+            return [0.0 for _ in _PERCENTILES]
+        places = (bisect.bisect_left(sums, sums[-1] * percentile / 100) for percentile in _PERCENTILES)
+        return [math.exp(self.grid[min(place, len(sums) - 1)] * _GRID) for place in places]
 
 
-def _cell(rows: Iterable[IntervalRow], field: str) -> Cell:
-    cell: Counter[int] = Counter()
-    for each in histogram_of(rows, field).get_recorded_iterator():
-        cell[round(math.log(each.value_iterated_to) / _GRID)] += int(each.count_at_value_iterated_to)
-    return cell
-
-
-def _percentiles(cells: Iterable[Cell]) -> list[float]:
-    """Of all cells together, in microseconds; zeros where there is nothing."""
-    total: Counter[int] = Counter()
-    for cell in cells:
-        total.update(cell)
-    values = sorted(total)
-    sums = list(accumulate(total[value] for value in values))
-    if not sums:
-        return [0.0 for _ in _PERCENTILES]
-    places = (bisect.bisect_left(sums, sums[-1] * percentile / 100) for percentile in _PERCENTILES)
-    return [math.exp(values[min(place, len(values) - 1)] * _GRID) for place in places]
+def _on_the_grid(histogram: HdrHistogram) -> Counter[int]:
+    found: Counter[int] = Counter()
+    # The histogram's own iterators go through its 23,000 cells one by one in Python.
+    counts = histogram.counts[: histogram.counts_len]
+    for index in compress(range(len(counts)), counts):
+        found[round(math.log(max(1, histogram.get_value_from_index(index))) / _GRID)] += counts[index]
+    return found
 
 
 def _latencies(
     prefix: str, field: str, seconds: Sequence[Sequence[IntervalRow]], tolerance: float, chance: random.Random
 ) -> Iterable[Measure]:
     whole = [histogram_of(rows, field) for rows in seconds]
-    cells = [[_cell(rows, field) for rows in _stretches(of_run)] for of_run in seconds]
-    drawn = [[_percentiles(chance.choices(one, k=len(one))) for _ in range(DRAWS)] for one in cells]
+    drawn = [[cells.drawn(chance) for _ in range(DRAWS)] for cells in (_Cells.of(rows, field) for rows in seconds)]
     for place, percentile in enumerate(_PERCENTILES):
         yield _measure(
             f"{prefix} p{percentile:g}, ms",

@@ -87,7 +87,7 @@ def _drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
         }
         for trace in chart.figure.data
     ]
-    # Within a script element nothing is escaped but by ourselves: no text of a run may end it.
+    # No text of a run may end the script element.  Plotly sees to that too, but does not promise it.
     figure = markup(chart.figure.to_json().replace("<", "\\u003c"))
     return {"key": chart.key, "title": chart.title, "caption": chart.caption, "legend": legend, "figure": figure}
 
@@ -103,7 +103,7 @@ def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
         "partial": result.partial,
         "line": f"{_instant(result.started_at)} · {result.measured_s:g} s · {result.loop} loop · engine {result.engine} · "
         f"{len(result.workers)} load generator{'s' * (len(result.workers) != 1)}",
-        "explanation": result.verdict.explanation,
+        "explanation": result.verdict.explanation[:1].upper() + result.verdict.explanation[1:],
         "notes": result.verdict.notes,
         "tiles": _tiles(result),
         "thresholds": [{**attrs.asdict(each), "measured": figure(each.measured)} for each in result.thresholds],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from triomq_benchmarks.intervals import MONITOR, IntervalRow, encode, new_histogram
@@ -26,6 +27,7 @@ def histogram(values_ms: list[float]) -> bytes:
     return encode(made)
 
 
+@functools.cache
 def made_run(
     *,
     slower: float = 1.0,
