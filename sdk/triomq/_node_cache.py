@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import attrs
@@ -59,6 +60,9 @@ class Node:
         return self.broker_id != MASTER
 
 
+_node = lru_cache(1024)(Node)
+
+
 def find(
     addresses: Mapping[int, str],
     broker_id: int,
@@ -82,7 +86,7 @@ def find(
     wanted = [broker_id] if broker_id == MASTER else [broker_id, broker_id + 1]
     if not only_this:
         wanted += sorted(addresses, key=lambda each: (slaves_first and each == MASTER, each))
-    nodes = [Node(addresses[each], each) for each in wanted if each in addresses]
+    nodes = [_node(addresses[each], each) for each in wanted if each in addresses]
     for node in nodes:
         if is_down is None or not is_down(node.address):
             return node
@@ -121,6 +125,12 @@ class NodeCache:
             skip: whether an address is passed over as long as another is left.
         """
 
+        if not self._unwell and self.preference is ReadPreference.SUGGESTED and queue not in self._suggested:
+            # Nearly all pulls: nothing is to be weighed up.
+            master = addresses.get(MASTER)
+            if master is not None and not skip(master):
+                return _node(master, MASTER)
+
         def down(address: str) -> bool:
             return skip(address) or self.is_unwell(address, now)
 
@@ -139,6 +149,10 @@ class NodeCache:
         if self.preference is ReadPreference.SUGGESTED:
             return suggested
         return suggested or 1
+
+    def stays(self, node: Node, suggested: int) -> bool:
+        """Whether the broker that has just answered, and suggested this one, would be chosen again without any doubt."""
+        return not self._unwell and self.preference is ReadPreference.SUGGESTED and node.broker_id == suggested
 
     def suggest(self, queue: MessageQueue, broker_id: int, now: float = 0.0) -> None:
         """Remember what an answer suggested: after every parsed answer, whatever its status."""

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from triomq._hooks import PullContext, PullHook, call_after_pull, call_before_pull
-from triomq._link import TaskWaiter
+from triomq._link import Link, Waiter
 from triomq._links import Links
 from triomq._message import MessageQueue
 from triomq._node_cache import Node, NodeCache, ReadPreference
@@ -37,6 +37,8 @@ from triomq_protocol import flags
 from triomq_protocol.command import Command
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
+
+_STATUSES: Final = {int(status): status for status in PullStatus}
 
 SUSPEND_MARGIN_S: Final = 10.0
 """How much longer than the broker may hold a pull the client waits: brokers look every 5 s (consumer.md §3)."""
@@ -117,6 +119,117 @@ class PullCall:
         )
 
 
+GoOn = Callable[[PullResult], bool]
+"""Takes a result with messages, plain and quickly; whether the call, changed by then, is to be sent again at once."""
+
+
+class _Streak(Waiter):
+    """A task that pulls the same queue again and again, and sleeps as long as nothing else is to be decided.
+
+    Each answer is taken, and the next request sent, by whoever reads the link: a task that were woken for every answer
+    to do just that would cost as much as ten of its messages do.
+
+    Args:
+        puller: whose it is.
+        link: to whom.
+        node: the same broker.
+        call: what is asked; changed by ``go_on``.
+        go_on: see :data:`GoOn`.
+        route: as it was when the broker was chosen.
+        timeout_s: how long each answer may take.
+    """
+
+    __slots__ = (
+        "_call",
+        "_error",
+        "_go_on",
+        "_link",
+        "_node",
+        "_opaque",
+        "_puller",
+        "_result",
+        "_route",
+        "_task",
+        "_timeout_s",
+    )
+
+    def __init__(
+        self,
+        puller: Puller,
+        link: Link,
+        node: Node,
+        call: PullCall,
+        go_on: GoOn | None,
+        route: Route | None,
+        timeout_s: float,
+    ) -> None:
+        self._puller = puller
+        self._link = link
+        self._node = node
+        self._call = call
+        self._go_on = go_on
+        self._route = route
+        self._timeout_s = timeout_s
+        self._opaque = 0
+        self._task: trio.lowlevel.Task | None = None
+        self._result: PullResult | None = None
+        self._error: Exception | None = None
+
+    def send(self, now: float) -> None:
+        """Ask. Raises LinkLost when the link is no longer open."""
+        self.deadline = now + self._timeout_s
+        link = self._link
+        self._opaque = opaque = link.next_opaque()
+        link.submit(self._call.frame(self._puller.group, opaque, to_slave=self._node.is_slave), opaque, self)
+
+    def answered(self, answer: Command) -> None:
+        try:
+            result = self._puller.result_of(answer, self._call, self._node)
+            if self._go_on is None or result.status is not PullStatus.FOUND or not self._may_stay(result):
+                self._end(result)
+            elif self._go_on(result):
+                self.send(trio.current_time())
+            else:
+                result.taken = True
+                self._end(result)
+        except Exception as error:  # noqa: BLE001 - not the reader's, but the sleeper's
+            self._end(None, error)
+
+    def failed(self, error: MQError) -> None:
+        self._end(None, error)
+
+    def _may_stay(self, result: PullResult) -> bool:
+        """Whether the next pull is to go to the same broker, over the same link, as far as can be told here."""
+        puller = self._puller
+        return (
+            self._link.is_open
+            and self._link.has_room
+            and puller.nodes.stays(self._node, result.suggested_broker_id)
+            and puller.known_route(self._call.queue.topic) is self._route
+        )
+
+    def _end(self, result: PullResult | None, error: Exception | None = None) -> None:
+        self._result = result
+        self._error = error
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+    async def wait(self) -> PullResult:
+        """Sleep until there is something to decide; a cancel forgets the request, and its late answer is dropped."""
+        if self._result is None and self._error is None:
+
+            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+                self._link.pending.pop(self._opaque, None)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
 class Puller:
     """Pulls for one consumer group.
 
@@ -157,43 +270,52 @@ class Puller:
         """Follow route changes no longer."""
         self._routes.changed.remove(self._hear_route)
 
-    async def pull(self, call: PullCall) -> PullResult:
-        """Pull once.
+    async def pull(self, call: PullCall, go_on: GoOn | None = None) -> PullResult:
+        """Pull once, or as often as ``go_on`` likes.
 
         When the broker that was asked cannot be reached, the next one of the same name is asked at once.
+
+        Args:
+            call: what; ``go_on`` changes it to what is to be pulled next.
+            go_on: takes results with messages as they come. Without it, or where more is to be decided than it can
+                (another broker, hooks), one pull is all.
+
+        Returns:
+            The last result; ``taken`` says whether ``go_on`` had it.
 
         Raises:
             MQError: no broker of the queue could answer; all attempts are listed.
         """
         if not self._hooks:
-            return await self._pull(call)
+            return await self._pull(call, go_on)
         context = PullContext(self.group, call.queue, call.offset)
         call_before_pull(self._hooks, context)
         try:
-            result = await self._pull(call)
+            result = await self._pull(call, None)
         except MQError as error:
             call_after_pull(self._hooks, context, error)
             raise
         call_after_pull(self._hooks, context, result)
         return result
 
-    async def _pull(self, call: PullCall) -> PullResult:
+    async def _pull(self, call: PullCall, go_on: GoOn | None) -> PullResult:
         addresses = await self.brokers.addresses(call.queue)
         attempts: list[Attempt] = []
         failed: set[str] = set()
         lost: set[str] = set()
         refreshed = False
+        is_down = self._links.is_down
         while True:
             started = trio.current_time()
-            node = self.nodes.choose(
-                call.queue, addresses, started, skip=lambda address: address in failed or self._links.is_down(address)
-            )
+            # A function less to make where nothing has failed yet.
+            skip = (lambda address: address in failed or is_down(address)) if failed else is_down
+            node = self.nodes.choose(call.queue, addresses, started, skip=skip)
             if node is None:
                 raise RouteNotFound(
                     f"the route has no broker of {call.queue} to read from as {self.nodes.preference.value}"
                 )
             try:
-                return await self._pull_from(node, call)
+                return await self._pull_from(node, call, go_on, started)
             except (ConnectFailed, LinkLost, RequestTimeout) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
                 if isinstance(error, LinkLost) and node.address not in lost:
@@ -213,12 +335,13 @@ class Puller:
                     what = f"pull of {call.queue} at offset {call.offset}"
                     raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
 
-    async def _pull_from(self, node: Node, call: PullCall) -> PullResult:
+    async def _pull_from(self, node: Node, call: PullCall, go_on: GoOn | None, now: float) -> PullResult:
         subscription = call.subscription
         address = self._filter_server(call.queue, node) if subscription.class_filter else node.address
         link = self._links.ready(address)
         if link is None:
             link = await self._links.get(address)
+            now = trio.current_time()
         if not subscription.filters_by_tag and link.peer_version == 0 and self._beat is not None:
             await self._beat()
         if not subscription.filters_by_tag and link.peer_version < SQL92_VERSION:
@@ -231,26 +354,35 @@ class Puller:
                 await link.wait_room()
             if not link.has_room:
                 raise Overloaded("the link has too many requests waiting", address=link.address)
+            now = trio.current_time()
         timeout_s = call.timeout_s if not call.suspend_ms else call.suspend_ms / 1000 + SUSPEND_MARGIN_S
-        waiter = TaskWaiter(trio.current_time() + timeout_s)
-        opaque = link.next_opaque()
-        link.submit(call.frame(self.group, opaque, to_slave=node.is_slave), opaque, waiter)
-        answer = await waiter.wait(link.pending, opaque)
-        self.nodes.note_answer(node.address)
-        return self._result_of(answer, call, node)
+        streak = _Streak(self, link, node, call, go_on, self.known_route(call.queue.topic), timeout_s)
+        streak.send(now)
+        return await streak.wait()
 
-    def _result_of(self, answer: Command, call: PullCall, node: Node) -> PullResult:
-        what = f"pull of {call.queue} at offset {call.offset}"
+    def known_route(self, topic: str) -> Route | None:
+        """The newest route of a topic in the cache."""
+        return self._routes.known(topic)
+
+    def result_of(self, answer: Command, call: PullCall, node: Node) -> PullResult:
+        """What an answer means; its suggestion is noted.
+
+        Raises:
+            MQError: the broker refuses, or its answer cannot be read.
+        """
+        self.nodes.note_answer(node.address)
         try:
-            status = PullStatus(answer.code)
-        except ValueError:
+            status = _STATUSES[answer.code]
+        except KeyError:
+            what = f"pull of {call.queue} at offset {call.offset}"
             raise error_for_code(answer.code, answer.remark, what=what, address=node.address) from None
         try:
             header = decode_pull_answer(answer)
         except HeaderError as error:
+            what = f"pull of {call.queue} at offset {call.offset}"
             raise ProtocolViolation(what, address=node.address, remark=str(error)) from error
         suggested = header.suggest_which_broker_id or 0
-        self.nodes.suggest(call.queue, suggested, trio.current_time())
+        self.nodes.suggest(call.queue, suggested, trio.current_time() if suggested else 0.0)
         tags = call.subscription.tags
         return PullResult(
             status,

@@ -93,6 +93,7 @@ class PulledQueue:
         process: what is held; another one after a seek or an illegal offset.
         next_offset: where the next pull starts.
         paused: nothing is pulled while it is set.
+        failures: pulls in a row that nobody could answer.
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
         limits: when its pulling pauses.
@@ -106,6 +107,7 @@ class PulledQueue:
         self.process = ProcessQueue(queue, self)
         self.next_offset = offset
         self.paused = False
+        self.failures = 0
         self.pulled_s = trio.current_time()
         self.consumed_s = self.pulled_s
         self.scope = trio.CancelScope()
@@ -278,31 +280,63 @@ class PullEngine:
             self._nursery.start_soon(self._pull_queue, source, source.scope)
 
     async def _pull_queue(self, source: PulledQueue, scope: trio.CancelScope) -> None:
-        failures = 0
         with scope:
             while True:
                 while self._must_wait(source):
                     await source.wait_change()
+                process = source.process
                 subscription = self._subscription(source.queue.topic)
                 assert subscription is not None
-                source.pulled_s = trio.current_time()
-                source.counters.pulls += 1
+                call = self._call(source, subscription)
+                # Not at once when somebody pulls at intervals: each pull comes by here then.
+                go_on = None if self._settings.interval_s else self._taker(source, process, subscription, call)
+                self._begin_pull(source)
                 try:
-                    result = await self._puller.pull(self._call(source, subscription))
-                    failures = 0
-                    source.counters.pulling_s += trio.current_time() - source.pulled_s
+                    result = await self._puller.pull(call, go_on)
                 except ClientClosed:
                     return
                 except MQError as error:
-                    failures += 1
-                    await self._after_failure(source, error, failures)
+                    source.failures += 1
+                    await self._after_failure(source, error, source.failures)
                     continue
+                source.failures = 0
+                if result.taken:
+                    continue
+                source.counters.pulling_s += trio.current_time() - source.pulled_s
+                if source.process is not process:
+                    return  # a seek came while the answer was under way: the queue has another task by now
                 if result.status is PullStatus.OFFSET_ILLEGAL:
                     await self._correct(source, result)
                 else:
-                    self._take(source, subscription, result)
+                    self._take(source, process, subscription, result)
                 if self._settings.interval_s:
                     await trio.sleep(self._settings.interval_s)
+
+    def _begin_pull(self, source: PulledQueue) -> None:
+        source.pulled_s = trio.current_time()
+        source.counters.pulls += 1
+
+    def _taker(
+        self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, call: PullCall
+    ) -> Callable[[PullResult], bool]:
+        """Takes result after result, and makes the next call, as long as there is nothing to wait for."""
+
+        def take(result: PullResult) -> bool:
+            source.counters.pulling_s += trio.current_time() - source.pulled_s
+            source.failures = 0
+            self._take(source, process, subscription, result)
+            if (
+                source.process is not process
+                or self._must_wait(source)
+                or self._subscription(source.queue.topic) is not subscription
+            ):
+                return False
+            call.offset = source.next_offset
+            call.commit_offset = self._commit_offset(source)
+            self._begin_pull(source)
+            return True
+
+        return take
 
     def _must_wait(self, source: PulledQueue) -> bool:
         return (
@@ -315,11 +349,6 @@ class PullEngine:
 
     def _call(self, source: PulledQueue, subscription: Subscription) -> PullCall:
         settings = self._settings
-        commit_offset = None
-        if settings.commit:
-            self.note_position(source)
-            # Upstream sets the bit for positive offsets only (consumer.md §6.2).
-            commit_offset = self._positions.get(source.queue) or None
         return PullCall(
             source.queue,
             source.next_offset,
@@ -330,12 +359,18 @@ class PullEngine:
             sub_version=0 if settings.lite and subscription.filters_by_tag else subscription.version_ms,
             timeout_s=PULL_TIMEOUT_S,
             carries_expression=settings.lite or settings.expression_in_pulls or subscription.class_filter,
-            commit_offset=commit_offset,
+            commit_offset=self._commit_offset(source),
             lite=settings.lite,
         )
 
-    def _take(self, source: PulledQueue, subscription: Subscription, result: PullResult) -> None:
-        process = source.process
+    def _commit_offset(self, source: PulledQueue) -> int | None:
+        if not self._settings.commit:
+            return None
+        self.note_position(source)
+        # Upstream sets the bit for positive offsets only (consumer.md §6.2).
+        return self._positions.get(source.queue) or None
+
+    def _take(self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, result: PullResult) -> None:
         if process.dropped:
             return  # given up while the answer was under way: it begins anew elsewhere
         source.next_offset = result.next_offset

@@ -37,12 +37,13 @@ class PullResult:
         max_offset: offset behind its last message.
         suggested_broker_id: whom the broker wants to be asked next.
         broker_address: who answered.
+        taken: its messages have been taken by whoever pulls on and on; always False for those who pull by themselves.
         body: the records' bytes, one behind the other.
     """
 
     __slots__ = (
         "_messages", "_tags", "body", "broker_address", "max_offset", "min_offset", "next_offset", "queue", "status",
-        "suggested_broker_id",
+        "suggested_broker_id", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class PullResult:
         self.suggested_broker_id = suggested_broker_id
         self.broker_address = broker_address
         self.body = body
+        self.taken = False
         self._tags = tags if tags is not None and tags.tags else None
         self._messages: list[ReceivedMessage] | None = None
 
