@@ -5,6 +5,7 @@ Upstream: ``DefaultMQPullConsumer``, ``PullAPIWrapper``, ``MQAdminImpl``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -112,7 +113,7 @@ class PullConsumer:
             sql: an SQL92 expression over properties, instead of tags.
             max_messages: at most so many.
             block: whether the broker holds the request until a message comes.
-            suspend_s: for how long; a nearer deadline of the caller shortens it.
+            suspend_s: for how many seconds, not without end; a nearer deadline of the caller shortens it.
 
         Returns:
             The result, whatever its status.
@@ -131,6 +132,10 @@ class PullConsumer:
             raise InvalidCall(f"max_messages is {max_messages}, not at least 1")
         if offset is not None and offset < 0:
             raise InvalidCall(f"the offset is {offset}, not at least 0")
+        if not math.isfinite(suspend_s):
+            raise InvalidCall(
+                f"suspend_s is {suspend_s}, and a broker wants to know for how many seconds to hold a pull"
+            )
         wanted = self._subscription(queue.topic, tags, sql)
         start = offset if offset is not None else await self.position(queue)
         suspend_ms = self._suspend_ms(suspend_s) if block else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import trio
 
@@ -78,6 +80,15 @@ async def test_a_nearer_deadline_shortens_the_brokers_wait(autojump_clock, clust
             await consumer.pull(QUEUE, 0, block=True)
         await consumer.pull(QUEUE, 0, block=True, suspend_s=0.5)
     assert [p.suspend_timeout_millis for p in pulls(cluster.broker)] == [7500, 500]
+
+
+@pytest.mark.parametrize("suspend_s", [math.inf, -math.inf, math.nan])
+async def test_no_broker_holds_a_pull_without_end(autojump_clock, cluster, suspend_s):
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        with pytest.raises(errors.InvalidCall, match="suspend_s is .*, and a broker wants to know"):
+            await consumer.pull(QUEUE, 0, block=True, suspend_s=suspend_s)
+    assert pulls(cluster.broker) == []
 
 
 async def test_messages_are_what_was_stored(autojump_clock, cluster):
