@@ -86,7 +86,7 @@ async def test_a_nearer_deadline_shortens_the_brokers_wait(autojump_clock, clust
 async def test_no_broker_holds_a_pull_without_end(autojump_clock, cluster, suspend_s):
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")
-        with pytest.raises(errors.InvalidCall, match="suspend_s is .*, and a broker wants to know"):
+        with pytest.raises(errors.InvalidCall, match=r"suspend_s is .*, and a broker wants to know"):
             await consumer.pull(QUEUE, 0, block=True, suspend_s=suspend_s)
     assert pulls(cluster.broker) == []
 
