@@ -17,7 +17,7 @@ class ConsumerEvent:
     """Something that happened to a consumer; see ``on_event`` of ``client.push_consumer``.
 
     Args:
-        kind: ``offset_illegal``, ``offset_refused``, ``expired``, ``lock_lost``, ``duplicate_client_id``,
+        kind: ``offset_illegal``, ``offset_refused``, ``expired``, ``lock_lost``, ``duplicate_client_id``, ``not_a_member``,
             ``send_back_failed``, ``reset``.
         text: one line that names cause and consequence.
         queue: which queue, if it is about one.

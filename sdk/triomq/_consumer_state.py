@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import trio
 
-from triomq._delivery import Later
+from triomq._delivery import later_in
 from triomq._handlers import Handlers
 from triomq._message import MessageQueue
 from triomq._ordered import OrderedDispatch
@@ -77,11 +77,12 @@ async def consume_directly(
         queue = MessageQueue(original or topic, broker_name, record.queue_id)
         await handlers.call(HeldMessage(record, queue, original))
         result.consume_result = "CR_SUCCESS"
-    except Later:
-        result.consume_result = "CR_LATER"
     except BodyError as error:
         result.consume_result, result.remark = "CR_THROW_EXCEPTION", str(error)
     except Exception as error:  # noqa: BLE001 - the user's code: its failure is the answer
-        result.consume_result, result.remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
+        if later_in(error) is not None:
+            result.consume_result = "CR_LATER"
+        else:
+            result.consume_result, result.remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
     result.spent_time_mills = int((trio.current_time() - started_s) * 1000)
     return result

@@ -34,6 +34,13 @@ class Later(Exception):  # noqa: N818 - an answer, not an error
         self.suspend_s = suspend_s
 
 
+def later_in(error: BaseException) -> Later | None:
+    """The :class:`Later` that an exception is, or that a nursery of the handler's own has wrapped; None: it is none."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, Later) else None
+
+
 class Dispatch(Protocol):
     """Gives out held messages and hears what became of them; concurrent and ordered consumers have one each."""
 
@@ -138,12 +145,12 @@ class Delivery:
         self._answered = False
 
     async def done(self) -> None:
-        """It is consumed.
+        """It is consumed. When cancelled, it comes again at once.
 
         Raises:
             InvalidCall: it was answered before.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._not_cancelled()
         self._answer()
         self._dispatch.succeed((self.message,))
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -157,7 +164,7 @@ class Delivery:
         await self._fail(Later(delay_level, suspend_s=suspend_s))
 
     async def __aenter__(self) -> Self:
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._not_cancelled()
         if self._answered:
             raise InvalidCall("this delivery was answered already")
         self._dispatch.takers.busy(1)
@@ -184,9 +191,10 @@ class Delivery:
             self._answer()
             self._dispatch.put_back((self.message,))
             return False
-        if not isinstance(error, Later):
+        later = later_in(error)
+        if later is None:
             log.error("the handling of %r failed", self.message, exc_info=error)
-        await self._fail(error if isinstance(error, Later) else Later())
+        await self._fail(later or Later())
         return True
 
     async def _fail(self, later: Later) -> None:
@@ -195,6 +203,16 @@ class Delivery:
             await self._dispatch.fail((self.message,), later)
         except BaseException:
             self._dispatch.put_back((self.message,))
+            raise
+
+    async def _not_cancelled(self) -> None:
+        """A checkpoint; whoever is cancelled right here has said nothing, and the message must not wait for an answer."""
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            if not self._answered:
+                self._answer()
+                self._dispatch.put_back((self.message,))
             raise
 
     def _answer(self) -> None:

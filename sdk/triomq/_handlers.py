@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from triomq._consumer_statistics import TopicCounters
-from triomq._delivery import Dispatch, Later
+from triomq._delivery import Dispatch, Later, later_in
 from triomq._hooks import ConsumeContext, ConsumeHook, call_after_consume, call_before_consume
 from triomq._process_queue import HeldMessage
 from triomq.errors import InvalidCall
@@ -220,7 +220,8 @@ def _is_cancelled() -> bool:
 
 
 def _answer(batch: Sequence[HeldMessage], error: Exception) -> Later:
-    if isinstance(error, Later):
-        return error
+    later = later_in(error)
+    if later is not None:
+        return later
     log.error("the handler failed for %r and %d more", batch[0], len(batch) - 1, exc_info=error)
     return Later()

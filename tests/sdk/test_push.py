@@ -493,6 +493,57 @@ async def test_a_cancelled_delivery_has_said_nothing(autojump_clock, group_clust
     assert not group_cluster.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("answer", ["block", "done"])
+async def test_a_delivery_cancelled_before_its_answer_comes_again(autojump_clock, group_cluster, ordered, answer):
+    """Taken in the very moment of the cancel: nobody would ever answer it, and an ordered queue would stand still."""
+    fill(group_cluster, 2)
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="first", ordered=ordered) as consumer:
+            await consumer.subscribe("T")
+            delivery = await anext(consumer)
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                if answer == "done":
+                    await delivery.done()
+                else:
+                    async with delivery:
+                        raise AssertionError("it is cancelled before")
+            with pytest.raises(errors.InvalidCall, match="answered"):
+                await delivery.later()
+            again = await anext(consumer)
+            assert again.message.body == b"m0-0"
+            assert consumer.positions_of("T")[Q0] == 0
+            await again.done()
+            await (await anext(consumer)).done()
+    assert committed(group_cluster) == 2
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+async def test_later_out_of_a_handlers_own_nursery(autojump_clock, group_cluster, caplog, iterated):
+    """Nurseries wrap what is raised in them."""
+    fill(group_cluster, 1)
+
+    async def child():
+        raise triomq.Later(-1)
+
+    async def handler(message):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="first") as consumer, trio.open_nursery() as nursery:
+            await consumer.subscribe("T")
+            if iterated:
+                async with await anext(consumer) as delivery:
+                    await handler(delivery.message)
+            else:
+                nursery.start_soon(consumer.run, handler)
+            await until(lambda: group_cluster.broker.queues["%DLQ%G", 0])
+            consumer.drain()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_cancelled_while_it_is_sent_back(autojump_clock, group_cluster):
     fill(group_cluster, 1)
     broker = group_cluster.broker
