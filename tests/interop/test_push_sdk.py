@@ -238,3 +238,37 @@ async def test_an_expression_that_does_not_compile(client: triomq.Client, target
         assert [each.body for each in (await consumer.pull(queue, 0, sql="n = 1")).messages] == [bodies[1]]
         with pytest.raises(triomq.errors.InvalidCall, match="cannot be used"):
             await consumer.pull(queue, 0, sql="n >")
+
+
+async def test_broadcast_offsets_change_hands(
+    client: triomq.Client, target: Target, topic: str, group: str, java_push: Any
+) -> None:
+    """The file that a Java member wrote is gone on from by one of ours, and the other way round."""
+    seen: list[bytes] = []
+
+    async def handler(message: triomq.ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    options = {"model": "broadcasting", "instance": "radio"}
+    await send(client, topic, 8)
+    with java_push(target.namesrv.address, group, topic, **options) as java:
+        await until(lambda: len(java.bodies()) == 8)
+        await trio.to_thread.run_sync(java.stop)
+    home = java.log.parent
+    file = home / ".rocketmq_offsets" / java.client_id / group / "offsets.json"
+    assert file.exists()
+    await send(client, topic, 3)
+    consumer = client.push_consumer(
+        group, model="broadcasting", start_from="first", offset_store=triomq.FileOffsets(file)
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, consumer, topic, handler))
+        await until(lambda: len(seen) >= 3)
+        await trio.sleep(1)
+        consumer.drain()
+    assert sorted(seen) == [b"000", b"001", b"002"]
+    await send(client, topic, 2)
+    with java_push(target.namesrv.address, group, topic, home=home, **options) as again:
+        await until(lambda: len(again.bodies()) >= 2)
+        await trio.sleep(1)
+        assert sorted(again.bodies()) == ["000", "001"]
