@@ -165,6 +165,9 @@ async def test_what_goes_wrong_in_an_answer_meets_the_task_and_not_the_link(auto
 
         monkeypatch.setattr(consumer, "pulled", broken)
         await consumer.start()
+        bounds = client.pull_consumer("others")
+        await bounds.max_offset(Q0)
+        (link,) = [each for each in client._links.open_links() if each.address == group_cluster.broker.address]
         heard = []
         run = consumer._engine._pull_queue
 
@@ -178,6 +181,5 @@ async def test_what_goes_wrong_in_an_answer_meets_the_task_and_not_the_link(auto
         await consumer.assign([Q0])
         await trio.sleep(1)
         assert len(heard) == 1
-        (link,) = [each for each in client._links.open_links() if each.address == group_cluster.broker.address]
         assert link.is_open
         await consumer.aclose()
