@@ -25,7 +25,7 @@ import trio
 
 from .builds import ToolUnavailableError
 from .processes import Child, ChildError, free_port
-from .spark_environment import LOOPBACK, check_spark, find_java
+from .spark_environment import LOOPBACK, SHORT_LIVED, check_spark, find_java
 
 READY_LIMIT_S: Final = 180.0
 ANSWER_LIMIT_S: Final = 5.0
@@ -173,6 +173,7 @@ def _spark_class(folder: Path, mark: str) -> tuple[list[str], dict[str, str]]:
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Each server is small: the load is in the executors' Python processes.
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
     }
     if "JAVA_HOME" not in os.environ:
         environment["JAVA_HOME"] = str(Path(find_java()).resolve().parents[1])

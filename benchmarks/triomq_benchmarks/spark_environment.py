@@ -32,7 +32,7 @@ GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: 
 GET_SPARK = "pip install 'triomq[spark]'"
 _JAVA_LIMIT_S = 30.0
 # A session of minutes never earns back what the second compiler and the parallel collector cost it: half the JVM's CPU time.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
 # The JVM's own words before the first log level is set; `%1` of log4j2 goes to standard error like Spark's default.
@@ -157,8 +157,8 @@ def session_settings(master: str, folder: Path, level: str, *, short_lived: bool
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         settings["spark.local.dir"] = str(folder)
         if short_lived:
-            settings["spark.driver.extraJavaOptions"] += f" {_SHORT_LIVED}"
-            settings["spark.executor.extraJavaOptions"] = _SHORT_LIVED
+            settings["spark.driver.extraJavaOptions"] += f" {SHORT_LIVED}"
+            settings["spark.executor.extraJavaOptions"] = SHORT_LIVED
     return settings
 
 

@@ -274,3 +274,24 @@ def test_the_highest_rate_is_looked_for(bench: Bench, tmp_path: Path) -> None:
     assert found["rate_per_s"] == 0
     assert [trial["rate_per_s"] for trial in found["trials"]] == [8, 4, 2, 1]
     assert all("is above 0.001 ms" in trial["reason"] for trial in found["trials"])
+
+
+@pytest.mark.slow
+def test_a_real_limit_is_found_in_bounded_time(bench: Bench, tmp_path: Path) -> None:
+    # One producer that waits for each answer cannot do more than one message per round trip, whatever the machine.
+    file = FILE.replace("100/s", "300/s").replace("producers = 2", 'producers = 1\nsend = "sync"\ndrain = "1 s"')
+    (tmp_path / "mine.toml").write_text(file + 'duration = "1 s"')
+    process = bench("run", "mine.toml", "--find-max-rate", "--json", "--max-p99", "200", "--out", "results")
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, errors + out
+    found = json.loads(out)["max_rate"]["ours"]
+    trials = found["trials"]
+    assert len(trials) <= 16
+    sustained = [trial["rate_per_s"] for trial in trials if trial["answer"] == "sustained"]
+    failed = [trial["rate_per_s"] for trial in trials if trial["answer"] == "not sustained"]
+    assert found["rate_per_s"] == max(sustained) > 0
+    assert found["limited_by"] == "broker"
+    # The lowest that failed is within the search's precision, and nothing below it did.
+    assert max(sustained) < min(failed) <= max(sustained) / 0.95 + 0.1
+    assert all(trial["acked_per_s"] >= 0.99 * trial["rate_per_s"] for trial in trials if trial["answer"] == "sustained")
+    assert json.loads((tmp_path / "results" / "max_rate.json").read_text())["searches"]["ours"] == found
