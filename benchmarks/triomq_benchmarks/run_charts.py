@@ -76,6 +76,10 @@ class _Run:
         """Whether a value of the seconds is ever anything but nothing."""
         return any(getattr(row, counter) for row in self.seconds)
 
+    def told(self, gauge: str) -> bool:
+        """Whether anybody looked and saw: a backlog that is always 0 is worth showing, back-pressure that never was is not."""
+        return self.has(gauge) or (gauge != "held_s" and any(getattr(row, gauge) is not None for row in self.seconds))
+
     def values(self, field: str) -> list[tuple[int, Any]]:
         """A counter or a gauge, by seconds."""
         return [(row.second, getattr(row, field)) for row in self.seconds]
@@ -94,7 +98,7 @@ def charts(results: Sequence[RunResult]) -> list[Chart]:
     made = [_latency(runs), _quantile_curve(runs), _rates(runs)]
     if any(run.has("intended_to_consumed") for run in runs):
         made.append(_consumed_latency(runs))
-    made += [_over_time(runs, *each) for each in _GAUGES if any(run.has(each[1]) for run in runs)]
+    made += [_over_time(runs, *each) for each in _GAUGES if any(run.told(each[1]) for run in runs)]
     if any(run.has("from_slave") or run.has("from_master") for run in runs):
         made.append(_readers(runs))
     return made
@@ -383,6 +387,8 @@ def _readers(runs: Sequence[_Run]) -> Chart:
     figure = _figure("messages per second")
     for run in runs:
         for field, name, colour in (("from_master", "a master", _MASTER), ("from_slave", "a slave", _SLAVE)):
+            if len(runs) > 1 and not any(each.has(field) for each in runs):
+                continue
             if len(runs) > 1:
                 line = {"dash": "dot" if field == "from_slave" else "solid"}
                 _steps(figure, run.values(field), f"{run.label}: {name}", run.colour, line)

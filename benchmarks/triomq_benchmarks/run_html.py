@@ -6,6 +6,7 @@ The page loads nothing from anywhere, so that it can be mailed, archived and ope
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,6 +68,7 @@ def write_report(results: Sequence[RunResult], path: Path) -> None:
     os.replace(unfinished, path)
 
 
+@functools.lru_cache(maxsize=1)
 def _packed(script: str) -> str:
     """Base64 of gzip: the page is 2 MB instead of 5, and its browser unpacks it at once."""
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
