@@ -116,6 +116,22 @@ class Findings:
         """Whether everything acknowledged was consumed once by each group, in order, as it was, and nothing else."""
         return self.complete and not any(self.counts.values())
 
+    def is_within(self, repeats: float, unanswered: int) -> bool:
+        """Whether nothing is wrong but what at-least-once delivery permits.
+
+        Args:
+            repeats: consumptions that may be repetitions: a send whose answer was late is sent again.
+            unanswered: messages that may be there unacknowledged: a send that failed for good may have been stored.
+        """
+        counts = self.counts
+        broken = any(counts[fault] for fault in (Fault.LOST, Fault.REORDERED, Fault.CORRUPT))
+        within = counts[Fault.DUPLICATED] <= repeats and counts[Fault.UNEXPECTED] <= unanswered
+        return self.complete and not broken and within
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{self.counts[fault]} {fault}" for fault in Fault if self.counts[fault])
+        return "; ".join(filter(None, [found, *self.notes])) or "nothing"
+
     def __add__(self, other: Findings) -> Findings:
         return Findings(
             acknowledged=self.acknowledged + other.acknowledged,

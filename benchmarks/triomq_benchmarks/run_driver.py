@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import attrs
 import trio
 
+from .audit import Findings
 from .engines import Engine, RunPlan
 from .intervals import IntervalRow
 from .run_faults import check_faults, do_faults
@@ -95,14 +95,13 @@ async def run_workload(
             with trio.CancelScope(shield=True):
                 await remove_topics(target, topics)
     interrupted = scope.cancelled_caught
-    findings: dict[str, Any] | None = None
+    findings: Findings | None = None
     if audited and not interrupted:
         assert folder is not None
         findings = await _audit(engine, folder)
     figures = Figures(workload, seen.rows, seen.workers)
-    clean = None if findings is None else bool(findings.get("clean"))
     thresholds, verdict = judge(
-        workload, figures, seen.workers, interrupted=interrupted, audit_clean=clean, notes=seen.notes
+        workload, figures, seen.workers, interrupted=interrupted, findings=findings, notes=seen.notes
     )
     return RunResult(
         run_id=f"{run_number:08x}",
@@ -122,7 +121,7 @@ async def run_workload(
         faults=tuple(sorted(seen.faults, key=lambda fault: fault.second)),
         thresholds=thresholds,
         verdict=verdict,
-        audit=findings,
+        audit=None if findings is None else findings.as_dict(),
         drained_s=figures.drained_s,
     )
 
@@ -162,10 +161,9 @@ async def _faults(workload: Workload, target: RunTarget, origin: float, seen: _S
         seen.notes.extend(f"a fault could not be done: {error}" for error in errors.exceptions)
 
 
-async def _audit(engine: Engine, folder: Path) -> dict[str, Any]:
+async def _audit(engine: Engine, folder: Path) -> Findings:
     """By the engine where it can, else here; `audit.json` keeps it too."""
     # Only a run with a ledger needs Arrow.
-    from .audit import Findings
     from .audit_tables import audit_folder, write_findings
     from .run_ledger import LedgerError
 
@@ -177,7 +175,7 @@ async def _audit(engine: Engine, folder: Path) -> dict[str, Any]:
     except LedgerError as error:
         findings = Findings(notes=(str(error),))
     write_findings(findings, folder)
-    return findings.as_dict()
+    return findings
 
 
 async def _details(target: RunTarget) -> Mapping[str, object]:

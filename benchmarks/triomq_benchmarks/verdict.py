@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from .audit import Findings
 from .intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
 from .lateness import generator_is_late, late_share
 from .run_result import Outcome, ThresholdResult, Verdict, WorkerResult
@@ -99,7 +100,7 @@ def judge(
     workers: Sequence[WorkerResult],
     *,
     interrupted: bool = False,
-    audit_clean: bool | None = None,
+    findings: Findings | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[tuple[ThresholdResult, ...], Verdict]:
     """The thresholds with what was measured, and the verdict.
@@ -109,12 +110,24 @@ def judge(
         figures: what was measured.
         workers: the generators at their end.
         interrupted: whether somebody ended the run early.
-        audit_clean: whether the audit found nothing; None: there was none.
+        findings: of the audit; None: there was none.
         notes: what a reader must know besides.
     """
     thresholds = tuple(_measure(threshold, figures) for threshold in workload.thresholds)
-    outcome, explanation = _outcome(workload, figures, workers, thresholds, interrupted, audit_clean)
-    return thresholds, Verdict(outcome=outcome, explanation=explanation, notes=(*notes, *_notes(workload, figures)))
+    outcome, explanation = _outcome(workload, figures, workers, thresholds, interrupted, findings)
+    allowed = (
+        [f"the audit found what the workload allows: {findings}"]
+        if findings is not None and not findings.clean and _keeps_promise(workload, workers, findings)
+        else []
+    )
+    notes = (*notes, *_notes(workload, figures), *allowed)
+    return thresholds, Verdict(outcome=outcome, explanation=explanation, notes=notes)
+
+
+def _keeps_promise(workload: Workload, workers: Sequence[WorkerResult], findings: Findings) -> bool:
+    """Whether the audit found no more than the workload allows."""
+    repeats = workload.repeats_allowed * findings.acknowledged * workload.groups
+    return findings.is_within(repeats, sum(worker.errors for worker in workers) * workload.groups)
 
 
 def _measure(threshold: Threshold, figures: Figures) -> ThresholdResult:
@@ -128,7 +141,7 @@ def _outcome(
     workers: Sequence[WorkerResult],
     thresholds: Sequence[ThresholdResult],
     interrupted: bool,
-    audit_clean: bool | None,
+    findings: Findings | None,
 ) -> tuple[Outcome, str]:
     dead = [f"worker {worker.worker}: {worker.failure}" for worker in workers if worker.failure]
     if interrupted:
@@ -150,8 +163,8 @@ def _outcome(
         return Outcome.ERRORS, (
             f"{errors:.0f} of {figures.sent} sends failed (allowed: {workload.errors_allowed:.2%}); the first: {example}"
         )
-    if audit_clean is False:
-        return Outcome.AUDIT_FAILED, "the audit found messages lost, doubled, reordered or changed; see audit.json"
+    if findings is not None and not _keeps_promise(workload, workers, findings):
+        return Outcome.AUDIT_FAILED, f"the audit found: {findings}; see audit.json"
     missed = [f"{each.text} (measured {each.measured:.6g})" for each in thresholds if not each.passed]
     if missed:
         return Outcome.THRESHOLD_FAILED, f"not reached: {'; '.join(missed)}"

@@ -280,6 +280,7 @@ class Workload:
         lateness_limit_ms: by how much the generator may be late with a message of its own doing.
         late_allowed: share of the messages with which it may be later; a run with more does not count.
         errors_allowed: share of the sends that may fail.
+        repeats_allowed: share of the messages that may be consumed again, because a send whose answer was late was repeated.
         thresholds: what a run must reach.
         faults: what is done to the cluster.
         cluster: what is started.
@@ -323,6 +324,7 @@ class Workload:
     lateness_limit_ms: float = 10.0
     late_allowed: float = 0.01
     errors_allowed: float = 0.0
+    repeats_allowed: float = 0.0
     thresholds: tuple[Threshold, ...] = ()
     faults: tuple[Fault, ...] = ()
     cluster: ClusterShape = attrs.field(factory=ClusterShape)

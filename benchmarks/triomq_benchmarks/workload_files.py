@@ -158,6 +158,7 @@ KEYS: Mapping[str, tuple[str, Read]] = {
     "lateness_limit": ("lateness_limit_ms", _milliseconds),
     "errors_allowed": ("errors_allowed", share),
     "late_allowed": ("late_allowed", share),
+    "repeats_allowed": ("repeats_allowed", share),
     "thresholds": ("thresholds", _several(Threshold.parse)),
     "faults": ("faults", _several(Fault.parse)),
     "cluster": ("cluster", _cluster),

@@ -7,6 +7,7 @@ import math
 import attrs
 import pytest
 
+from triomq_benchmarks.audit import Fault, Findings
 from triomq_benchmarks.intervals import IntervalRow, encode, fold, new_histogram
 from triomq_benchmarks.run_result import Outcome, WorkerResult
 from triomq_benchmarks.verdict import Figures, caught_up_s, drained_s, judge
@@ -45,14 +46,45 @@ def test_a_run_that_kept_everything() -> None:
     assert thresholds[0].measured == pytest.approx(2, rel=0.01)
 
 
+def found(**counts: int) -> Findings:
+    return Findings(acknowledged=1000, counts={fault: counts.get(fault.value, 0) for fault in Fault})
+
+
+@pytest.mark.parametrize(
+    ("findings", "kept"),
+    [
+        (found(), True),
+        (found(duplicated=100), True),
+        (found(duplicated=101), False),
+        # Three sends failed, and may have been stored.
+        (found(unexpected=3), True),
+        (found(unexpected=4), False),
+        (found(lost=1), False),
+        (found(reordered=1), False),
+        (found(corrupt=1), False),
+        (attrs.evolve(found(), notes=("the ledger of worker 0 has no end",)), False),
+    ],
+)
+def test_at_least_once_may_be_allowed(findings: Findings, kept: bool) -> None:
+    workload = attrs.evolve(WORKLOAD, repeats_allowed=0.1, errors_allowed=1)
+    worker = attrs.evolve(WORKER, errors=3)
+    verdict = judge(workload, Figures(workload, ROWS, [worker]), [worker], findings=findings)[1]
+    assert verdict.outcome is (Outcome.PASSED if kept else Outcome.AUDIT_FAILED)
+    told = str(findings) in (verdict.notes[-1] if kept and not findings.clean else verdict.explanation)
+    assert told is not findings.clean
+    strict = judge(WORKLOAD, Figures(WORKLOAD, ROWS, [WORKER]), [WORKER], findings=findings)[1]
+    assert strict.passed is findings.clean
+
+
 def test_what_decides() -> None:
     slow = [second(number, ack_us=60_000) for number in range(10)]
     failing = [second(number, errors=1, ack_us=60_000) for number in range(10)]
     late = [second(number, late_us=40_000, errors=1) for number in range(10)]
     dead = attrs.evolve(WORKER, failure="was killed by SIGKILL in mid-run")
     assert outcome(slow) is Outcome.THRESHOLD_FAILED
-    assert outcome(slow, audit_clean=False) is Outcome.AUDIT_FAILED
-    assert outcome(failing, audit_clean=False) is Outcome.ERRORS
+    lost = found(lost=1)
+    assert outcome(slow, findings=lost) is Outcome.AUDIT_FAILED
+    assert outcome(failing, findings=lost) is Outcome.ERRORS
     assert outcome(late) is Outcome.GENERATOR_LATE
     assert outcome(late, dead) is Outcome.INCOMPLETE
     assert outcome(ROWS, interrupted=True) is Outcome.INCOMPLETE
