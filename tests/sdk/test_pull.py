@@ -9,6 +9,8 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._pull_call import PullCall
+from triomq._subscription import make_subscription
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import HeartbeatData, UnregisterClientRequest
@@ -211,6 +213,23 @@ async def test_suggestions_are_followed_per_queue(autojump_clock, cluster):
         slave.suggests = 0
         assert (await consumer.pull(QUEUE, max_messages=1)).broker_address == slave.address
         assert (await consumer.pull(QUEUE, max_messages=1)).broker_address == cluster.broker.address
+
+
+async def test_a_slave_is_not_told_what_the_master_is_to_commit(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    async with cluster.client() as client:
+        await fill(client, 2)
+        puller = client.pull_consumer("G")._puller
+        call = PullCall(
+            QUEUE, 0, max_messages=1, suspend_ms=0, subscription=make_subscription("T", "*", 0), sub_version=0,
+            timeout_s=5, commit_offset=7,
+        )  # fmt: skip
+        cluster.broker.suggests = 1
+        await puller.pull(call)
+        await puller.pull(call)
+    for node, told in ((cluster.broker, flags.PULL_COMMIT_OFFSET), (slave, 0)):
+        (header,) = pulls(node)
+        assert (header.sys_flag & flags.PULL_COMMIT_OFFSET, header.commit_offset) == (told, 7)
 
 
 @pytest.mark.parametrize("code", [19, 20, 21])

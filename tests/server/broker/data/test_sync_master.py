@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from struct import pack, unpack
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ import pytest
 import trio
 import trio.lowlevel
 
+from triomq_protocol.command import Command
+from triomq_server.broker.admin_ha import CHANGE_ROLE
 from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.wire import MemoryNetwork
 
@@ -145,6 +148,14 @@ class StuckDisk(MemoryDisk):
         await self.loose.wait()
         return await super().run(chore)
 
+    @asynccontextmanager
+    async def let_go_at_the_end(self) -> AsyncIterator[None]:
+        """A broker does not end before its disk has taken everything, whatever has failed."""
+        try:
+            yield
+        finally:
+            self.loose.set()
+
 
 @pytest.mark.parametrize(
     ("flush_timeout", "slave", "expected"),
@@ -162,7 +173,11 @@ async def test_disk_and_slave_are_waited_for_together(
 ) -> None:
     network, disk = MemoryNetwork(), StuckDisk()
     settings = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": flush_timeout}
-    async with trio.open_nursery() as hands, sync_master(open_broker, network, disk=disk, **settings) as broker:
+    async with (
+        trio.open_nursery() as hands,
+        sync_master(open_broker, network, disk=disk, **settings) as broker,
+        disk.let_go_at_the_end(),
+    ):
         if slave != "away":
             hand = await HandSlave.connect(network, hands)
             if slave == "acknowledges":
@@ -178,7 +193,8 @@ async def test_disk_and_slave_are_waited_for_together(
 
 async def test_a_disk_that_takes_too_long(open_broker: Any) -> None:
     disk = StuckDisk()
-    async with open_broker(disk=disk, flushDiskType="SYNC_FLUSH", syncFlushTimeout=700) as broker:
+    settings = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 700}
+    async with open_broker(disk=disk, **settings) as broker, disk.let_go_at_the_end():
         code, seconds = await timed_put(broker)
         assert (code, seconds) == (FLUSH_DISK_TIMEOUT, 0.7)
         disk.loose.set()
@@ -246,4 +262,19 @@ async def test_the_fast_slave_goes_and_a_slow_one_stays(
         await fast.stream.aclose()
         await trio.sleep(0.1)
         assert await timed_put(broker) == expected
+        hands.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("settings", "role"), [({"brokerRole": "SLAVE", "brokerId": 1}, "ASYNC_MASTER"), ({}, "SLAVE")]
+)
+async def test_slaves_compare_anew_when_the_role_changes(open_broker: Any, settings: dict[str, Any], role: str) -> None:
+    """A slave that becomes master drops the unfinished record at its end: whoever has copied that must not go on behind it."""
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, open_broker(network=network, **settings) as broker:
+        slave = await HandSlave.connect(network, hands)
+        peer = await broker.peer()
+        assert (await peer.ask(Command.request(CHANGE_ROLE, fields={"role": role}))).code == 0
+        await trio.sleep(1)
+        assert slave.closed
         hands.cancel_scope.cancel()
