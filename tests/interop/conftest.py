@@ -30,7 +30,7 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 # The ledger of the consumer simulation judges groups of real processes too.
 sys.path[:0] = [str(HERE), str(HERE.parent / "faults" / "consumers")]
-CALL_LIMIT_S = 60
+CALL_LIMIT_S = 120
 
 # Small files: several are filled by a test, and a started broker does not reserve gigabytes.
 SMALL_STORE = {
@@ -132,7 +132,7 @@ def _seen(message: Mapping[str, Any]) -> Seen:
     )
 
 
-def eventually(ask: Callable[[], T], good: Callable[[T], bool], limit_s: float = 15.0) -> T:
+def eventually(ask: Callable[[], T], good: Callable[[T], bool], limit_s: float = 30.0) -> T:
     """Ask until the answer is good; past the limit, the last answer or error is the caller's to judge."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -287,7 +287,7 @@ class PushMember(Child):
     def client_id(self) -> str:
         return str(self.events("started")[0]["client"])
 
-    def wait_for(self, good: Callable[[], bool], limit_s: float = 30.0) -> None:
+    def wait_for(self, good: Callable[[], bool], limit_s: float = 60.0) -> None:
         """Wait until something is so; ChildError with its output if it does not come to be."""
         deadline = time.monotonic() + limit_s
         while not good():
@@ -295,7 +295,7 @@ class PushMember(Child):
                 raise self.failure("did not come that far")
             time.sleep(0.02)
 
-    def wait_for_messages(self, count: int, limit_s: float = 30.0) -> list[dict[str, Any]]:
+    def wait_for_messages(self, count: int, limit_s: float = 60.0) -> list[dict[str, Any]]:
         """Wait until it has consumed so many messages successfully; returns all deliveries."""
         self.wait_for(lambda: len(self.bodies()) >= count, limit_s)
         return self.messages()

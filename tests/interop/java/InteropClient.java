@@ -34,7 +34,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * <p>Bodies travel as base64. Names of fields are those of the Java getters.
  */
 public final class InteropClient {
-    private static final int TIMEOUT_MS = 5000;
+    private static final int TIMEOUT_MS = 20_000;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQPullConsumer> CONSUMERS = new ConcurrentHashMap<>();
 
