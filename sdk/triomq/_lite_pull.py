@@ -20,7 +20,7 @@ from triomq._client_requests import consumer_properties
 from triomq._lite_parts import LiteParts
 from triomq._message import MessageQueue
 from triomq._polled import PolledMessages
-from triomq._positions import Hear
+from triomq._positions import Hear, time_at_end
 from triomq._process_queue import HeldMessage
 from triomq._pull_engine import PulledQueue, PullEngine
 from triomq._received import ReceivedMessage
@@ -112,16 +112,19 @@ class LitePullConsumer:
         self._rebalance.suspend()
         self._engine.stop_pulling()
         queues = list(self._engine.queues)
-        with trio.CancelScope(shield=True):
-            await self._hear(self._parts.on_revoked, queues)
-            if self._parts.auto_commit:
-                self._engine.note_positions()
-                await self._positions.persist_at_end(queues)
-            await self._parts.leave()
-            self._scope.cancel()
-            if self._started:
-                await self._ended.wait()
-        self._parts.puller.close()
+        try:
+            with time_at_end():
+                await self._hear(self._parts.on_revoked, queues)
+        finally:
+            with trio.CancelScope(shield=True):
+                if self._parts.auto_commit:
+                    self._engine.note_positions()
+                    await self._positions.persist_at_end(queues)
+                await self._parts.leave()
+                self._scope.cancel()
+                if self._started:
+                    await self._ended.wait()
+            self._parts.puller.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

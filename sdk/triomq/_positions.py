@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
@@ -34,6 +35,9 @@ PERSIST_EVERY_S: Final = 5.0
 
 PERSIST_ALL_ROUNDS: Final = 6
 """Offsets that have not moved are told anew only every so many rounds: a broker may have lost them in a crash."""
+
+REVOKED_TIMEOUT_S: Final = 2.0
+"""How long ``on_revoked`` may take at the end of a consumer that is cancelled."""
 
 PERSIST_TIMEOUT_S: Final = 5.0
 """How long the last persisting of a closing consumer may take."""
@@ -377,3 +381,13 @@ OwnedQueues = Callable[[], Collection[MessageQueue]]
 
 Hear = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
 """``on_assigned`` and ``on_revoked``: hear of queues that come and go; async ones are awaited before the queue moves."""
+
+
+def time_at_end(patience_s: float = math.inf) -> trio.CancelScope:
+    """A scope for the user's code at a consumer's end.
+
+    Args:
+        patience_s: how long it may take; when cancelled it gets :data:`REVOKED_TIMEOUT_S` all the same.
+    """
+    cancelled = trio.current_effective_deadline() == -math.inf
+    return trio.move_on_after(REVOKED_TIMEOUT_S if cancelled else patience_s, shield=cancelled)

@@ -23,7 +23,7 @@ from triomq._delivery import Delivery
 from triomq._handlers import Handler, Handlers
 from triomq._message import MessageQueue, check_name
 from triomq._ordered import OrderedDispatch
-from triomq._positions import consume_from_where
+from triomq._positions import consume_from_where, time_at_end
 from triomq._pull_engine import PullEngine, PullSettings
 from triomq._push_parts import ConsumerParts, PushSettings, only_error, tell
 from triomq._subscription import ALL, ClassFilter, Sql, Subscription, make_subscription, retry_topic
@@ -36,9 +36,6 @@ log = logging.getLogger("triomq.consumer")
 
 END_TIMEOUT_S: Final = 3.0
 """How long the final offsets and unlocking may take, whatever happens."""
-
-REVOKED_TIMEOUT_S: Final = 2.0
-"""How long ``on_revoked`` may take at the end, before that."""
 
 LEAVE_TIMEOUT_S: Final = 2.0
 """How long unregistering may take after that."""
@@ -68,6 +65,7 @@ class PushConsumer:
         self._handlers: Handlers | None = None
         self._concurrency = 0
         self._runs: set[trio.CancelScope] = set()
+        self._told_revoked: set[MessageQueue] = set()
         self._background = trio.CancelScope()
         self._kept = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -215,7 +213,8 @@ class PushConsumer:
     async def aclose(self) -> None:
         """Drain, wait up to ``drain_s`` for handlers, tell the brokers the final offsets, leave the group.
 
-        When cancelled, it does not wait for handlers; the rest is shielded and takes at most 7 s.
+        ``on_revoked`` hears of what is still owned, and gets ``drain_s`` too. When cancelled, this does not wait for
+        handlers; the rest is shielded and takes at most 7 s.
         """
         if self._closed:
             await trio.lowlevel.checkpoint()
@@ -228,19 +227,29 @@ class PushConsumer:
         finally:
             for scope in self._runs:
                 scope.cancel()
-            with trio.move_on_after(REVOKED_TIMEOUT_S, shield=True):
-                await self._tell_revoked()
-            with trio.move_on_after(END_TIMEOUT_S, shield=True):
-                await self._end()
-            self._parts.puller.close()
-            with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
-                await self._parts.leave()
+            try:
+                with time_at_end(self.settings.drain_s):
+                    await self._tell_all_revoked()
+            finally:
+                await self._leave()
 
-    async def _tell_revoked(self) -> None:
+    async def _leave(self) -> None:
+        with trio.move_on_after(END_TIMEOUT_S, shield=True):
+            await self._end()
+        self._parts.puller.close()
+        with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
+            await self._parts.leave()
+
+    async def _tell_all_revoked(self) -> None:
         """The queues that are owned still go to others now."""
         if self._nursery is not None:
             await self._kept.wait()
         for queue in list(self.engine.queues):
+            await self._tell_revoked(queue)
+
+    async def _tell_revoked(self, queue: MessageQueue) -> None:
+        if queue not in self._told_revoked:
+            self._told_revoked.add(queue)  # once, although the consumer may end in the midst of it
             await tell(self._parts.on_revoked, queue)
 
     async def _end(self) -> None:
@@ -345,6 +354,7 @@ class PushConsumer:
                 await locks.unlock([queue], wait=False)
                 locks.leaving.discard(queue)
             return False
+        self._told_revoked.discard(queue)
         await tell(self._parts.on_assigned, queue)
         source = self.engine.start(queue, offset)
         if self._ordered is not None:
@@ -361,7 +371,7 @@ class PushConsumer:
             return True
         if self._ordered is not None and not await self._ordered.wait_idle(queue):
             return False
-        await tell(self._parts.on_revoked, queue)
+        await self._tell_revoked(queue)
         undelivered = source.process.count > 0
         self.engine.stop(queue)
         if self._ordered is not None:

@@ -433,3 +433,30 @@ async def test_a_brokers_reset_reaches_it(autojump_clock, group_cluster):
         info = ConsumerRunningInfo.decode(answer.body)
         assert "MainThread" in (info.jstack or "")
         assert info.properties["PROP_NAMESERVER_ADDR"].endswith(";")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_leaving_is_giving_up(autojump_clock, group_cluster, cancelled):
+    """`on_revoked` may take its time, but cannot keep a cancelled consumer from ending."""
+    group_cluster.broker.store("T", 0, b"x")
+    heard = []
+
+    async def revoked(queues):
+        heard.extend(queues)
+        await trio.sleep(40)
+        heard.append("done")
+
+    async with group_cluster.client() as client:
+        with trio.CancelScope() as scope:
+            async with client.lite_pull_consumer("G", start_from="first", on_revoked=revoked) as consumer:
+                await consumer.subscribe("T")
+                assert len(await consumer.poll()) == 1
+                await consumer.commit()
+                queues = consumer.assignment()
+                left = trio.current_time()
+                if cancelled:
+                    scope.cancel()
+        assert trio.current_time() - left == pytest.approx(2 if cancelled else 40, abs=1)
+        assert not group_cluster.broker.consumers.members["G"]
+    assert heard == (queues if cancelled else [*queues, "done"])
+    assert group_cluster.broker.offsets["G", "T", 0] == 1

@@ -582,7 +582,8 @@ async def test_the_end_waits_for_handlers_but_not_for_ever(autojump_clock, group
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_leaving_is_giving_up(autojump_clock, group_cluster, ordered):
+@pytest.mark.parametrize(("cancelled", "drain_s"), [(False, 4), (True, 60)])
+async def test_leaving_is_giving_up(autojump_clock, group_cluster, ordered, cancelled, drain_s):
     """`on_revoked` hears of what is owned to the end, while its offsets are not told yet, and cannot hold up the rest."""
     fill(group_cluster, 1)
     heard = []
@@ -595,15 +596,19 @@ async def test_leaving_is_giving_up(autojump_clock, group_cluster, ordered):
             await trio.sleep_forever()
 
     async with group_cluster.client() as client:
-        consumer = client.push_consumer("G", start_from="first", ordered=ordered, on_revoked=revoked)
-        async with consumer:
-            await consumer.subscribe("T")
-            async with await anext(consumer):
-                pass
-            await until(lambda: consumer.assignment == [Q0, Q1])
-            assert not heard
-            left = trio.current_time()
-        assert trio.current_time() - left < 4
+        consumer = client.push_consumer("G", start_from="first", ordered=ordered, on_revoked=revoked, drain_s=drain_s)
+        with trio.CancelScope() as scope:
+            async with consumer:
+                await consumer.subscribe("T")
+                async with await anext(consumer):
+                    pass
+                await until(lambda: consumer.assignment == [Q0, Q1])
+                assert not heard
+                left = trio.current_time()
+                if cancelled:
+                    scope.cancel()
+        took_s = trio.current_time() - left
+        assert took_s == pytest.approx(2 if cancelled else drain_s, abs=0.5)
     assert heard == [Q0, Q1]
     assert committed(group_cluster) == 1
 
