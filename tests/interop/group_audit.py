@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from consumer_ledger import Ledger, Queue
 
-ORDERED_TWICE_MAX_S = 2.0
+ORDERED_TWICE_MAX_S = 5.0
 """Whoever locks a queue has it alone, as long as locks live no shorter than the 30 s for which members rely on them
 (consumer.md §9); a Java member looks every 20 ms at what it owns, later when the machine is busy."""
 CONCURRENT_TWICE_MAX_S = 25.0
