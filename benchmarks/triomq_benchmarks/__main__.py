@@ -15,6 +15,7 @@ from . import report, run_compare
 from .audit_command import audit
 from .builds import ToolUnavailableError
 from .comparison import LOADS, Plan, compare
+from .consume_command import consume
 from .engines_command import engines
 from .flights_pipeline import flights_pipeline
 from .ha import ha
@@ -111,6 +112,7 @@ def versus_java(
         report.print_comparison(comparison, Console(width=None if sys.stdout.isatty() else 220))
 
 
+bench.add_command(consume)
 bench.add_command(failover)
 bench.add_command(ha)
 bench.add_command(run)

@@ -256,7 +256,8 @@ def _result(tally: Tally) -> dict[str, object]:
     }
 
 
-async def _lines() -> AsyncIterator[bytes]:
+async def lines() -> AsyncIterator[bytes]:
+    """What comes in, line by line."""
     pending = b""
     async with trio.lowlevel.FdStream(sys.stdin.fileno()) as stdin:
         while data := await stdin.receive_some():
@@ -269,7 +270,7 @@ async def main() -> None:
     """Answer commands until the input ends."""
     async with AsyncExitStack() as stack:
         clients = Clients(stack)
-        async for line in _lines():
+        async for line in lines():
             command = msgspec.json.decode(line, type=Command)
             try:
                 answer = await (_drain if command.op == "drain" else _send)(command, clients)

@@ -17,8 +17,9 @@ from triomq._message import MessageQueue
 from triomq._received import Page, ReceivedMessage
 from triomq_protocol.record import RecordView, record_starts
 
-OBJECT_BYTES: Final = 400
-"""What the two objects of a held message cost beside its bytes; measured with a million messages of 1 KiB."""
+OBJECT_BYTES: Final = 250
+"""What the object of a held message costs beside its bytes, with a part of its page: 180 were measured with 80,000
+messages of 1 KiB (``triomq bench consume --stalled``), and handlers decode some fields."""
 
 
 _AT_LEAST_ONE: Final = attrs.validators.optional(attrs.validators.ge(1))

@@ -44,6 +44,10 @@ public final class LoadDriver {
                 return raw ? new RawLoad(command).send() : JavaClientLoad.send(command);
             case "drain":
                 return raw ? new RawLoad(command).drain() : JavaClientLoad.drain(command);
+            case "push":
+                return ConsumeLoad.push(command);
+            case "lite":
+                return ConsumeLoad.lite(command);
             default:
                 throw new IllegalArgumentException("unknown op " + command.getString("op"));
         }
