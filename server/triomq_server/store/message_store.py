@@ -144,7 +144,9 @@ class MessageStore:
                     f"the log holds {foreign.value} at offset {end}: {self._commitlog.max_offset - end} bytes would be lost"
                 )
             _log.warning("dropping %d bytes of an incomplete record at the log's end", self._commitlog.max_offset - end)
-            self.cut(end)
+        # Also where nothing is dropped: a disk that got full may have taken more of a frame than was counted, and own records
+        # must not be followed by records of the old master.
+        self.cut(end)
         self._is_slave = False
         self._settle_flags()
 

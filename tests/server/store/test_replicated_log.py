@@ -134,6 +134,30 @@ async def test_a_log_that_ends_with_a_file_goes_on(
             assert slave.append(make_record(0)).status is AppendStatus.PUT_OK
 
 
+async def test_what_a_full_disk_has_taken_beyond_the_end_is_no_message(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Half of a large frame was in the file when the disk said no. Records are often equally long: behind the heir's own
+    first record stands the old master's second one, whole, and at the right offset."""
+    slave_disk = MemoryDisk()
+    config = make_config("/store")
+    async with (
+        open_store(config, disk=memory_disk) as master,
+        open_store(config, disk=slave_disk, is_slave=True) as slave,
+    ):
+        for _ in range(3):
+            master.append(make_record(0))
+        third = master.append(make_record(0)).physical_offset
+        end = third // 3
+        copy_log(master, slave, random.Random(0), until=end)
+        slave._commitlog.segments.items[0].buffer[end : master.log_max_offset] = master.log_slice(end, 1 << 20)
+        slave.promote()
+        assert slave.append(make_record(0)).end_offset == 2 * end
+        killed = slave_disk.after_kill()
+    async with open_store(config, disk=killed) as heir:
+        assert heir.log_max_offset == 2 * end
+
+
 async def test_bytes_that_do_not_fit(memory_disk: MemoryDisk, make_config: MakeConfig) -> None:
     async with open_store(
         make_config("/store", mapped_file_size_commit_log=1000), disk=memory_disk, is_slave=True
