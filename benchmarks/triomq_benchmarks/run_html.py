@@ -103,7 +103,7 @@ def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
         "outcome": result.verdict.outcome.value,
         "passed": result.verdict.passed,
         "partial": result.partial,
-        "line": f"{_instant(result.started_at)} · {result.measured_s:g} s · {result.loop} loop · engine {result.engine} · "
+        "line": f"{_instant(result.started_at)} · {_length(result)} · {result.loop} loop · engine {result.engine} · "
         f"{len(result.workers)} load generator{'s' * (len(result.workers) != 1)}",
         "explanation": result.verdict.explanation[:1].upper() + result.verdict.explanation[1:],
         "notes": result.verdict.notes,
@@ -122,6 +122,10 @@ def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
         "workers": [_worker(each) for each in result.workers],
         "configuration": list(_configuration(result)),
     }
+
+
+def _length(result: RunResult) -> str:
+    return f"{_measured_s(result):g} of {result.measured_s:g} s" if result.partial else f"{result.measured_s:g} s"
 
 
 def _instant(iso: str) -> str:
@@ -151,11 +155,14 @@ def _tiles(result: RunResult) -> list[Mapping[str, object]]:
 
 def _acked_per_s(result: RunResult) -> float:
     """Within the measured part; of a run that was cut short, within what there is of it."""
-    within = [row for row in result.rows if 0 <= row.second < result.measured_s]
-    seconds = result.measured_s
-    if result.partial:
-        seconds = min(seconds, max((row.second + 1 for row in within), default=1))
-    return sum(row.acked for row in within) / max(seconds, 1e-9)
+    acked = sum(row.acked for row in result.rows if 0 <= row.second < result.measured_s)
+    return acked / max(_measured_s(result), 1e-9)
+
+
+def _measured_s(result: RunResult) -> float:
+    if not result.partial:
+        return result.measured_s
+    return min(result.measured_s, max((row.second + 1.0 for row in result.rows if row.second >= 0), default=0.0))
 
 
 def _or_none(value_ms: float, quantiles: Quantiles) -> str:

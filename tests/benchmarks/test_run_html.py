@@ -134,6 +134,7 @@ def test_a_partial_run_says_so(tmp_path: Path) -> None:
     half = attrs.evolve(run, rows=tuple(row for row in run.rows if row.second < 5), audit=None)
     text = text_of(page_of(tmp_path, half))
     assert "ours incomplete partial" in text
+    assert " UTC · 5 of 20 s · " in text
     # Of the seconds there are, not of those that were intended.
     assert "500 acknowledged per second" in text
     assert "lost" not in text
