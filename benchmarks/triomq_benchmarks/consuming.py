@@ -68,6 +68,8 @@ class Consumers:
         self._cells = cells
         self._ledger = ledger
         self._lags: dict[tuple[str, triomq.MessageQueue], int] = {}
+        self._places: dict[tuple[str, triomq.MessageQueue], int] = {}
+        """Up to where pull consumers have taken each queue."""
         self._roles: dict[str, str] = {}
         self._clients: list[triomq.Client] = []
         self._pulled: list[tuple[triomq.PullConsumer, str, triomq.MessageQueue, int]] = []
@@ -90,6 +92,24 @@ class Consumers:
     def backlog(self) -> int | None:
         """Messages before this worker's consumers, as the last pulls told; None: nobody knows."""
         return sum(self._lags.values()) if self._lags else None
+
+    async def has_all(self) -> bool | None:
+        """Whether pull consumers stand at the ends of their queues, as brokers tell these now.
+
+        What the last pulls told will not do: one that waits for a broker that comes back has told nothing for long.
+
+        Returns:
+            False also where a broker does not answer; None: these are push consumers, whose places nobody knows.
+        """
+        if not self._pulled:
+            return None
+        try:
+            for consumer, group, queue, begin in self._pulled:
+                if self._places.get((group, queue), begin) < await consumer.max_offset(queue):
+                    return False
+        except triomq.MQError:
+            return False
+        return True
 
     async def _open(self, group: str, number: int) -> None:
         # A client of its own for each: two consumers of one group in one client are one to the broker.
@@ -148,6 +168,7 @@ class Consumers:
             if result.messages:
                 role = await self._role_of(result.broker_address)
                 self._take(result.messages, group, role)
+            self._places[group, queue] = offset
 
     async def _open_push(self, client: triomq.Client, group: str) -> None:
         workload = self._workload

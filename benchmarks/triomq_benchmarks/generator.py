@@ -211,9 +211,10 @@ class _ShareRun:
         alone = self._share.count == 1
         while True:
             quiet_s = trio.current_time() - max(read.last_at, self._cells.origin + workload.duration_s)
-            if alone and tally.acked and read.consumed >= tally.acked * len(self._share.groups):
-                return
-            if quiet_s > QUIET_S and not self._consumers.backlog():
+            quiet = quiet_s > QUIET_S and not self._consumers.backlog()
+            # A count alone says nothing where messages came twice, or without an acknowledgement.
+            counted = alone and bool(tally.acked) and read.consumed >= tally.acked * len(self._share.groups)
+            if (counted or quiet) and await self._consumers.has_all() is not False:
                 return
             await trio.sleep(0.02)
 

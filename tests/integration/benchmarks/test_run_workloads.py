@@ -21,7 +21,7 @@ from triomq_benchmarks.local_engines import LocalEngine, ProcessEngine
 from triomq_benchmarks.run_driver import run_workload
 from triomq_benchmarks.run_result import Outcome, RunResult
 from triomq_benchmarks.run_targets import RunTarget, TargetError, open_run_target
-from triomq_benchmarks.workload import ConsumeMode, Fault, Loop, Threshold, Workload
+from triomq_benchmarks.workload import ConsumeMode, Fault, Loop, SlowConsumer, Threshold, Workload
 
 # Machines that run tests are busy: how late the generator is, is not what is tested here.
 SHORT = Workload(
@@ -125,6 +125,27 @@ async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -
     alive = next(worker for worker in result.workers if not worker.failure)
     assert alive.sent == 250
     assert sum(row.sent for row in result.rows if row.worker == alive.worker) == 250
+
+
+@pytest.mark.slow
+async def test_consumers_get_what_is_left_after_a_restart_late_in_the_run(ours: RunTarget, tmp_path: Path) -> None:
+    # The broker is away when sending ends, and some of what it holds was sent twice or has no acknowledgement.
+    workload = attrs.evolve(
+        SHORT,
+        duration_s=4,
+        queues_per_topic=8,
+        drain_s=30,
+        errors_allowed=1,
+        repeats_allowed=1,
+        slow_consumer=SlowConsumer(rate_per_s=20, until_s=2.5),
+        faults=(Fault.parse("restart master at 3 s for 2 s"),),
+    )
+    result = await run(ours, workload, tmp_path)
+    assert [fault.what for fault in result.faults] == ["restart master"]
+    assert result.total("errors") > 0
+    assert result.audit is not None
+    assert result.audit["counts"]["lost"] == 0
+    assert result.verdict.passed, result.verdict
 
 
 async def test_a_generator_that_is_really_late_is_told_from_a_slow_broker(ours: RunTarget) -> None:
