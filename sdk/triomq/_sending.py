@@ -364,6 +364,8 @@ class Sender:
             with trio.move_on_after(self._attempt_timeout_s(out, started)) as scope:
                 target, link = await self.ready(out)
                 address = link.address
+                # Before the route was known, there could have been another broker to keep time for.
+                scope.deadline = max(scope.deadline, started + self._attempt_timeout_s(out, started))
                 waiter = TaskWaiter(scope.deadline)
                 opaque = self.submit(out, target, link, waiter)
                 answer = await waiter.wait(link.pending, opaque)

@@ -174,6 +174,18 @@ async def test_a_silent_broker_leaves_time_for_the_other(autojump_clock, cluster
         assert trio.current_time() - started == pytest.approx(1.5 + 1.125)
 
 
+async def test_the_first_send_of_all_gives_a_single_broker_the_whole_deadline(autojump_clock, cluster):
+    """A synchronous master waits up to 3 s for its slave; asked again meanwhile, it would store the message twice."""
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        cluster.broker.script(SEND, None, None, None)
+        started = trio.current_time()
+        with pytest.raises(errors.RequestTimeout):
+            await producer.send(triomq.Message("T", b"x"))
+        assert trio.current_time() - started == pytest.approx(3, abs=0.1)
+    assert len(cluster.broker.requests(SEND)) == 1
+
+
 async def test_a_single_silent_broker_gets_the_whole_deadline_once(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = client.producer("G", send_timeout_s=2.0)
