@@ -64,6 +64,10 @@ async def open_client(
                 finally:
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
+        crash = group.split(trio.Cancelled)[1]
+        if crash is not None and isinstance(failure, trio.Cancelled):
+            # A task of the client's own has failed, and the block was cancelled for that.
+            raise _only(crash) from None
         if failure is None:
             raise _only(group) from None
     if failure is not None:

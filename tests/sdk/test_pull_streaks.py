@@ -183,3 +183,32 @@ async def test_what_goes_wrong_in_an_answer_meets_the_task_and_not_the_link(auto
         assert len(heard) == 1
         assert link.is_open
         await consumer.aclose()
+
+
+async def test_a_fault_of_the_clients_own_comes_out_as_it_is(autojump_clock, group_cluster, monkeypatch):
+    fill(group_cluster, 10)
+
+    class BrokenError(Exception):
+        pass
+
+    def broken(source, messages):
+        raise BrokenError
+
+    raised = None
+    try:
+        async with group_cluster.client() as client:
+            consumer = client.lite_pull_consumer("G", start_from="first")
+            monkeypatch.setattr(consumer, "pulled", broken)
+            await consumer.assign([Q0])
+            await trio.sleep(60)
+    except BaseException as error:  # noqa: BLE001
+        # A leaked `Cancelled` would end this test without a word.
+        raised = error
+    assert isinstance(raised, BrokenError)
+
+
+async def test_a_block_that_is_cancelled_from_outside_is_cancelled(autojump_clock, group_cluster):
+    with trio.move_on_after(1) as scope:
+        async with group_cluster.client():
+            await trio.sleep(60)
+    assert scope.cancelled_caught
