@@ -27,6 +27,7 @@ import triomq
 from .builds import ToolUnavailableError
 from .engine_choice import EngineChoice, open_engine
 from .engines import EngineError, most_workers
+from .interrupts import interrupts_heard
 from .intervals import by_second, histogram_of, quantiles
 from .processes import ChildError
 from .progress import ProgressLine, Say, progress_on
@@ -99,7 +100,7 @@ def engines(
     """Run WORKLOAD (quick) by each engine on one cluster of ours, and compare the medians.
 
     `local` is one process, `processes` two, `spark` is local[2], `spark-cluster` a Master with two Workers that are started
-    for it.  Exit code 0: all rounds passed, and each engine's median is within the others' range from second to second.
+    for it.  Exit code 0: all rounds passed, and each engine's median is within the others' range from second to second. 130: interrupted.
     """
     try:
         workload, _folder = load_workload(workload_name, changes)
@@ -114,6 +115,9 @@ def engines(
         except (TargetError, EngineError, ToolUnavailableError, ChildError, LedgerError, triomq.MQError) as error:
             click.echo(f"error: {error}", err=True)
             sys.exit(1)
+    if trial.interrupted:
+        click.echo("interrupted: no process is left", err=True)
+        sys.exit(130)
     sys.exit(_tell(trial.results, as_json))
 
 
@@ -127,14 +131,20 @@ class _Trial:
         self._show = show
         self._news = news
         self.results: dict[str, list[RunResult]] = {}
+        self.interrupted = False
 
     async def run(self, sides: Sequence[str], rounds: int) -> None:
         """All of them, on one cluster."""
         self.results = {side: [] for side in sides}
-        async with open_run_target(OURS, self._workload) as target:
-            for number in range(rounds):
-                for side in reversed(sides) if number % 2 else sides:
-                    self.results[side].append(await self._run(side, number, target))
+        with trio.CancelScope() as everything:
+            async with interrupts_heard(everything.cancel), open_run_target(OURS, self._workload) as target:
+                await self._rounds(sides, rounds, target)
+        self.interrupted = everything.cancelled_caught
+
+    async def _rounds(self, sides: Sequence[str], rounds: int, target: RunTarget) -> None:
+        for number in range(rounds):
+            for side in reversed(sides) if number % 2 else sides:
+                self.results[side].append(await self._run(side, number, target))
 
     async def _run(self, side: str, number: int, target: RunTarget) -> RunResult:
         async with AsyncExitStack() as stack:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import secrets
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import attrs
@@ -24,6 +23,7 @@ from .bodies import read_payload
 from .builds import ToolUnavailableError
 from .engine_choice import ENGINES, EngineChoice, open_engine
 from .engines import Engine, EngineError, most_workers
+from .interrupts import interrupts_heard
 from .max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
 from .progress import ProgressLine, Say, progress_on
 from .run_driver import run_workload, versions
@@ -285,7 +285,8 @@ class _Session:
     async def run(self) -> None:
         """Do it."""
         with trio.CancelScope() as everything:
-            async with self._stopped_by_signals(everything), AsyncExitStack() as stack:
+            heard = functools.partial(self._hear_interrupt, everything)
+            async with interrupts_heard(heard), AsyncExitStack() as stack:
                 engine = await stack.enter_async_context(open_engine(self._options.engine, self._news))
                 for choice in self._options.targets:
                     if not self.interrupted:
@@ -353,28 +354,11 @@ class _Session:
         self._options.folder.mkdir(parents=True, exist_ok=True)
         (self._options.folder / MAX_RATE).write_text(json.dumps(about, indent=1) + "\n")
 
-    @asynccontextmanager
-    async def _stopped_by_signals(self, everything: trio.CancelScope) -> AsyncIterator[None]:
-        """The first signal ends the run that is under way, in order; the second, or one between runs, ends everything."""
-
-        async def listen(*, task_status: trio.TaskStatus[None]) -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                task_status.started()
-                async for _ in signals:
-                    stop = self._stop
-                    (everything if stop is None or self.interrupted else stop).cancel()
-                    self.interrupted = True
-
-        failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            await nursery.start(listen)
-            try:
-                yield
-            except Exception as error:  # noqa: BLE001 -- raised below, plain, once the listener has ended
-                failure = error
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+    def _hear_interrupt(self, everything: trio.CancelScope) -> None:
+        """The first ends the run that is under way, in order; the second, or one between runs, ends everything."""
+        stop = self._stop
+        (everything if stop is None or self.interrupted else stop).cancel()
+        self.interrupted = True
 
 
 def _folder_name(choice: str) -> str:

@@ -261,6 +261,21 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(bench: Bench, tmp_path: Pa
     assert all(worker["acked"] >= 75 / len(workers) for worker in workers)
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_a_comparison_of_engines(bench: Bench) -> None:
+    process = bench("engines", "--side", "processes", "--set", "duration=60 s")
+    assert process.stderr is not None
+    while not process.stderr.readline().strip().startswith("1 of 60 s"):
+        assert process.poll() is None
+    family = children(process.pid)
+    assert len(family) >= 4
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (130, ""), errors
+    assert errors.endswith("interrupted: no process is left\n")
+    assert family & {int(entry) for entry in os.listdir("/proc") if entry.isdigit()} == set()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
