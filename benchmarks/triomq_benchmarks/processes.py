@@ -20,7 +20,7 @@ from typing import Self
 import attrs
 import msgspec
 
-START_LIMIT_S = 60
+START_LIMIT_S = 120
 STOP_LIMIT_S = 20
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

@@ -34,6 +34,7 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  */
 public final class PushConsumer {
     private static final int QUEUES_LOOKED_AT_MS = 20;
+    private static final int API_TIMEOUT_MS = 20_000;
 
     private final Map<String, String> options = new HashMap<>();
     private final PrintStream output;
@@ -74,6 +75,8 @@ public final class PushConsumer {
     private void run() throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(option("group", null));
         consumer.setNamesrvAddr(option("name-servers", null));
+        // Three seconds by default, which a busy machine may need for a first answer.
+        consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
         if (options.containsKey("instance")) {
             consumer.setInstanceName(options.get("instance"));
         }
