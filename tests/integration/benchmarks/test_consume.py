@@ -51,7 +51,8 @@ def processes_below(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks at processes by /proc")
-def test_ctrl_c_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing_behind(tmp_path, number, code):
     argv = [*COMMAND, "--ours", "--count", "5000", "--rounds", "50"]
     # A shell in the background ignores SIGINT, and so would all that it starts.
     quiet = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,9 +68,9 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path):
             if "warm-up 1" in line:
                 break
         assert len(processes_below(tmp_path)) == 3
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.stderr.read()
-        assert process.wait(60) == 1
+        assert process.wait(60) == code
     finally:
         process.kill()
         process.wait()
