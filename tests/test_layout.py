@@ -48,6 +48,13 @@ def test_each_room_says_what_it_is_for(path: Path) -> None:
     assert text.count("\n") <= LONGEST_ROOM_LINES, "a room this long holds two rooms"
 
 
+def test_helpers_of_tests_have_names_of_their_own() -> None:
+    """Their folders all come to stand in one search path, where the first of two wins."""
+    paths = [Path(name) for name in tracked() if name.startswith("tests/") and name.endswith(".py")]
+    helpers = [path.name for path in paths if not path.name.startswith("test_") and path.name != "conftest.py"]
+    assert sorted(helpers) == sorted(set(helpers))
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_packages_are_typed(package: Path) -> None:
     assert (package / "py.typed").is_file()

@@ -15,7 +15,7 @@ from triomq_benchmarks.audit_tables import audit_folder, find_ledger
 from triomq_benchmarks.run_ledger import LedgerError, folder_sink, open_ledger
 
 sys.path.insert(0, str(Path(__file__).parent))
-from planted_faults import GROUPS, check_exactly, write_ledger
+from planted_messages import GROUPS, check_exactly, write_ledger
 
 PLANTS = [frozenset(), *(frozenset({fault}) for fault in Fault), frozenset(Fault)]
 

@@ -13,7 +13,7 @@ from triomq_benchmarks.audit_spark import audit_folder_on_spark
 from triomq_benchmarks.audit_tables import audit_folder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from planted_faults import check_exactly, write_ledger
+from planted_messages import check_exactly, write_ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
