@@ -31,7 +31,7 @@ from .run_ledger import LedgerError
 from .run_result import RunResult
 from .run_results import write_run
 from .run_summary import as_object, print_summary
-from .run_targets import JAVA, OURS, RunTarget, TargetError, open_run_target
+from .run_targets import JAVA, OURS, RunTarget, TargetError, check_choice, open_run_target
 from .verdict import Figures
 from .workload import Loop, Workload, WorkloadError
 from .workload_files import load_workload, ready_workloads
@@ -75,6 +75,15 @@ def _settings(_context: click.Context, _option: click.Parameter, given: tuple[st
     return {key: value for key, _, value in (each.partition("=") for each in given)}
 
 
+def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for choice in given:
+            check_choice(choice)
+    except TargetError as error:
+        raise click.BadParameter(str(error)) from None
+    return given
+
+
 @click.command("workloads")
 @click.option("--json", "as_json", is_flag=True, help="For machines: all settings, defaults included.")
 def workloads(as_json: bool) -> None:
@@ -96,6 +105,7 @@ def workloads(as_json: bool) -> None:
     "--target",
     "targets",
     multiple=True,
+    callback=_targets,
     metavar=f"{OURS}|{JAVA}|HOST:PORT",
     help="What is measured; several run one after the other. Default: ours.",
 )

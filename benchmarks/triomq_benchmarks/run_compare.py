@@ -153,7 +153,9 @@ def _unfit(run: RunResult) -> list[str]:
     if run.partial:
         reasons.append("is partial; run it to its end, or use --force")
     if run.verdict.outcome is Outcome.GENERATOR_LATE:
-        reasons.append("had a late load generator: its figures describe the machine, not the broker")
+        reasons.append(
+            "had a late load generator: its figures describe the machine, not the broker; run it again, or use --force"
+        )
     return reasons
 
 
@@ -363,5 +365,7 @@ def compare(before: Path, after: Path, tolerance: float, force: bool, as_json: b
         plain = {"verdict": comparison.verdict, "exit_code": comparison.exit_code, **attrs.asdict(comparison)}
         click.echo(msgspec.json.encode(plain))
     else:
+        for name, folder in (("A", before), ("B", after)):
+            click.echo(f"{name}: {folder}")
         _print(comparison, Console(width=None if sys.stdout.isatty() else 160))
     sys.exit(comparison.exit_code)

@@ -101,6 +101,13 @@ def resume(node: TargetNode) -> None:
         return
 
 
+def check_choice(choice: str) -> None:
+    """Whether this can be a target at all. Raises TargetError."""
+    wrong = [each for each in choice.split(";") if not each.rpartition(":")[2].isdigit()]
+    if wrong and choice not in (OURS, JAVA):
+        raise TargetError(f"--target {wrong[0]}: it is ours, java, or name servers as HOST:PORT;HOST:PORT")
+
+
 @asynccontextmanager
 async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunTarget]:
     """The target for as long as the block lasts.
@@ -293,9 +300,7 @@ class _Existing:
 
 
 async def _existing(name_servers: str) -> _Existing:
-    wrong = [each for each in name_servers.split(";") if not each.rpartition(":")[2].isdigit()]
-    if wrong:
-        raise TargetError(f"--target {wrong[0]}: it is ours, java, or name servers as HOST:PORT;HOST:PORT")
+    check_choice(name_servers)
     try:
         with trio.fail_after(ANSWER_LIMIT_S):
             async with triomq.open_client(name_servers) as client:

@@ -46,6 +46,12 @@ SETTLE_MAX_S: Final = 20.0
 """How long no further executor must come, when all of a cluster is wanted: within these, as long as the first one took.  All are
 started at once, and what makes a machine slow with one makes it slow with the next."""
 
+PATIENCE_S: Final = 30.0
+"""How long no further executor must come until fewer than were asked for are taken to be all there are."""
+
+WAITING_S: Final = 5.0
+"""How often it is said what is being waited for."""
+
 REACH_LIMIT_S: Final = 5.0
 
 SETTINGS: Final = {
@@ -91,7 +97,7 @@ async def open_spark_engine(
     # A session is entered and left whole: what is cancelled meanwhile, is cancelled afterwards.
     session = await trio.to_thread.run_sync(_enter, context.__enter__)
     try:
-        slots = await _wait_slots(session, master, workers, most)
+        slots = await _wait_slots(session, master, workers, most, say)
         engine = SparkEngine(session, master, workers or min(slots, most or slots), say)
         await engine.look_at_workers()
         yield engine
@@ -176,16 +182,29 @@ class SlotsRule:
             return False
         return not self._is_cluster or now - self._since >= self._settle_s
 
+    def is_hopeless(self, now: float) -> bool:
+        """Whether there are executors, but no longer any hope for as many as were asked for."""
+        return self._wanted is not None and 0 < self._slots < self._wanted and now - self._since >= PATIENCE_S
 
-async def _wait_slots(session: SparkSession, master: str, workers: int | None, most: int | None) -> int:
+
+async def _wait_slots(
+    session: SparkSession, master: str, workers: int | None, most: int | None, say: Callable[[str], None]
+) -> int:
     """Wait for executors. Raises EngineError if there are too few."""
-    rule = SlotsRule(trio.current_time(), workers, most, is_cluster=not master.startswith("local"))
+    begin = said = trio.current_time()
+    rule = SlotsRule(begin, workers, most, is_cluster=not master.startswith("local"))
     slots = 0
     with trio.move_on_after(SLOTS_LIMIT_S):
         while True:
             slots = await trio.to_thread.run_sync(_slots, session)
-            if rule.is_enough(slots, trio.current_time()):
+            now = trio.current_time()
+            if rule.is_enough(slots, now):
                 return slots
+            if rule.is_hopeless(now):
+                break
+            if now >= said + WAITING_S:
+                said = now
+                say(f"waiting for executors of {master}: {slots} tasks can run at once, {workers or 'some'} are wanted")
             await trio.sleep(0.2)
     if not slots:
         raise EngineError(

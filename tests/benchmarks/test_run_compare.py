@@ -166,6 +166,7 @@ def test_the_command(tmp_path: Path) -> None:
     same = compare(tmp_path, "a", "a")
     assert same.exit_code == 0
     assert same.stdout.endswith("verdict: same\n")
+    assert same.stdout.startswith(f"A: {tmp_path / 'a'}\nB: {tmp_path / 'a'}\n")
     worse = compare(tmp_path, "a", "b")
     assert worse.exit_code == 1
     assert "send p50, ms" in worse.stdout
@@ -196,3 +197,8 @@ def test_no_run_is_no_comparison(tmp_path: Path) -> None:
     done = compare(tmp_path, "a", "nowhere")
     assert done.exit_code == 2
     assert "holds no run" in done.stderr
+
+
+def test_a_target_that_is_none_is_wrong_usage() -> None:
+    done = CliRunner().invoke(bench, ["run", "quick", "--target", "foo"], catch_exceptions=False)
+    assert (done.exit_code, "it is ours, java, or name servers" in done.stderr) == (2, True)

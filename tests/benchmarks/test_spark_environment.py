@@ -10,7 +10,7 @@ import pytest
 
 from triomq_benchmarks.builds import ToolUnavailableError
 from triomq_benchmarks.engines import EngineError
-from triomq_benchmarks.spark_engine import SETTLE_MAX_S, SETTLE_S, SlotsRule, open_spark_engine
+from triomq_benchmarks.spark_engine import PATIENCE_S, SETTLE_MAX_S, SETTLE_S, SlotsRule, open_spark_engine
 from triomq_benchmarks.spark_environment import (
     check_spark,
     find_java,
@@ -172,3 +172,21 @@ def test_how_many_slots_are_waited_for(
 def test_threads_are_all_there_at_once() -> None:
     assert begun_at([(0.0, 1)], None, 2, is_cluster=False) == 0.0
     assert begun_at([(0.0, 1)], 2, None, is_cluster=False) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "workers", "end"),
+    [
+        (looks((3, 1), (4, 2)), 9, 4 + PATIENCE_S),
+        (looks((3, 1), (25, 2)), 9, 25 + PATIENCE_S),
+        (looks((3, 9)), 9, None),
+        (looks((3, 1)), None, None),
+        (looks(), 9, None),
+    ],
+)
+def test_when_too_few_slots_are_all_there_are(
+    found: list[tuple[float, int]], workers: int | None, end: float | None
+) -> None:
+    rule = SlotsRule(0.0, workers, None, is_cluster=True)
+    given_up = next((now for now, slots in found if not rule.is_enough(slots, now) and rule.is_hopeless(now)), None)
+    assert given_up == (None if end is None else pytest.approx(end, abs=0.11))
