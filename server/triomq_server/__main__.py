@@ -110,8 +110,9 @@ def namesrv(
 @main.command()
 @_config
 @click.option(
-    "-n", "--namesrv-addr", metavar="HOST:PORT;...", help="Name servers; also from the environment's NAMESRV_ADDR."
-)
+    "-n", "--name-servers", "--namesrv-addr", "namesrv_addr", metavar="HOST:PORT;...",
+    help="Name servers; also from the environment's NAMESRV_ADDR.",
+)  # fmt: skip
 @_print_all
 @_print_some
 @_port
@@ -336,7 +337,7 @@ def _serve(serve: "Callable[..., Awaitable[None]]", ready: Callable[[object], No
 
 
 def _fail(text: str, code: int) -> NoReturn:
-    click.echo(f"error: {text}", err=True)
+    click.echo(f"Error: {text}", err=True)
     sys.exit(code)
 
 
@@ -360,8 +361,10 @@ def _say_event(event: dict[str, object]) -> None:
         for node in nodes:
             click.echo(f"  {node['name']:<16} {node['role']:<8} {node['address']:<22} pid {node['pid']}")
         click.echo(f"Clients connect to {event['name_servers']}; Ctrl-C stops everything.")
+    elif what == "stopping":
+        click.echo("Stopped before the cluster was ready", err=True)
     elif what == "error":
-        click.echo(f"error: {event['error']}", err=True)
+        click.echo(f"Error: {event['error']}", err=True)
     elif what == "ended":
         click.echo(f"{event['name']} ended with status {event['status']}")
     elif what == "started":

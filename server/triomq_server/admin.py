@@ -81,7 +81,10 @@ async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Me
             ),
             key=lambda member: (member.name, member.broker_id),
         )
-    raise AdminError(f"no name server answers; {'; '.join(reasons)}")
+    raise AdminError(
+        f"no name server answers; {'; '.join(reasons)} (check the name servers' addresses; "
+        "`triomq namesrv` or `triomq cluster` starts one)"
+    )
 
 
 async def replication(name_servers: str, open_link: OpenLink = open_link) -> list[Row]:
@@ -190,8 +193,8 @@ async def _ask(open_link: OpenLink, address: str, command: Command, timeout_s: f
 # -- the command line
 
 _name_servers = click.option(
-    "-n", "--namesrv-addr", "name_servers", metavar="HOST:PORT;...", envvar="NAMESRV_ADDR", required=True,
-    help="Name servers; also from the environment's NAMESRV_ADDR.",
+    "-n", "--name-servers", "--namesrv-addr", "name_servers", metavar="HOST:PORT;...", envvar="NAMESRV_ADDR",
+    default="127.0.0.1:9876", show_default=True, help="Name servers; also from the environment's NAMESRV_ADDR.",
 )  # fmt: skip
 
 
@@ -241,16 +244,26 @@ def role(broker: str, role: str, name_servers: str, broker_id: int | None, force
 def cut_command(broker: str, name_servers: str, yes: bool) -> None:
     """Drop what slave BROKER has and its master has not, so that it can follow again. Those messages are gone."""
     if not yes:
-        click.confirm(f"Drop the messages that only {broker} has?", abort=True)
+        _ask_to_drop(broker)
     click.echo(f"{_run(functools.partial(cut, name_servers, broker))} bytes dropped")
+
+
+def _ask_to_drop(broker: str) -> None:
+    """Ask on the terminal; where there is none, nobody can have agreed."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"this drops the messages that only {broker} has, and there is no terminal to ask on: give --yes"
+        )
+    if not click.confirm(f"Drop the messages that only {broker} has?"):
+        click.echo("Nothing was dropped.", err=True)
+        click.get_current_context().exit(1)
 
 
 def _run(work: Callable[[], Awaitable[T]]) -> T:
     try:
         return trio.run(work)
     except AdminError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        raise click.ClickException(str(error)) from None
 
 
 def _line(row: Row, rows: list[Row]) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ class ClusterProcesses:
 
     Args:
       plan: the nodes.
-      announce: hears of every event: ``ready``, ``started``, ``ended``, ``error``, ``stopped``.
+      announce: hears of every event: ``ready``, or ``stopping`` if a signal came before; ``started``, ``ended``, ``error``,
+        ``stopped``.
     """
 
     def __init__(self, plan: ClusterPlan, announce: Callable[[Event], None]) -> None:
@@ -71,19 +72,21 @@ class ClusterProcesses:
         Returns:
           The exit code: 0 after a stop that was asked for, 1 when a node could not start.
         """
+        # First of all: the imports below take longest, and an interrupt then is to be answered like a later one.
+        self._catch_signals()
         # What every node needs, imported once and shared by all of them, and kept out of every collection afterwards.
         import triomq_server.cluster.nodes  # noqa: F401
 
         gc.collect()
         gc.freeze()
-        self._catch_signals()
         if control:
             self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
         try:
+            self._wait(0)  # signals that came during the imports
             for stage in self._plan.stages():
-                self._start([self._processes[node.name] for node in stage])
-            if not self._stop:
-                self._announce(self._ready_event())
+                if not self._stop:
+                    self._start([self._processes[node.name] for node in stage])
+            self._announce({"event": "stopping", "ready": False} if self._stop else self._ready_event())
             while not self._stop:
                 self._wait(None)
         except StartError as error:

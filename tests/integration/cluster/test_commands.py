@@ -227,6 +227,23 @@ def test_a_cluster_of_processes(tmp_path: Path) -> None:
     wait_until_gone(*pids.values())
 
 
+def test_a_cluster_that_is_stopped_before_it_is_ready_says_so(tmp_path: Path) -> None:
+    """The signal comes during the imports, when nobody has started a node yet."""
+    script = (
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'triomq_server.cluster.nodes':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from triomq_server.__main__ import main\n"
+        f"main(['cluster', '--directory', {str(tmp_path)!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "Stopped before the cluster was ready\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_node_outlives_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
