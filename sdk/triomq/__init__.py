@@ -12,6 +12,9 @@ The synchronous face for scripts and threads is :mod:`triomq.blocking`.
 # Sorted by purpose and by hand: this page is what users read first.
 # ruff: noqa: I001
 
+# First: what follows takes a while
+from triomq import _quiet_start as _quiet_start
+
 # A client, and what it hands out
 from triomq._opening import open_client as open_client
 from triomq._opening import open_producer as open_producer

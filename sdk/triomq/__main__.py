@@ -15,11 +15,17 @@ def main() -> None:
     """
     try:
         from triomq._commands import run
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ImportError as error:
         if error.name not in ("click", "rich"):
             raise
         sys.exit(f"the command line needs the package {error.name}: pip install 'triomq[cli]'")
-    sys.exit(run())
+    try:
+        code = run()
+    except KeyboardInterrupt:
+        code = 130  # it came between the command's own places for it
+    sys.exit(code)
 
 
 if __name__ == "__main__":
