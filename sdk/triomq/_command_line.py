@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 
 import click
@@ -13,6 +13,8 @@ from triomq._client import Client
 from triomq._message import MessageQueue
 from triomq._opening import open_client
 from triomq._received import ReceivedMessage
+from triomq._subscription import Sql, make_subscription
+from triomq_protocol.sql92 import Sql92Error, parse
 
 MS_FROM = 100_000_000_000
 """Bare numbers from here on are times in ms since 1970 (this one is in 1973), smaller ones are offsets."""
@@ -20,10 +22,12 @@ MS_FROM = 100_000_000_000
 name_servers_option = click.option(
     "-n",
     "--name-servers",
+    "--namesrv-addr",
+    "name_servers",
     envvar="NAMESRV_ADDR",
     default="127.0.0.1:9876",
     show_default=True,
-    help="Name servers, host:port;host:port. Environment: NAMESRV_ADDR.",
+    help="Name servers, host:port;host:port; either spelling. Environment: NAMESRV_ADDR.",
 )
 
 
@@ -43,6 +47,44 @@ def queue_of(topic: str, text: str) -> MessageQueue:
     if not name or not number.isdecimal():
         raise click.UsageError(f"{text!r} is not BROKER:ID")
     return MessageQueue(topic, name, int(number))
+
+
+def checked_queue(queue: MessageQueue, queues: Iterable[MessageQueue]) -> MessageQueue:
+    """The queue, if it is one of its topic's.
+
+    Brokers answer a pull of another one with a fault that could also pass, and a consumer would ask for ever.
+
+    Raises:
+        click.ClickException: it is not; the text names those that there are.
+    """
+    found = sorted(queues)
+    if queue in found:
+        return queue
+    by_broker: dict[str, list[int]] = {}
+    for each in found:
+        by_broker.setdefault(each.broker_name, []).append(each.queue_id)
+    known = [f"{name}:{ids[0]}" + (f" to {name}:{ids[-1]}" if len(ids) > 1 else "") for name, ids in by_broker.items()]
+    raise click.ClickException(
+        f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}, only {', '.join(known) or 'none'}"
+    )
+
+
+def filter_of(topic: str, tags: str, sql: str | None) -> str | Sql:
+    """What --tags and --sql choose, checked before anybody is asked.
+
+    Raises:
+        InvalidCall: the tags name none.
+        click.UsageError: the SQL92 expression cannot be parsed.
+    """
+    if sql is None:
+        make_subscription(topic, tags, 0)
+        return tags
+    make_subscription(topic, Sql(sql), 0)
+    try:
+        parse(sql)
+    except Sql92Error as error:
+        raise click.UsageError(f"the SQL92 expression {sql!r} cannot be used: {error}") from None
+    return Sql(sql)
 
 
 def time_of(text: str) -> int:

@@ -11,7 +11,17 @@ import click
 import trio
 
 from triomq._client import Client
-from triomq._command_line import json_option, name_servers_option, positive, print_received, queue_of, say, with_client
+from triomq._command_line import (
+    checked_queue,
+    filter_of,
+    json_option,
+    name_servers_option,
+    positive,
+    print_received,
+    queue_of,
+    say,
+    with_client,
+)
 from triomq._consumer_commands import consume, groups, offsets
 from triomq._message import Message, MessageQueue
 from triomq._pull import PullConsumer
@@ -51,6 +61,13 @@ class Commands(click.Group):
         except (ImportError, AttributeError) as error:
             return _missing(cmd_name, entry, error)
         return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; click would answer Ctrl-C with an empty line of output."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
 
 
 def _found() -> dict[str, importlib.metadata.EntryPoint]:
@@ -114,6 +131,8 @@ def send(
 
     async def work(client: Client) -> None:
         async with client.producer(group, send_timeout_s=timeout_s) as producer:
+            if target is not None:
+                checked_queue(target, await producer.queues(topic))
             bodies = _bodies(body)
             # In a thread: standard input may be a terminal, and meanwhile the client has heartbeats to send.
             while (data := await trio.to_thread.run_sync(next, bodies, None, abandon_on_cancel=True)) is not None:
@@ -152,10 +171,14 @@ def pull(
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC."""
+    filter_of(topic, tags, sql)
+    only = queue_of(topic, queue) if queue else None
 
     async def work(client: Client) -> None:
         async with client.pull_consumer(group) as consumer:
-            queues = [queue_of(topic, queue)] if queue else await consumer.fetch_queues(topic)
+            queues = await consumer.fetch_queues(topic)
+            if only is not None:
+                queues = [checked_queue(only, queues)]
             for each in queues:
                 await _seek(consumer, each, start, offset)
             left = max_messages if max_messages is not None else sys.maxsize

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 import click
@@ -11,6 +11,8 @@ import click
 from triomq._client import Client
 from triomq._command_line import (
     MS_FROM,
+    checked_queue,
+    filter_of,
     json_option,
     name_servers_option,
     queue_of,
@@ -25,9 +27,12 @@ from triomq._message import MessageQueue
 from triomq._positions import StartFrom
 from triomq._queue_bounds import QueueBounds
 from triomq._received import ReceivedMessage
-from triomq._subscription import Sql
-from triomq.errors import MQError, NotFound
+from triomq.errors import MQError
 from triomq_protocol.requests import ConsumerConnection, OffsetWrapper
+
+TOLD = "its members were told"
+SET = "set at its broker"
+SET_OFFLINE = "set at its broker (nobody is online)"
 
 TAIL_GROUP = "TOOLS_CONSUMER"
 """The group of a look without ``--group``: brokers always have it, and it commits nothing."""
@@ -86,23 +91,29 @@ def consume(
     """
     if queue and group:
         raise click.UsageError("give either --queue or --group: a group's queues are shared out by its members")
-    expression = Sql(sql) if sql else tags
+    expression = filter_of(topic, tags, sql)
+    only = queue_of(topic, queue) if queue else None
+    begin = _start_from(start) if group else None
+    since_ms = _since_ms(start)
     show = _printer(template, as_json=as_json)
 
     async def work(client: Client) -> None:
         if group:
-            async with client.lite_pull_consumer(group, start_from=_start_from(start)) as consumer:
+            assert begin is not None
+            async with client.lite_pull_consumer(group, start_from=begin) as consumer:
                 await consumer.subscribe(topic, expression)
                 await _print_all(consumer, show, most, until_end=until_end)
             return
         async with client.pull_consumer(TAIL_GROUP) as looker:
-            queues = [queue_of(topic, queue)] if queue else await looker.fetch_queues(topic)
+            queues = await looker.fetch_queues(topic)
+        if only is not None:
+            queues = [checked_queue(only, queues)]
         starts = await _starts(client.bounds, queues, start)
         async with client.lite_pull_consumer(
             TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
         ) as consumer:
             await consumer.assign(queues, expression)
-            await _print_all(consumer, show, most, until_end=until_end, since_ms=_since_ms(start))
+            await _print_all(consumer, show, most, until_end=until_end, since_ms=since_ms)
 
     with_client(name_servers, work)
 
@@ -137,19 +148,37 @@ def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessag
         return lambda message: say(row_of(message), str(row_of(message)["body"]), as_json=as_json)
     if as_json:
         raise click.UsageError("give either --format or --json")
+    _filled_in(template, SAMPLE_ROW)
 
     def show(message: ReceivedMessage) -> None:
         row = row_of(message)
         moment = datetime.fromtimestamp(message.stored_ms / 1000).astimezone()
         row["stored"] = moment.isoformat(timespec="milliseconds")
-        row = {name: "" if value is None else value for name, value in row.items()}
-        try:
-            click.echo(template.format(**row))
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            known = ", ".join(row)
-            raise click.UsageError(f"--format {template!r} cannot be filled in: {error}; fields: {known}") from None
+        click.echo(_filled_in(template, {name: "" if value is None else value for name, value in row.items()}))
 
     return show
+
+
+class _AnyProperty(dict[str, str]):
+    """Properties of a message that nobody has seen yet: each name may be among them."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+SAMPLE_ROW: Mapping[str, object] = {
+    "topic": "", "broker": "", "queue": 0, "offset": 0, "message_id": "", "stored_ms": 0, "tags": "", "keys": "",
+    "properties": _AnyProperty(), "reconsume_times": 0, "body": "", "stored": "",
+}  # fmt: skip
+"""What --format is tried with before anybody is asked for messages: every field, each of its own type."""
+
+
+def _filled_in(template: str, row: Mapping[str, object]) -> str:
+    try:
+        return template.format(**row)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        known = ", ".join(row)
+        raise click.UsageError(f"--format {template!r} cannot be filled in: {error}; fields: {known}") from None
 
 
 def _start_from(text: str) -> StartFrom:
@@ -194,9 +223,10 @@ def groups(group: str | None, name_servers: str, with_system: bool, as_json: boo
         if group is not None:
             await _show_group(client, group, as_json=as_json)
             return
+        names = await client.groups.names()
         if not as_json:
             click.echo(f"{'GROUP':<32} {'MEMBERS':>7} {'LAG':>12} {'MODEL':<13} TOPICS")
-        for name in await client.groups.names():
+        for name in names:
             if with_system or not is_system_group(name):
                 await _list_group(client, name, as_json=as_json)
 
@@ -218,13 +248,18 @@ async def _list_group(client: Client, name: str, *, as_json: bool) -> None:
 async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
     online = await client.groups.members(group)
     progress = await client.groups.progress(group)
-    if online is None and not progress and group not in await client.groups.names():
-        raise NotFound(f"nobody knows the consumer group {group}; `triomq groups` lists them")
+    if online is None and not progress:
+        await _check_known(client, group)
     if online is not None:
         _show_members(group, online, as_json=as_json)
     elif not as_json:
         click.echo("no member is online")
     _show_progress(group, progress, as_json=as_json)
+
+
+async def _check_known(client: Client, group: str) -> None:
+    if group not in await client.groups.names():
+        raise click.ClickException(f"nobody knows the consumer group {group}; `triomq groups` lists groups")
 
 
 def _show_members(group: str, online: ConsumerConnection, *, as_json: bool) -> None:
@@ -290,9 +325,12 @@ def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool
 
     async def work(client: Client) -> None:
         progress = await client.groups.progress(group, topic)
+        if topic:
+            # Asked about a topic, brokers tell zeros of a group that they do not know.
+            await _check_known(client, group)
         if not progress:
             what = f"group {group} has no offsets" + (f" in topic {topic}" if topic else "")
-            raise NotFound(f"{what}; `triomq groups` lists groups")
+            raise click.ClickException(f"{what}; `triomq groups` lists groups")
         _show_progress(group, progress, as_json=as_json)
 
     with_client(name_servers, work)
@@ -321,23 +359,27 @@ def reset_offsets(
     time_ms = {"earliest": 0, "latest": END}.get(to) if offset is None else None
     if offset is None and time_ms is None:
         time_ms = time_of(to)
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Move group {group} in topic {topic} to {to}?", abort=True)
+    only = queue_of(topic, queue) if queue else None
+    if not yes:
+        _ask_to_move(group, topic, to)
 
     async def work(client: Client) -> None:
+        queues = await _queues(client, topic)
+        if only is not None:
+            queues = [checked_queue(only, queues)]
+        await _check_known(client, group)
         if offset is None:
             assert time_ms is not None
-            for done in await client.groups.reset(group, topic, time_ms):
-                how = "its members were told" if done.online else "nobody is online"
-                _say_reset(group, done.queue, done.offset, how, as_json=as_json)
-            return
-        if not force:
-            await client.groups.check_offline(group)
-        queues = [queue_of(topic, queue)] if queue else await _queues(client, topic)
-        wanted = {each: await _inside(client.bounds, each, offset) for each in queues}
-        await client.groups.set_offsets(group, wanted, force=True)
-        for each, place in wanted.items():
-            _say_reset(group, each, place, "set at its broker", as_json=as_json)
+            done = await client.groups.reset(group, topic, time_ms)
+            moved = [(each.queue, each.offset, TOLD if each.online else SET_OFFLINE) for each in done]
+        else:
+            if not force:
+                await client.groups.check_offline(group)
+            wanted = {each: await _inside(client.bounds, each, offset) for each in queues}
+            await client.groups.set_offsets(group, wanted, force=True)
+            # With --force nobody has looked whether members are online.
+            moved = [(each, place, SET if force else SET_OFFLINE) for each, place in wanted.items()]
+        _say_reset(group, moved, as_json=as_json)
 
     with_client(name_servers, work)
 
@@ -358,13 +400,26 @@ async def _inside(bounds: QueueBounds, queue: MessageQueue, offset: int) -> int:
     return offset
 
 
-def _say_reset(group: str, queue: MessageQueue, offset: int, how: str, *, as_json: bool) -> None:
-    row = {
-        "group": group,
-        "topic": queue.topic,
-        "broker": queue.broker_name,
-        "queue": queue.queue_id,
-        "offset": offset,
-        "how": how,
-    }
-    say(row, f"{queue.broker_name:<20} {queue.queue_id:>5} {offset:>12}  {how}", as_json=as_json)
+def _ask_to_move(group: str, topic: str, to: str) -> None:
+    """Ask on the terminal; where there is none, nobody can have agreed."""
+    what = f"group {group} in topic {topic} to {to}"
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this moves {what}, and there is no terminal to ask on: give --yes")
+    if not click.confirm(f"Move {what}?"):
+        click.echo("Nothing was moved.", err=True)
+        click.get_current_context().exit(1)
+
+
+def _say_reset(group: str, moved: Iterable[tuple[MessageQueue, int, str]], *, as_json: bool) -> None:
+    if not as_json:
+        click.echo(f"{'BROKER':<20} {'QUEUE':>5} {'OFFSET':>12}  HOW")
+    for queue, offset, how in moved:
+        row = {
+            "group": group,
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": offset,
+            "how": how,
+        }
+        say(row, f"{queue.broker_name:<20} {queue.queue_id:>5} {offset:>12}  {how}", as_json=as_json)

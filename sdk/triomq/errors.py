@@ -9,6 +9,7 @@ again (:class:`RouteError`), change the call (:class:`CallError`), open somethin
 # ruff: noqa: N818 - named after the state the caller is in, as trio's are
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -131,6 +132,22 @@ class BrokerFault(TransientError):
     advice = "read the remark; another broker may do"
 
 
+class FilterSwitchedOff(BrokerFault):
+    """The broker evaluates no SQL92 expressions, as brokers do not unless they are told to (code 1)."""
+
+    retriable = False
+    advice = (
+        "set enablePropertyFilter=true in the configuration of the topic's brokers, "
+        "e.g. `triomq broker --set enablePropertyFilter=true`"
+    )
+
+
+class QueueIllegal(BrokerFault):
+    """The broker has no queue of this number in the topic (code 1); the route may be out of date."""
+
+    advice = "`triomq topics TOPIC` lists the topic's queues"
+
+
 class BrokerUnavailable(TransientError):
     """The broker does not take this request in its present state (code 14): a slave, stopping, or out of disk."""
 
@@ -168,13 +185,16 @@ class RouteNotFound(RouteError):
     """The name server has no route for the topic, and the default topic gave none either."""
 
     retriable = False
-    advice = "create the topic, or check that a broker with autoCreateTopicEnable is registered"
+    advice = (
+        "`triomq topics` lists topics, `triomq topics TOPIC --create` creates one; "
+        "a broker with autoCreateTopicEnable creates it when the first message is sent"
+    )
 
 
 class TopicNotFound(RouteError):
     """The broker does not hold the topic (code 17)."""
 
-    advice = "create the topic, or refresh the route"
+    advice = "create the topic (`triomq topics TOPIC --create`), or refresh the route"
 
 
 class PermissionDenied(RouteError):
@@ -190,7 +210,7 @@ class WrongUnit(RouteError):
 class NoNameServer(MQError):
     """No name server is known or none could be reached."""
 
-    advice = "check the name servers' addresses"
+    advice = "check the name servers' addresses; `triomq namesrv` or `triomq cluster` starts one"
 
 
 class CallError(MQError):
@@ -286,6 +306,13 @@ CODE_ERRORS: dict[int, type[MQError]] = {
 """Response code -> error class; a code that is not here becomes :class:`BrokerRefused`."""
 
 
+FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
+    (re.compile("does not support consumer to filter message by"), FilterSwitchedOff),
+    (re.compile(r"queueId\[-?\d+\] is illegal"), QueueIllegal),
+)
+"""What a remark of code 1 holds -> error class; the texts are RocketMQ 4.9's."""
+
+
 def code_name(code: int) -> str:
     """The code as ``"NAME (number)"``, or the bare number when nobody named it."""
     try:
@@ -303,4 +330,15 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
         what: what was asked for.
         address: who answered.
     """
-    return CODE_ERRORS.get(code, BrokerRefused)(what, address=address, code=code, remark=remark)
+    kind = CODE_ERRORS.get(code, BrokerRefused)
+    if kind is BrokerFault:
+        kind = _fault_for(remark or "")
+    return kind(what, address=address, code=code, remark=remark)
+
+
+def _fault_for(remark: str) -> type[BrokerFault]:
+    """Code 1 stands for much; its remark alone tells what another try or another broker cannot mend."""
+    for pattern, kind in FAULTS_BY_REMARK:
+        if pattern.search(remark):
+            return kind
+    return BrokerFault

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from triomq import _commands
+from triomq._quiet_start import is_command
 
 
 def run(capsys, *arguments):
@@ -22,6 +25,9 @@ def run(capsys, *arguments):
     ("arguments", "code", "what"),
     [
         (["topics", "-n", "127.0.0.1:1"], 1, "no name server can be reached"),
+        (["topics", "--namesrv-addr", "127.0.0.1:1"], 1, "`triomq namesrv` or `triomq cluster` starts one"),
+        (["groups", "--name-servers", "127.0.0.1:1"], 1, "`triomq namesrv` or `triomq cluster` starts one"),
+        (["admin", "ha", "--name-servers", "127.0.0.1:1"], 1, "`triomq namesrv` or `triomq cluster` starts one"),
         (["topics", "-n", "nonsense"], 2, "not host:port"),
         (["send", "T", "x", "-p", "nonsense"], 2, "NAME=VALUE"),
         (["send", "T", "x", "--queue", "nonsense"], 2, "BROKER:ID"),
@@ -40,6 +46,79 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
     assert (got, out) == (code, "")
     assert what in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["consume", "T", "--from", "garbage"], "no time like"),
+        (["consume", "T", "--from", "garbage", "-g", "G"], "no time like"),
+        (["consume", "T", "--from", "5", "-g", "G"], "needs --queue"),
+        (["consume", "T", "--format", "{nope}"], "fields: topic"),
+        (["consume", "T", "--format", "{nope"], "fields: topic"),
+        (["consume", "T", "--format", "{0}"], "fields: topic"),
+        (["consume", "T", "--format", "{body:d}"], "fields: topic"),
+        (["consume", "T", "--queue", "vm"], "BROKER:ID"),
+        (["consume", "T", "--tags", "||"], "names no tag"),
+        (["consume", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
+        (["consume", "T", "--sql", ""], "empty"),
+        (["pull", "T", "--queue", "vm"], "BROKER:ID"),
+        (["pull", "T", "--tags", "||"], "names no tag"),
+        (["pull", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
+        (["offsets", "reset", "G", "T", "5", "--queue", "vm", "--yes"], "BROKER:ID"),
+        (["offsets", "reset", "G", "T", "earliest"], "give --yes"),
+        (["admin", "cut", "vm:1"], "give --yes"),
+    ],
+)
+def test_bad_options_are_noticed_before_anybody_is_asked(capsys, monkeypatch, arguments, what):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # a `y` that nobody typed counts for nothing
+    monkeypatch.setattr(_commands.trio, "run", lambda *_: pytest.fail("it went on"))
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert what in err
+
+
+@pytest.mark.parametrize(
+    "template", ["{stored} {broker}:{queue:>3} {offset:08d} {tags} {body!r:.5}", "{properties[n]} {reconsume_times:d}"]
+)
+def test_formats_that_can_be_filled_in_go_on(capsys, monkeypatch, template):
+    monkeypatch.setattr(_commands.trio, "run", lambda *_: None)
+    assert run(capsys, "consume", "T", "--format", template) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["offsets", "reset", "G", "T", "earliest"], "Nothing was moved."),
+        (["admin", "cut", "vm:1"], "Nothing was dropped."),
+    ],
+)
+def test_no_is_an_answer(arguments, what):
+    terminal, inner = os.openpty()
+    try:
+        os.write(terminal, b"n\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "triomq", *arguments, "-n", "127.0.0.1:1"],
+            stdin=inner, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(terminal)
+        os.close(inner)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == what
+
+
+@pytest.mark.parametrize("command", ["topics", "broker", "admin ha"])
+def test_name_servers_have_two_spellings(capsys, command):
+    _, out, _ = run(capsys, *command.split(), "--help")
+    assert "--name-servers" in out
+    assert "--namesrv-addr" in out
+
+
+def test_name_servers_have_one_default(capsys):
+    for command in ("topics", "admin ha"):
+        _, out, _ = run(capsys, *command.split(), "--help")
+        assert "127.0.0.1:9876" in out
 
 
 @pytest.mark.parametrize(
@@ -89,6 +168,44 @@ def test_a_command_that_cannot_be_loaded_names_its_extra(capsys, foreign):
     foreign(bench="no_such_package:command")
     code, _, err = run(capsys, "bench")
     assert (code, "pip install 'triomq[bench]'" in err) == (1, True)
+
+
+def test_an_interrupt_between_tasks_prints_nothing(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_commands.trio, "run", interrupted)
+    assert run(capsys, "topics") == (130, "", "")
+
+
+@pytest.mark.parametrize("module", ["trio", "click"])
+def test_an_interrupt_during_the_imports_prints_nothing(tmp_path, module):
+    # trio is imported by the package, before any of its commands could catch something; click by the commands.
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "triomq", "topics"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode in (130, -signal.SIGINT)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ours"),
+    [
+        (["python", "/usr/bin/triomq", "consume", "T", "-m", "5"], True),
+        (["python", "-X", "dev"], False),
+        (["python", "-I", "-m", "triomq", "topics"], True),
+        (["python", "-m", "other", "triomq"], False),
+        (["python", "other.py", "-m", "triomq"], False),
+        (["python", "-m"], False),
+        (["python"], False),
+    ],
+)
+def test_only_the_command_is_silent_about_interrupts(arguments, ours):
+    assert is_command(arguments) is ours
 
 
 def test_an_interrupt_is_an_exit_code(capsys, monkeypatch):

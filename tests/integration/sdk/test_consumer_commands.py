@@ -58,6 +58,47 @@ async def test_a_filter_that_brokers_refuse_is_one_clear_line(run, filled):
     code, out, err = await run("consume", "T", "--from", "first", "--until-end", "--sql", "n > 6 AND n < 9")
     assert (code, out) == (1, "")
     assert "does not support consumer to filter" in err
+    assert "`triomq broker --set enablePropertyFilter=true`" in err
+    assert "another broker may do" not in err
+    code, _, err = await run("pull", "T", "--sql", "n > 6")
+    assert (code, "`triomq broker --set enablePropertyFilter=true`" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["consume", "T", "--from", "first", "--queue", "broker-a:77"],  # without --until-end it would go on for ever
+        ["consume", "T", "--from", "3", "--until-end", "--queue", "vm:0"],
+        ["pull", "T", "--queue", "broker-a:77"],
+        ["send", "T", "x", "--queue", "broker-a:77"],
+        ["offsets", "reset", "G", "T", "0", "--queue", "broker-a:77", "--yes"],
+    ],
+)
+async def test_a_queue_that_does_not_exist_is_answered_by_those_that_do(run, filled, arguments):
+    code, out, err = await run(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: topic T has no queue ")
+    assert err.endswith(", only broker-a:0 to broker-a:1\n")
+
+
+async def test_an_unknown_topic_names_the_commands_about_topics(run, cluster):
+    for command in ("consume", "pull", "topics"):
+        code, out, err = await run(command, "nowhere")
+        assert (code, out) == (1, "")
+        assert "`triomq topics TOPIC --create`" in err
+
+
+async def test_groups_that_nobody_knows(run, filled):
+    for arguments in (
+        ["groups", "X"],
+        ["offsets", "show", "X"],
+        ["offsets", "show", "X", "T"],
+        ["offsets", "reset", "X", "T", "earliest", "--yes"],
+        ["offsets", "reset", "X", "T", "0", "--yes"],
+    ):
+        code, out, err = await run(*arguments)
+        assert (code, out) == (1, "")
+        assert err.endswith("; `triomq groups` lists groups\n")
 
 
 @pytest.mark.parametrize(
@@ -100,19 +141,24 @@ async def test_a_group_consumes_and_shows_its_lag(run, filled):
 
 async def test_offsets_of_a_group_that_is_offline(run, filled):
     await run("consume", "T", "-g", "G", "--from", "first", "--until-end")
-    code, out, err = await run("offsets", "reset", "G", "T", "earliest", "--json")
+    code, out, err = await run("offsets", "reset", "G", "T", "earliest", "--json", "--yes")
     assert (code, err) == (0, "")
     assert {(row["queue"], row["offset"], row["how"]) for row in rows(out)} == {
-        (0, 0, "nobody is online"), (1, 0, "nobody is online"),
+        (0, 0, "set at its broker (nobody is online)"), (1, 0, "set at its broker (nobody is online)"),
     }  # fmt: skip
-    await run("offsets", "reset", "G", "T", "6", "--queue", "broker-a:0")
+    _, out, _ = await run("offsets", "reset", "G", "T", "2", "--queue", "broker-a:0", "--yes")
+    assert [line.split(maxsplit=3) for line in out.splitlines()] == [
+        ["BROKER", "QUEUE", "OFFSET", "HOW"],
+        ["broker-a", "0", "2", "set at its broker (nobody is online)"],
+    ]
+    await run("offsets", "reset", "G", "T", "6", "--queue", "broker-a:0", "--yes")
     assert (await run("consume", "T", "-g", "G", "--until-end"))[1].split() == ["m6", "m7", "m8", "m9"]
-    code, _, err = await run("offsets", "reset", "G", "T", "11", "--queue", "broker-a:0")
+    code, _, err = await run("offsets", "reset", "G", "T", "11", "--queue", "broker-a:0", "--yes")
     assert (code, "only 0 to 10" in err) == (1, True)
-    await run("offsets", "reset", "G", "T", "2026-01-01T00:00")
+    await run("offsets", "reset", "G", "T", "2026-01-01T00:00", "--yes")
     assert len((await run("consume", "T", "-g", "G", "--until-end"))[1].split()) == 10
-    await run("offsets", "reset", "G", "T", "earliest")
-    await run("offsets", "reset", "G", "T", "latest")
+    await run("offsets", "reset", "G", "T", "earliest", "--yes")
+    await run("offsets", "reset", "G", "T", "latest", "--yes")
     assert (await run("consume", "T", "-g", "G", "--until-end"))[1] == ""
 
 
@@ -134,9 +180,9 @@ async def test_offsets_of_a_group_that_is_online(run, filled, client):
         assert code == 0
         assert f"member {client.client_id}" in out
         assert "subscribes T: * (TAG)" in out
-        code, _, err = await run("offsets", "reset", "G", "T", "3")
+        code, _, err = await run("offsets", "reset", "G", "T", "3", "--yes")
         assert (code, "has members online" in err) == (2, True)
-        code, out, _ = await run("offsets", "reset", "G", "T", "earliest")
+        code, out, _ = await run("offsets", "reset", "G", "T", "earliest", "--yes")
         assert code == 0
         assert "its members were told" in out
         # They take ten seconds, so that handlers under way can end.
@@ -164,6 +210,7 @@ async def test_an_interrupted_look_ends_without_words(cluster, filled):
             received += await process.stdout.receive_some()
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 130
-        assert (await process.stderr.receive_some()).strip() == b""
+        assert await process.stderr.receive_some() == b""
+        assert await process.stdout.receive_some() == b""
     await process.stdout.aclose()
     await process.stderr.aclose()
