@@ -399,7 +399,7 @@ class PullEngine:
         unheard = isinstance(error, SubscriptionRefused | NotFound)
         # A broker that is busy or has restarted may not know the group yet: worth a warning if one more heartbeat is no help.
         level = logging.WARNING if failures == (2 if unheard else 1) else logging.INFO
-        log.log(level, "pull of %s failed: %s", source.queue, error)
+        log.log(level, "a pull failed and will be repeated: %s", error)
         if isinstance(error, BrokerBusy):
             await trio.sleep(BUSY_PAUSE_S)
         elif unheard and failures == 1:
