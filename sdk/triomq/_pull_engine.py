@@ -297,7 +297,7 @@ class PullEngine:
                     return
                 except MQError as error:
                     source.failures += 1
-                    await self._after_failure(source, error, source.failures)
+                    await self._after_failure(error, source.failures)
                     continue
                 source.failures = 0
                 if result.taken:
@@ -395,7 +395,7 @@ class PullEngine:
         # The broker compares 32-bit hashes only.
         return [message for message in messages if message.tags in tags] if tags else messages
 
-    async def _after_failure(self, source: PulledQueue, error: MQError, failures: int) -> None:
+    async def _after_failure(self, error: MQError, failures: int) -> None:
         unheard = isinstance(error, SubscriptionRefused | NotFound)
         # A broker that is busy or has restarted may not know the group yet: worth a warning if one more heartbeat is no help.
         level = logging.WARNING if failures == (2 if unheard else 1) else logging.INFO
