@@ -367,8 +367,8 @@ def reset_offsets(
         queues = await _queues(client, topic)
         if only is not None:
             queues = [checked_queue(only, queues)]
-        await _check_known(client, group)
         if offset is None:
+            await _check_known(client, group)  # offsets can be set before a group's first start, a time cannot
             assert time_ms is not None
             done = await client.groups.reset(group, topic, time_ms)
             moved = [(each.queue, each.offset, TOLD if each.online else SET_OFFLINE) for each in done]

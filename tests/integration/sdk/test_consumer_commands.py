@@ -94,7 +94,6 @@ async def test_groups_that_nobody_knows(run, filled):
         ["offsets", "show", "X"],
         ["offsets", "show", "X", "T"],
         ["offsets", "reset", "X", "T", "earliest", "--yes"],
-        ["offsets", "reset", "X", "T", "0", "--yes"],
     ):
         code, out, err = await run(*arguments)
         assert (code, out) == (1, "")
@@ -153,6 +152,9 @@ async def test_offsets_of_a_group_that_is_offline(run, filled):
     ]
     await run("offsets", "reset", "G", "T", "6", "--queue", "broker-a:0", "--yes")
     assert (await run("consume", "T", "-g", "G", "--until-end"))[1].split() == ["m6", "m7", "m8", "m9"]
+    code, _, _ = await run("offsets", "reset", "to-come", "T", "3", "--queue", "broker-a:0", "--yes")
+    assert code == 0
+    assert (await run("consume", "T", "-g", "to-come", "--until-end"))[1].split()[0] == "m3"
     code, _, err = await run("offsets", "reset", "G", "T", "11", "--queue", "broker-a:0", "--yes")
     assert (code, "only 0 to 10" in err) == (1, True)
     await run("offsets", "reset", "G", "T", "2026-01-01T00:00", "--yes")
