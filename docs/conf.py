@@ -17,7 +17,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(trio|attrs?|msgspec|typing|collections|abc|ipaddress|ssl|types|pathlib|contextlib|random|os|datetime)\..*",
+        r"(trio|attrs?|msgspec|typing|collections|abc|ipaddress|ssl|types|pathlib|contextlib|random|os|re|datetime)\..*",
     ),
     (r"py:.*", r"triomq_protocol\..*"),
     (r"py:.*", r"triomq\._.*"),
