@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,27 +10,15 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from process_tree import alive, command_line, descendants
+
 pytestmark = pytest.mark.slow
 LIMIT_S = 400
 
 
-def descendants(of: int) -> set[int]:
-    """All processes that descend from one."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = {of}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {of}
-
-
 def commands(pids: set[int]) -> str:
-    return "\n".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids)
+    return "\n".join(command_line(pid) for pid in pids)
 
 
 def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(tmp_path: Path) -> None:
@@ -50,7 +37,7 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(tmp_path: Path) -> None:
         assert "triomq_server" in names
         run.send_signal(signal.SIGINT)
         out, errors = run.communicate(timeout=LIMIT_S)
-        left = family & {int(entry) for entry in os.listdir("/proc") if entry.isdigit()}
+        left = alive(family)
     assert run.returncode == 130, errors
     assert left == set(), commands(left)
     assert "interrupted: what was measured until then is written as partial; no process is left" in errors

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,10 @@ class Parent:
 
 def _listens(pid: int) -> bool:
     """A broker has its three ports before it says that it is ready; sockets that listen have state 0A."""
-    inodes = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    inodes = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # the broker closes files meanwhile
+            inodes.add(os.readlink(file))
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return sum(row[3] == "0A" and f"socket:[{row[9]}]" in inodes for row in rows) >= 3
 

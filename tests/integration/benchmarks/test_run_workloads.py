@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from triomq_benchmarks.run_driver import run_workload
 from triomq_benchmarks.run_result import Outcome, RunResult
 from triomq_benchmarks.run_targets import RunTarget, TargetError, open_run_target
 from triomq_benchmarks.workload import ConsumeMode, Fault, Loop, SlowConsumer, Threshold, Workload
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from process_tree import alive, command_line, descendants
 
 # Machines that run tests are busy: how late the generator is, is not what is tested here.
 SHORT = Workload(
@@ -83,24 +87,9 @@ async def test_a_backlog_is_consumed_by_every_group(ours: RunTarget, consume: Co
     assert result.quantiles()["intended_to_consumed"].count == 400
 
 
-def children(of: int) -> set[int]:
-    """All processes that descend from one, from /proc."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = {of}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {of}
-
-
 def share_processes() -> list[int]:
     """The generators of this process."""
-    return [pid for pid in children(os.getpid()) if b"share_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in descendants(os.getpid()) if "share_process" in command_line(pid)]
 
 
 async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -> None:
@@ -240,14 +229,14 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(bench: Bench, tmp_path: Pa
     assert process.stderr is not None
     while not process.stderr.readline().strip().startswith("1 of 60 s"):
         assert process.poll() is None
-    family = children(process.pid)
+    family = descendants(process.pid)
     assert len(family) >= 3
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, errors
     assert "interrupted: what was measured until then is written as partial" in errors
     assert "INCOMPLETE" in out
-    assert family & {int(entry) for entry in os.listdir("/proc") if entry.isdigit()} == set()
+    assert alive(family) == set()
     stored = json.loads((tmp_path / "results" / "result.json").read_text())
     assert stored["partial"] is True
     assert stored["quantiles"]["intended_to_ack"]["count"] >= 75
@@ -267,13 +256,13 @@ def test_ctrl_c_ends_a_comparison_of_engines(bench: Bench) -> None:
     assert process.stderr is not None
     while not process.stderr.readline().strip().startswith("1 of 60 s"):
         assert process.poll() is None
-    family = children(process.pid)
+    family = descendants(process.pid)
     assert len(family) >= 4
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (130, ""), errors
     assert errors.endswith("interrupted: no process is left\n")
-    assert family & {int(entry) for entry in os.listdir("/proc") if entry.isdigit()} == set()
+    assert alive(family) == set()
 
 
 @pytest.mark.parametrize(
