@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import socket
@@ -125,6 +126,8 @@ def break_links(pid: int) -> int:
                 continue  # closed meanwhile
             descriptor = libc.syscall(_SYS_PIDFD_GETFD, pidfd, int(entry), 0)
             if descriptor < 0:
+                if ctypes.get_errno() == errno.EBADF:
+                    continue  # closed meanwhile
                 reason = os.strerror(ctypes.get_errno())
                 raise TargetError(
                     f"the fault `cut` cannot reach the links of process {pid}: {reason}; take `pause` instead"
