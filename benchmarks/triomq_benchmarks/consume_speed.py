@@ -17,9 +17,8 @@ from typing import cast
 
 import attrs
 
-from .builds import DRIVERS
-from .java import Java, prepare_home
-from .load import GRACE_S
+from .java import Java
+from .load import GRACE_S, java_driver
 from .processes import Driver, DriverError
 from .targets import Kind, Target, target
 
@@ -186,7 +185,7 @@ def measure_consumers(plan: ConsumePlan, java: Java | None, home: Path, progress
     with ExitStack() as stack:
         drivers = {Kind.OURS: stack.enter_context(sdk_consumers(home))}
         if java is not None:
-            drivers[Kind.JAVA] = stack.enter_context(java_consumers(java, home))
+            drivers[Kind.JAVA] = stack.enter_context(java_driver(java, home / "consumers"))
         # Not by the names alone: Python would import from a folder `triomq` where a driver stands.
         targets = {side: stack.enter_context(target(side, home / f"{side}-servers", java=java)) for side in sides}
         for side in sides:
@@ -257,18 +256,4 @@ def sdk_consumers(home: Path) -> Iterator[Driver]:
     """The process of our consumers."""
     argv = [sys.executable, "-m", "triomq_benchmarks.consume_driver"]
     with Driver("SDK consumers", argv, home / "sdk_consumers.out") as driver:
-        yield driver
-
-
-@contextmanager
-def java_consumers(java: Java, home: Path) -> Iterator[Driver]:
-    """The process of the Java client's consumers. Raises ToolUnavailableError."""
-    argv = java.command(
-        "LoadDriver",
-        home=prepare_home(home / "consumers"),
-        heap="1g",
-        options=("-XX:MaxDirectMemorySize=512m",),
-        classes=java.compile(sorted((DRIVERS / "java").glob("*.java"))),
-    )
-    with Driver("Java consumers", argv, home / "java_consumers.out") as driver:
         yield driver

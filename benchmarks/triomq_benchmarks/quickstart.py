@@ -7,10 +7,8 @@ Whoever reads this to learn the SDK finds the sending in `_send_all` and the pul
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import click
 import trio
@@ -25,6 +23,7 @@ from triomq_benchmarks.demo_cluster import (
     open_demo_cluster,
 )
 from triomq_benchmarks.flights import Batch, DataSet, NoDataError, data_set
+from triomq_benchmarks.interrupts import interrupts_heard
 from triomq_benchmarks.ledger import Ledger, digest
 from triomq_benchmarks.outcome import Outcome, Progress
 
@@ -229,26 +228,6 @@ async def _until_signal(data: DataSet, progress: Progress) -> Outcome | None:
     """The run, or None after SIGINT or SIGTERM; both end the cluster in order."""
     outcome = None
     with trio.CancelScope() as scope:
-        async with _stopped_by_signals(scope):
+        async with interrupts_heard(scope.cancel):
             outcome = await _Run(data, progress).run()
     return outcome
-
-
-@asynccontextmanager
-async def _stopped_by_signals(scope: trio.CancelScope) -> AsyncIterator[None]:
-    async def listen(*, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for _ in signals:
-                scope.cancel()
-
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        await nursery.start(listen)
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 -- raised below, plain, once the listener has ended
-            failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
