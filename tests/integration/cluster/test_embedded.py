@@ -72,7 +72,7 @@ async def test_a_cluster_is_there_in_no_time_and_leaves_nothing_behind() -> None
         async with triomq.open_client(cluster.name_servers) as client:
             assert await pull_all(client, "orders") == [b"one", b"two"]
     assert not directory.exists()
-    assert ready_s < 1.5
+    assert ready_s < 5, "a fifth of a second on a quiet machine"
 
 
 async def test_the_slave_has_the_masters_bytes_and_serves_them_when_the_master_is_gone(tmp_path: Path) -> None:
