@@ -187,7 +187,7 @@ def test_two_members_share_and_hear_of_each_other(send: Any, push: Any) -> None:
     send(*numbers(40))
     with push(**told) as one:
         one.wait_for_messages(40)
-        assert len(one.queues()) == 4
+        one.wait_for(lambda: len(one.queues()) == 4)
         with push(**told) as two:
             for member in (one, two):
                 member.wait_for(lambda member=member: len(member.queues()) == 2)
