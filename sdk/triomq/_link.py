@@ -165,8 +165,15 @@ class Link:
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
         return opaque
 
-    def submit(self, frame: bytes, opaque: int, waiter: Waiter) -> None:
+    def submit(self, frame: bytes, opaque: int, waiter: Waiter, *, now: bool = False) -> None:
         """Queue a whole request frame; its waiter hears of the answer, the loss, or the deadline.
+
+        Args:
+            frame: the request.
+            opaque: its number.
+            waiter: hears once.
+            now: the frame leaves before this returns, if nobody else's frames are on their way: the peer shall work
+                on it while much is still to be done here. Else frames that come together leave together.
 
         Raises:
             LinkLost: the link is no longer open; the waiter hears nothing.
@@ -178,8 +185,8 @@ class Link:
         pending[opaque] = waiter
         if waiter.deadline < self._alarm_at:
             self._set_alarm(waiter.deadline)
-        if was_idle and self._idle_writer is not None and self._send_nowait is not None:
-            # Nobody else to share the send with: the kernel call now is cheaper than waking the writer.
+        if (was_idle or now) and self._idle_writer is not None and self._send_nowait is not None:
+            # With nobody to share the send with, the kernel call now is cheaper than waking the writer.
             self._write_now(frame)
         else:
             self.write(frame)

@@ -180,7 +180,9 @@ class _Streak(Waiter):
         self.deadline = now + self._timeout_s
         link = self._link
         self._opaque = opaque = link.next_opaque()
-        link.submit(self._call.frame(self._puller.group, opaque, to_slave=self._node.is_slave), opaque, self)
+        # At once: the broker looks for the next messages while these are taken here. Kept until a whole round of answers is
+        # taken, the requests would let the broker idle in the meantime, and its answers us.
+        link.submit(self._call.frame(self._puller.group, opaque, to_slave=self._node.is_slave), opaque, self, now=True)
 
     def answered(self, answer: Command) -> None:
         try:

@@ -11,7 +11,7 @@ from trio.testing import memory_stream_pair
 
 import triomq
 from triomq import errors
-from triomq._link import Link
+from triomq._link import Link, TaskWaiter
 from triomq._links import Backoff, Links
 from triomq_protocol.command import Command
 from triomq_protocol.frame import FrameDecoder
@@ -49,6 +49,37 @@ async def link_pair(nursery):
     return link, Peer(theirs)
 
 
+class QuickMemoryStream(trio.abc.Stream):
+    """A stream that takes bytes without waiting: at most ``room`` of them, the rest has to wait for the writer."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.room = 1_000_000
+        self.at_once = []
+        self.later = []
+
+    def send_nowait(self, data, /):
+        taken = bytes(data[: self.room])
+        self.at_once.append(taken)
+        return len(taken)
+
+    def receive_nowait(self, max_bytes, /):
+        raise trio.WouldBlock
+
+    async def send_all(self, data):
+        self.later.append(bytes(data))
+        await trio.lowlevel.checkpoint()
+
+    async def wait_send_all_might_not_block(self):
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes=None):
+        return await self.inner.receive_some(max_bytes)
+
+    async def aclose(self):
+        await self.inner.aclose()
+
+
 def ask(code=999):
     return Command.request(code)
 
@@ -75,6 +106,34 @@ async def test_answers_find_their_requests_in_any_order(autojump_clock, link_pai
         await peer.stream.send_all(each.answer(0, str(each.code)).encode())
     await trio.testing.wait_all_tasks_blocked()
     assert {code: answer.remark for code, answer in answers.items()} == {1: "1", 2: "2", 3: "3"}
+
+
+async def test_a_frame_leaves_at_once_if_it_shall_or_is_alone(nursery):
+    stream = QuickMemoryStream(memory_stream_pair()[0])
+    link = Link("peer:1", stream)
+    await nursery.start(link.run)
+
+    def submit(frame, *, now=False):
+        opaque = link.next_opaque()
+        link.submit(frame, opaque, TaskWaiter(trio.current_time() + 60), now=now)
+
+    submit(b"alone")
+    submit(b"urgent", now=True)
+    assert stream.at_once == [b"alone", b"urgent"]
+    submit(b"one")
+    submit(b"two")
+    # Others are on their way: nothing overtakes them.
+    submit(b"three", now=True)
+    assert stream.at_once == [b"alone", b"urgent"]
+    await trio.testing.wait_all_tasks_blocked()
+    assert stream.later == [b"onetwothree"]
+    stream.room = 2
+    submit(b"long", now=True)
+    submit(b"next", now=True)
+    assert stream.at_once[2:] == [b"lo"]
+    await trio.testing.wait_all_tasks_blocked()
+    assert stream.later[1:] == [b"ngnext"]
+    nursery.cancel_scope.cancel()
 
 
 async def test_frames_split_anywhere(autojump_clock, link_pair, nursery):
