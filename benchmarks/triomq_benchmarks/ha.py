@@ -57,6 +57,8 @@ def ha(parts: tuple[str, ...], kills: int | None, home: Path | None, quick: bool
         sys.exit(2)
     kills = kills or (QUICK_KILLS if quick else KILLS)
     try:
+        if home is not None:
+            home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="triomq-ha-", dir=home, ignore_cleanup_errors=True) as scratch:
             figures = _measure(parts or PARTS, kills, quick, java, Path(scratch), _progress(as_json))
     except (ChildError, ClusterError, DriverError, LoadError, AnswerError, OSError) as error:

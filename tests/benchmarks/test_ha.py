@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from triomq_benchmarks import ha_report
+from triomq_benchmarks import ha, ha_report
 from triomq_benchmarks.__main__ import bench
 from triomq_benchmarks.ha_catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_SPLICED, SENDFILE_TO_FILE, CatchUp
 from triomq_benchmarks.ha_failover import Kill
@@ -142,6 +142,20 @@ def test_a_watch_sees_when_messages_can_be_read(tmp_path: Path) -> None:
         for missing in ([3, 0, 1, 0], [2, 1, 1, 0]):
             with pytest.raises(ChildError, match="did not catch up"):
                 watch.wait(missing)
+
+
+def test_a_home_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = []
+
+    def measure(_parts: object, _kills: int, _quick: bool, _java: object, home: Path, _progress: object) -> None:
+        homes.append(home)
+        raise ha.LoadError("enough")
+
+    monkeypatch.setattr(ha, "find_java", lambda: None)
+    monkeypatch.setattr(ha, "_measure", measure)
+    done = CliRunner().invoke(bench, ["ha", "--home", str(tmp_path / "far" / "off")])
+    assert (done.exit_code, done.stderr) == (1, "error: enough\n")
+    assert [home.parent for home in homes] == [tmp_path / "far" / "off"]
 
 
 def test_parts_are_checked() -> None:
