@@ -53,7 +53,9 @@ class Golden:
 
     def unpack(self, name: str, target: Path) -> Path:
         with tarfile.open(self.folder / f"{name}.tar.gz") as archive:
-            archive.extractall(target, filter="data")
+            # By the attribute: Python learned the argument in 3.11.4, and Debian 12 has 3.11.2.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(target)
         return target / name
 
 
