@@ -32,6 +32,7 @@ class Intake:
       buffer: `BUFFER_BYTES` of scratch.
       file_bytes: size of a log file.
       heard_end: how far the master's log is known to reach.
+      begin: where an empty log must begin; None: wherever the master says.
 
     Attributes:
       heard_end: the same, by what the frames say.
@@ -40,8 +41,17 @@ class Intake:
       empty: at the end of the last turn nothing more had come.
     """
 
-    def __init__(self, log: FollowingLog, inlet: Inlet, buffer: memoryview, file_bytes: int, heard_end: int) -> None:
+    def __init__(
+        self,
+        log: FollowingLog,
+        inlet: Inlet,
+        buffer: memoryview,
+        file_bytes: int,
+        heard_end: int,
+        begin: int | None = None,
+    ) -> None:
         self._log = log
+        self._begin = begin
         self._inlet = inlet
         self._buffer = buffer
         self._file_bytes = file_bytes
@@ -112,6 +122,9 @@ class Intake:
         self.heard_end = max(self.heard_end, offset + frame_left)
         if not rules.follows(own, offset, file_bytes):
             raise ReplicationError(f"frame at offset {offset}, own log ends at {own}")
+        if not own and self._begin is not None and offset != self._begin:
+            # An empty master has filled its first file since it was asked, or has dropped one: it must be asked again.
+            raise ReplicationError(f"the stream begins at offset {offset}, the master's log at {self._begin}")
         if not rules.stays_in_file(offset, frame_left, file_bytes):
             raise ReplicationError(
                 f"frame of {frame_left} bytes at offset {offset} crosses a log file of {file_bytes} bytes: "

@@ -101,6 +101,7 @@ class HaSlave:
         self._doubted_since = float("inf")
         self._heard_end = 0  # the master's log reaches here at least
         self._start = 0  # what an empty log reports: where the master's begins
+        self._begin: int | None = None  # where an empty log's first frame must begin, if that is known
         self._random = random.Random(seed)
         self._moved = trio.Event()
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -172,6 +173,7 @@ class HaSlave:
 
     async def _compared(self, master: str) -> bool:
         """Compare the logs; False if this master must not be followed, or could not be asked."""
+        self._begin = None
         if self._open_master is None:
             return True
         try:
@@ -197,17 +199,18 @@ class HaSlave:
 
         A 4.9 master takes a first report of 0 as a wish for its newest file only, and any other as an offset to go on
         from. So where its log begins behind 0, that is reported; and where it begins at 0, the first record is fetched
-        by itself, and its end reported.
+        by itself, and its end reported. Also while there is but one file: a second one may be there before the report is.
         """
-        self._start = 0
-        if found.master_begin > 0:
-            self._start = found.master_begin
-        elif found.master_end > self._settings.file_bytes:
-            first = await remote.record(0)
-            if first is not None:
-                self._log.append_raw(first, 0)
-                self._log.announce_end()
-                await self._dispatch_all()
+        self._start = self._begin = found.master_begin
+        if found.master_begin > 0 or not found.master_end:
+            return
+        first = await remote.record(0)
+        if first is None:
+            self._begin = None
+            return
+        self._log.append_raw(first, 0)
+        self._log.announce_end()
+        await self._dispatch_all()
 
     def _note_refusal(self, master: str, found: Comparison) -> None:
         text = (
@@ -255,7 +258,9 @@ class HaSlave:
     async def _follow(self, stream: trio.abc.Stream) -> None:
         settings = self._settings
         with open_inlet(stream) as inlet:
-            intake = self._intake = Intake(self._log, inlet, self._buffer, settings.file_bytes, self._heard_end)
+            intake = self._intake = Intake(
+                self._log, inlet, self._buffer, settings.file_bytes, self._heard_end, self._begin
+            )
             began = self._last_received = trio.current_time()
             self._looks = 0
             await self._report(stream, inlet)

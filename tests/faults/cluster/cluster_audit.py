@@ -152,7 +152,10 @@ def queue_faults(files: Files, root: str, topic: str, contents: Contents) -> lis
         if len(entries) != count:
             faults.append(f"queue {queue_id} has {len(entries)} entries, the log {count} messages")
         for offset, (physical, _size, _tag) in enumerate(entries):
-            start = max(start for start in contents.log if start <= physical)
+            start = max((start for start in contents.log if start <= physical), default=None)
+            if start is None:
+                faults.append(f"queue {queue_id} points at {offset} to {physical}, where the log does not begin yet")
+                continue
             check = check_record(contents.log[start], physical - start, offset=physical)
             if not check.ok or check.blank:
                 faults.append(f"queue {queue_id} points at {offset} to no record")

@@ -66,6 +66,27 @@ async def test_a_fresh_slave_gets_the_whole_log(
             assert both.slave.log_max_offset == both.master.log_max_offset
 
 
+@pytest.mark.parametrize("before", [0, 1, 5])
+@pytest.mark.parametrize("compat_of_master", [True, False])
+async def test_a_master_may_fill_files_while_it_is_being_asked(
+    store_pair: Any, line: Any, autojump_clock: Any, compat_of_master: bool, before: int
+) -> None:
+    """A 4.9 master sends its newest file to whoever reports nothing, and that may be the second one by then."""
+    async with store_pair() as both:
+        both.put(both.master, before)
+        assert both.master.log_max_offset < FILE_BYTES
+
+        async def dial(address: str) -> trio.abc.Stream:
+            if not line.dialled:
+                both.put(both.master, 60)
+            return await line.dial(address)
+
+        async with followed(line, both, compat_of_master=compat_of_master, dial=dial) as slave:
+            await trio.sleep(10)
+            assert (both.slave.log_min_offset, both.slave.log_max_offset) == (0, both.master.log_max_offset)
+            assert slave.standing is Standing.CLEAN
+
+
 async def test_as_in_49_it_gets_the_last_file_only(store_pair: Any, line: Any, autojump_clock: Any) -> None:
     async with store_pair() as both:
         both.put(both.master, 60)
