@@ -37,6 +37,9 @@ LOOKING_S = 0.0005
 """When frames follow each other within this time, it is worth staying awake for the next one."""
 STREAMING_BYTES = 65536
 """A master that sends so much at once is taken to send more."""
+UNASKED_S = 45.0
+"""How long an empty log begins with the first file or not at all when the master cannot be asked: brokers register every
+30 s, and then name servers say whom to ask. A 4.9 master's newest file alone is better than nothing after that."""
 STREAM_PAUSE_S = 0.002
 """When nothing has come from it for so long, it has sent everything, and there is time for what has come."""
 
@@ -101,6 +104,7 @@ class HaSlave:
         self._doubted_since = float("inf")
         self._heard_end = 0  # the master's log reaches here at least
         self._start = 0  # what an empty log reports: where the master's begins
+        self._unasked_since = float("inf")
         self._begin: int | None = None  # where an empty log's first frame must begin, if that is known
         self._random = random.Random(seed)
         self._moved = trio.Event()
@@ -184,10 +188,16 @@ class HaSlave:
                         await self._prepare_start(found, remote)
         except NotComparableError as error:
             found = Comparison(standing=Standing.UNKNOWN, own_end=self._log.log_max_offset)
-            _log.warning("master %s is followed without comparing the logs: %s", master, error)
+            now = trio.current_time()
+            if self._unasked_since > now:
+                self._unasked_since = now
+                _log.warning("master %s is followed without comparing the logs: %s", master, error)
+            self._begin = self._start if now < self._unasked_since + UNASKED_S else None
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
             self._note_end(master, f"the logs could not be compared: {reason(error)}")
             return False
+        else:
+            self._unasked_since = float("inf")
         if not found.standing.may_follow:
             self._note_refusal(master, found)
         self.status.compared = found

@@ -145,6 +145,24 @@ async def test_a_master_that_answers_nonsense_is_followed_as_before(
         assert "followed without comparing" in caplog.text
 
 
+@pytest.mark.parametrize("answers_later", [True, False])
+async def test_a_fresh_slave_waits_a_while_for_somebody_to_ask(
+    store_pair: Any, line: Any, autojump_clock: Any, answers_later: bool
+) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 60)
+        usual, both.code = both.code, 16
+        async with followed(line, both, compat_of_master=True) as slave:
+            await trio.sleep(30)
+            assert both.slave.log_max_offset == 0
+            assert "the stream begins at offset 12000, the master's log at 0" in slave.status.last_error
+            if answers_later:
+                both.code = usual
+            await trio.sleep(30)
+            assert both.slave.log_min_offset == (0 if answers_later else 12000)
+            assert both.slave.log_max_offset == both.master.log_max_offset
+
+
 async def test_a_link_is_given_up_when_all_answers_name_another_master(
     store_pair: Any, line: Any, autojump_clock: Any
 ) -> None:
