@@ -2,6 +2,7 @@
 
 import random
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -220,7 +221,9 @@ def store_pair() -> Callable[[], Any]:
                     store_path_root_dir="/store", mapped_file_size_commit_log=3000,
                     mapped_file_size_consume_queue=200, max_hash_slot_num=20, max_index_num=60,
                 )  # fmt: skip
-                stores.append(await stack.enter_async_context(open_store(config, disk=MemoryDisk(), is_slave=is_slave)))
+                # By the stores' own clock: files of 1970 would be deleted, at the hour of deletion.
+                disk = MemoryDisk(now_ms=lambda: int(time.time() * 1000))
+                stores.append(await stack.enter_async_context(open_store(config, disk=disk, is_slave=is_slave)))
             yield StorePair(*stores)
 
     return opened
