@@ -211,8 +211,8 @@ class HaSlave:
         from. So where its log begins behind 0, that is reported; and where it begins at 0, the first record is fetched
         by itself, and its end reported. Also while there is but one file: a second one may be there before the report is.
         """
-        self._start = self._begin = found.master_begin
-        if found.master_begin > 0 or not found.master_end:
+        self._start = self._begin = max(found.master_begin, 0)  # 4.9 says -1 while it has nothing at all
+        if self._start or not found.master_end:
             return
         first = await remote.record(0)
         if first is None:

@@ -178,6 +178,7 @@ class StorePair:
     code: int = 0
     away: bool = False
     asked: list[float] = attrs.field(factory=list)
+    table: dict[str, str] | None = None
 
     def ask(self) -> StockMaster:
         self.asked.append(trio.current_time())
@@ -185,6 +186,7 @@ class StorePair:
             raise ConnectionRefusedError(111, "nobody")
         stock = StockMaster(self.master)
         stock.code = self.code
+        stock.table = self.table
         return stock
 
     async def compared(self) -> Any:

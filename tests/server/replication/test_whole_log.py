@@ -87,6 +87,18 @@ async def test_a_master_may_fill_files_while_it_is_being_asked(
             assert slave.standing is Standing.CLEAN
 
 
+async def test_a_master_without_any_file_yet(store_pair: Any, line: Any, autojump_clock: Any) -> None:
+    """A 4.9 master says then that its log begins at -1 and ends at 0."""
+    async with store_pair() as both:
+        both.table = {"commitLogMinOffset": "-1", "commitLogMaxOffset": "0"}
+        async with followed(line, both, compat_of_master=True) as slave:
+            await trio.sleep(5)
+            assert slave.status.connected
+            both.put(both.master, 5)
+            await trio.sleep(5)
+            assert both.slave.log_max_offset == both.master.log_max_offset > 0
+
+
 async def test_as_in_49_it_gets_the_last_file_only(store_pair: Any, line: Any, autojump_clock: Any) -> None:
     async with store_pair() as both:
         both.put(both.master, 60)
