@@ -52,10 +52,10 @@ async def test_a_pause_of_two_seconds_is_two_seconds_in_an_open_loop_and_hidden_
     open_loop = (await run(ours, paused)).quantiles()["intended_to_ack"]
     closed = await run(ours, attrs.evolve(paused, loop=Loop.CLOSED, in_flight=1))
     closed_loop = closed.quantiles()["intended_to_ack"]
-    assert 1900 < open_loop.p999_ms < 6000
+    assert 1900 < open_loop.p999_ms < 3500
     # A third of the messages was meant to be sent meanwhile.
     assert open_loop.p90_ms > 500
-    assert closed_loop.p99_ms < 500
+    assert closed_loop.p999_ms < 500
     assert closed_loop.max_ms > 1900
     assert [fault.node for fault in closed.faults] == ["broker-a"]
     assert closed.faults[0].until == pytest.approx(4, abs=1)
