@@ -177,7 +177,6 @@ class HaSlave:
 
     async def _compared(self, master: str) -> bool:
         """Compare the logs; False if this master must not be followed, or could not be asked."""
-        self._begin = None
         if self._open_master is None:
             return True
         try:

@@ -16,6 +16,9 @@ import pytest
 
 from triomq_server.cluster.plan import free_ports
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from process_tree import alive
+
 SERVER = [sys.executable, "-m", "triomq_server"]
 LIMIT_S = 20
 
@@ -49,18 +52,10 @@ def stopped_by(process: subprocess.Popen[str], number: int) -> tuple[int, str, s
     return process.returncode, out, errors
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has waited for yet counts as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def wait_until_gone(*pids: int) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while not all(gone(pid) for pid in pids):
-        assert time.monotonic() < deadline, f"still there: {[pid for pid in pids if not gone(pid)]}"
+    while left := alive(set(pids)):
+        assert time.monotonic() < deadline, f"still there: {sorted(left)}"
         time.sleep(0.02)
 
 

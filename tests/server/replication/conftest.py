@@ -2,7 +2,6 @@
 
 import random
 import struct
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.replication.standing import RemoteLog, compare
 from triomq_server.store import MessageStore, NewRecord, open_store
 from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.store.opening import wall_ms
 
 FILE_BYTES = 4096
 
@@ -224,7 +224,7 @@ def store_pair() -> Callable[[], Any]:
                     mapped_file_size_consume_queue=200, max_hash_slot_num=20, max_index_num=60,
                 )  # fmt: skip
                 # By the stores' own clock: files of 1970 would be deleted, at the hour of deletion.
-                disk = MemoryDisk(now_ms=lambda: int(time.time() * 1000))
+                disk = MemoryDisk(now_ms=wall_ms)
                 stores.append(await stack.enter_async_context(open_store(config, disk=disk, is_slave=is_slave)))
             yield StorePair(*stores)
 
