@@ -1,4 +1,4 @@
-"""Signing requests for brokers with access control (remoting.md section 11; upstream `AclClientRPCHook`)."""
+"""Signing requests for brokers with access control (docs/protocol/remoting.md §11; upstream `AclClientRPCHook`)."""
 
 import hmac
 from base64 import b64encode

@@ -13,5 +13,5 @@ raw_crc32: Callable[[bytes | memoryview], int] = _crc32
 
 
 def crc32(data: bytes | memoryview) -> int:
-    """The body checksum: CRC-32 (IEEE) with the top bit cleared; 0 for no data (messages.md section 6)."""
+    """The body checksum: CRC-32 (IEEE) with the top bit cleared; 0 for no data (docs/protocol/messages.md §6)."""
     return raw_crc32(data) & 0x7FFFFFFF

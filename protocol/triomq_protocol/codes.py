@@ -1,6 +1,6 @@
 """Numbers of the protocol: request codes, response codes, languages, header encodings, versions.
 
-Source: remoting.md sections 7 and 8, namesrv.md section 1.1, broker-api.md section 2; upstream `RequestCode`,
+Source: docs/protocol/remoting.md §7 and §8, docs/protocol/namesrv.md §1.1, docs/protocol/broker-api.md §2; upstream `RequestCode`,
 `ResponseCode`, `RemotingSysResponseCode`, `LanguageCode`, `SerializeType`, `MQVersion`.
 """
 
@@ -13,7 +13,7 @@ FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """The suffix of many Java remarks."""
 
 NOT_SET_REMARK = "not set any response code"
-"""The remark Java leaves on some successful answers (remoting.md section 8)."""
+"""The remark Java leaves on some successful answers (docs/protocol/remoting.md §8)."""
 
 
 class SerializeType(enum.IntEnum):
@@ -179,7 +179,7 @@ class ResponseCode(enum.IntEnum):
 _FIRST_V4 = 212  # ordinal of V4_0_0_SNAPSHOT
 _FIRST_V5 = 412
 _HIGHER_VERSION = 612
-# The ordinals of 3.x are irregular; these are the ones that steer behaviour (remoting.md section 7).
+# The ordinals of 3.x are irregular; these are the ones that steer behaviour (docs/protocol/remoting.md §7).
 _V3 = {26: "V3_0_6_SNAPSHOT", 28: "V3_0_7_SNAPSHOT", 37: "V3_0_11", 62: "V3_1_8_SNAPSHOT", 63: "V3_1_8",
        79: "V3_2_6", 115: "V3_4_6", 121: "V3_4_9", 137: "V3_5_8"}  # fmt: skip
 

@@ -23,9 +23,3 @@ def unpack_host(host: bytes) -> tuple[str, int]:
     if len(host) not in (8, 20):
         raise BodyError("host", f"{len(host)} bytes")
     return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big", signed=True)
-
-
-def format_host(host: bytes) -> str:
-    """`ip:port` of a packed address; IPv6 addresses stand in brackets. Raises BodyError."""
-    ip, port = unpack_host(host)
-    return f"[{ip}]:{port}" if len(host) == 20 else f"{ip}:{port}"

@@ -1,7 +1,6 @@
-"""Message ids: the broker's offset id and the client's unique id (messages.md section 8)."""
+"""Message ids: the broker's offset id and the client's unique id (docs/protocol/messages.md §8)."""
 
 from collections.abc import Iterable
-from struct import Struct
 
 import attrs
 
@@ -51,7 +50,7 @@ def _from_hex(what: str, text: str) -> bytes:
 
 
 class UniqueIdGenerator:
-    """Makes UNIQ_KEY values; everything that varies is handed in, nothing is looked up.
+    """Makes UNIQ_KEY values from an address, a process and the times it is given; it reads no clock.
 
     Args:
         ip: packed local address, 4 or 16 bytes.
@@ -97,24 +96,3 @@ class UniqueIdGenerator:
         if -_MAX_CLAMPED_MS < since < 0:
             since = 0
         return f"{self._prefix}{since & 0xFFFFFFFF:08X}{counter:04X}"
-
-
-@attrs.frozen(slots=True)
-class UniqueId:
-    """A decoded unique id."""
-
-    ip: bytes
-    pid: int
-    instance: int
-    millis_of_month: int
-    counter: int
-
-
-_UNIQUE_TAIL = Struct(">HiiH")
-
-
-def decode_unique_id(text: str) -> UniqueId:
-    """Take a unique id apart. Raises BodyError."""
-    data = _from_hex("unique id", text)
-    at = len(data) - _UNIQUE_TAIL.size
-    return UniqueId(data[:at], *_UNIQUE_TAIL.unpack_from(data, at))

@@ -1,57 +1,8 @@
-"""The property string of a message: name 0x01 value 0x02 ... (messages.md sections 2 and 3; upstream `MessageConst`)."""
+"""The property string of a message: name 0x01 value 0x02 ... (docs/protocol/messages.md §2 and §3; upstream `MessageConst`)."""
 
 from collections.abc import Mapping
 
 from triomq_protocol.java_text import utf8
-
-NAME_VALUE_SEPARATOR = "\x01"
-PROPERTY_SEPARATOR = "\x02"
-MAX_PROPERTIES_BYTES = 32767
-"""A stored message keeps the length in an int16."""
-
-KEYS = "KEYS"
-TAGS = "TAGS"
-WAIT = "WAIT"
-DELAY = "DELAY"
-RETRY_TOPIC = "RETRY_TOPIC"
-REAL_TOPIC = "REAL_TOPIC"
-REAL_QID = "REAL_QID"
-TRAN_MSG = "TRAN_MSG"
-PGROUP = "PGROUP"
-MIN_OFFSET = "MIN_OFFSET"
-MAX_OFFSET = "MAX_OFFSET"
-BUYER_ID = "BUYER_ID"
-TRANSFER_FLAG = "TRANSFER_FLAG"
-CORRECTION_FLAG = "CORRECTION_FLAG"
-MQ2_FLAG = "MQ2_FLAG"
-ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-RECONSUME_TIME = "RECONSUME_TIME"
-MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
-MSG_REGION = "MSG_REGION"
-TRACE_ON = "TRACE_ON"
-UNIQ_KEY = "UNIQ_KEY"
-CONSUME_START_TIME = "CONSUME_START_TIME"
-TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-INSTANCE_ID = "INSTANCE_ID"
-CORRELATION_ID = "CORRELATION_ID"
-REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
-TTL = "TTL"
-ARRIVE_TIME = "ARRIVE_TIME"
-PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
-CLUSTER = "CLUSTER"
-MSG_TYPE = "MSG_TYPE"
-INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
-INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
-
-RESERVED = frozenset({
-    KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, MIN_OFFSET, MAX_OFFSET, BUYER_ID,
-    TRANSFER_FLAG, CORRECTION_FLAG, MQ2_FLAG, ORIGIN_MESSAGE_ID, RECONSUME_TIME, MAX_RECONSUME_TIMES, MSG_REGION,
-    TRACE_ON, UNIQ_KEY, CONSUME_START_TIME, INSTANCE_ID, CORRELATION_ID, REPLY_TO_CLIENT, TTL, ARRIVE_TIME,
-    PUSH_REPLY_TIME, CLUSTER, MSG_TYPE, INNER_MULTI_QUEUE_OFFSET,
-})  # fmt: skip
-"""Names a user property must not have (messages.md section 3, column R)."""
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> str:
@@ -122,11 +73,6 @@ def append_property(text: str, name: str, value: str) -> str:
     if text[-1] == "\x02":
         return f"{text}{name}\x01{value}"
     return f"{text}\x02{name}\x01{value}"
-
-
-def set_property(text: str, name: str, value: str) -> str:
-    """Add or replace a property of a property string; a replaced one moves to the end."""
-    return append_property(remove_property(text, name), name, value)
 
 
 def broker_properties(text: str | None, cluster: str) -> str:

@@ -1,22 +1,16 @@
-"""The HA dialogue: 8-byte offset reports, 12-byte transfer heads (ha.md section 2; upstream `HAConnection`)."""
+"""The HA dialogue: 8-byte offset reports, 12-byte transfer heads (docs/protocol/ha.md §2; upstream `HAConnection`)."""
 
+from collections.abc import Iterator
 from struct import Struct
 
-import attrs
-
 from triomq_protocol.errors import LocalProtocolError, RemoteProtocolError
-
-REPORT_BYTES = 8
-TRANSFER_HEAD_BYTES = 12
-MAX_TRANSFER_BYTES = 4194304 - TRANSFER_HEAD_BYTES
-"""A Java slave handles head and body only up to 4 MiB together."""
 
 _REPORT = Struct(">q")
 _HEAD = Struct(">qi")
 
 
 def encode_report(max_offset: int) -> bytes:
-    """The slave's word: the end of its log, which is also its acknowledgement and heartbeat."""
+    """A slave's report: the end of its log, which acknowledges all bytes before it and serves as heartbeat."""
     if not 0 <= max_offset < 1 << 63:
         raise LocalProtocolError(f"offset {max_offset}")
     return _REPORT.pack(max_offset)
@@ -40,7 +34,7 @@ class ReportDecoder:
     def feed(self, data: bytes) -> list[int]:
         """The offsets completed by `data`. Raises RemoteProtocolError for a negative one."""
         data = self._buffer + data
-        whole = len(data) - len(data) % REPORT_BYTES
+        whole = len(data) - len(data) % _REPORT.size
         self._buffer = data[whole:]
         offsets = [offset for (offset,) in _REPORT.iter_unpack(data[:whole])]
         if offsets and min(offsets) < 0:
@@ -48,56 +42,56 @@ class ReportDecoder:
         return offsets
 
 
-@attrs.frozen(slots=True)
-class Transfer:
-    """One piece of the master's log; `data` is b"" for a heartbeat."""
-
-    offset: int
-    data: bytes
-
-
 class TransferDecoder:
-    """Reads a master's transfers from any split of the stream, in O(n).
+    """Reads a master's transfers from any split of the stream: heads, and whatever has arrived of the bodies.
 
-    Args:
-        max_transfer_bytes: a longer body is an error before it is collected.
+    No body is collected: a slave appends its bytes to the log as they come, with as few copies as possible.
+
+    Attributes:
+        offset: log offset of the next byte of the body that is being read.
+        left: how much of that body is still to come; 0 between transfers.
     """
 
-    __slots__ = ("_buffer", "_head", "_max_transfer_bytes")
+    __slots__ = ("_head", "left", "offset")
 
-    def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES) -> None:
-        self._max_transfer_bytes = max_transfer_bytes
-        self._buffer = bytearray()
-        self._head: tuple[int, int] | None = None
+    def __init__(self) -> None:
+        self._head = b""
+        self.offset = 0
+        self.left = 0
 
     @property
-    def next_offset(self) -> int | None:
-        """Offset of a transfer whose head has arrived but whose body has not; checked before the body is complete."""
-        return None if self._head is None else self._head[0]
+    def head_left(self) -> int:
+        """How much of the next head is still to come."""
+        return _HEAD.size - len(self._head)
 
-    def feed(self, data: bytes) -> list[Transfer]:
-        """The transfers completed by `data`. Raises RemoteProtocolError."""
-        buffer = self._buffer
-        buffer += data
-        out: list[Transfer] = []
-        at, size = 0, len(buffer)
-        while True:
-            if self._head is None:
-                if size - at < TRANSFER_HEAD_BYTES:
-                    break
-                self._head = self._checked(*_HEAD.unpack_from(buffer, at))
-                at += TRANSFER_HEAD_BYTES
-            offset, count = self._head
-            if size - at < count:
-                break
-            out.append(Transfer(offset, bytes(memoryview(buffer)[at : at + count])))
-            at += count
-            self._head = None
-        if at:
-            del buffer[:at]
-        return out
+    def skip(self, size: int) -> None:
+        """Go on behind bytes of the body that were received without this decoder."""
+        self.offset += size
+        self.left -= size
 
-    def _checked(self, offset: int, count: int) -> tuple[int, int]:
-        if offset < 0 or not 0 <= count <= self._max_transfer_bytes:
-            raise RemoteProtocolError(f"transfer of {count} bytes at {offset}")
-        return offset, count
+    def feed(self, data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+        """Yield (log offset, bytes left of the transfer, the part of them that is here), in order.
+
+        A head alone yields an empty part, and so does a heartbeat: its offset can be checked before any byte of the
+        body is there. The size is as the master wrote it, even if it is negative. The views are of `data`.
+        """
+        at = 0
+        end = len(data)
+        while at < end:
+            if not self.left:
+                need = self.head_left
+                self._head += data[at : at + need]
+                at += need
+                if len(self._head) < _HEAD.size:
+                    return
+                self.offset, self.left = _HEAD.unpack(self._head)
+                self._head = b""
+                if at >= end or self.left <= 0:
+                    yield self.offset, self.left, data[end:]
+                    self.left = max(self.left, 0)
+                    continue
+            part = data[at : at + self.left]
+            yield self.offset, self.left, part
+            at += len(part)
+            self.offset += len(part)
+            self.left -= len(part)

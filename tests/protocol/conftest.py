@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,6 @@ from typing import Any
 import pytest
 
 FOLDER = Path(os.environ.get("TRIOMQ_VECTORS", Path(__file__).parents[1] / "vectors"))
-compared_cases: Counter[str] = Counter()
-collected_cases: Counter[str] = Counter()
-comparisons: Counter[str] = Counter()
 
 
 @cache
@@ -51,39 +48,38 @@ def vector_folder() -> Path:
 
 
 @pytest.fixture
-def equal(request: pytest.FixtureRequest) -> Callable[[object, object], None]:
+def equal(request: pytest.FixtureRequest) -> Iterator[Callable[[object, object], None]]:
     """Compare with what Java made; each call counts as one comparison of the test's vector file."""
     marker = request.node.get_closest_marker("vectors")
     name = marker.args[0]
+    test = request.node.originalname
+    count = 0
 
     def check(got: object, want: object) -> None:
-        comparisons[name] += 1
+        nonlocal count
+        count += 1
         assert got == want
 
-    return check
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_finish(session: pytest.Session) -> None:
-    for item in session.items:
-        marker = item.get_closest_marker("vectors")
-        if marker is not None and "case" in getattr(item, "fixturenames", ()):
-            collected_cases[f"{marker.args[0]} {item.originalname}"] += 1
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
-    outcome = yield
-    marker = item.get_closest_marker("vectors")
-    if marker is not None and outcome.get_result().when == "call" and outcome.get_result().passed:
-        compared_cases[f"{marker.args[0]} {item.originalname}"] += 1
+    yield check
+    request.node.user_properties.append(("vectors", [name, test, count]))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not collected_cases:
-        return
-    terminalreporter.section("golden vectors")
-    for name in sorted({key.split()[0] for key in collected_cases}):
-        tests = sorted(key for key in collected_cases if key.split()[0] == name)
-        parts = ", ".join(f"{key.split()[1][5:]} {compared_cases[key]} of {collected_cases[key]}" for key in tests)
+    """Printed from the reports, because with several workers nothing else reaches the process that prints."""
+    passed = {report.nodeid for report in terminalreporter.getreports("passed") if report.when == "call"}
+    collected: Counter[tuple[str, str]] = Counter()
+    compared: Counter[tuple[str, str]] = Counter()
+    comparisons: Counter[str] = Counter()
+    for report in (report for kind in terminalreporter.stats.values() for report in kind if hasattr(report, "when")):
+        for key, value in report.user_properties if report.when == "teardown" else ():
+            if key == "vectors":
+                name, test, count = value
+                collected[name, test] += 1
+                compared[name, test] += report.nodeid in passed
+                comparisons[name] += count
+    if collected:
+        terminalreporter.section("golden vectors")
+    for name in sorted(comparisons):
+        tests = sorted(key for key in collected if key[0] == name)
+        parts = ", ".join(f"{key[1][5:]} {compared[key]} of {collected[key]}" for key in tests)
         terminalreporter.write_line(f"{name}: {comparisons[name]} comparisons; cases: {parts}")

@@ -14,7 +14,7 @@ import pytest
 import triomq_protocol
 
 FORBIDDEN = {"trio", "asyncio", "socket", "select", "selectors", "ssl", "threading", "time", "random", "os", "logging"}
-ROOMS = sorted(
+MODULES = sorted(
     name for _, name, _ in pkgutil.walk_packages(triomq_protocol.__path__, "triomq_protocol.")
 )  # fmt: skip
 
@@ -29,25 +29,25 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_room_imports_the_outside_world(room: str) -> None:
-    path = import_module(room).__file__
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_imports_the_outside_world(name: str) -> None:
+    path = import_module(name).__file__
     assert path is not None
     assert imported(Path(path)) & FORBIDDEN == set()
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_public_names_have_docstrings(room: str) -> None:
-    module = import_module(room)
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_have_docstrings(name: str) -> None:
+    module = import_module(name)
     assert module.__doc__
-    for name, value in vars(module).items():
-        if not name.startswith("_") and getattr(value, "__module__", None) == room and callable(value):
-            assert value.__doc__, f"{room}.{name}"
+    for each, value in vars(module).items():
+        if not each.startswith("_") and getattr(value, "__module__", None) == name and callable(value):
+            assert value.__doc__, f"{name}.{each}"
 
 
 def test_importing_it_starts_no_loop() -> None:
     code = (
-        "import sys, triomq_protocol.frame, triomq_protocol.requests, triomq_protocol.record, triomq_protocol.acl,"
+        "import sys, triomq_protocol.wire.frame, triomq_protocol.requests, triomq_protocol.record.view, triomq_protocol.acl,"
         "triomq_protocol.replication\n"
         "print([name for name in ('trio', 'asyncio', 'socket', 'ssl', 'triomq', 'triomq_server') if name in sys.modules])"
     )

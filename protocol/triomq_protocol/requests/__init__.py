@@ -1,7 +1,5 @@
 """Headers and bodies of every request and answer, one module per conversation; all are exported here."""
 
-from triomq_protocol.body import Body, FrozenBody
-from triomq_protocol.header import Header
 from triomq_protocol.requests.admin import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -81,14 +79,8 @@ from triomq_protocol.requests.heartbeat import (
     UnregisterClientRequest,
     UnregisterClientResponse,
 )
-from triomq_protocol.requests.lock import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    UnlockBatchRequestBody,
-)
-from triomq_protocol.requests.message_queue import (
-    MessageQueue,
-)
+from triomq_protocol.requests.lock import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
+from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.requests.offset import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -157,7 +149,6 @@ from triomq_protocol.requests.send import (
     SendMessageRequest,
     SendMessageRequestV2,
     SendMessageResponse,
-    decode_send_answer,
     encode_send_answer,
     encode_send_request_v2,
 )
@@ -167,6 +158,8 @@ from triomq_protocol.requests.transaction import (
     EndTransactionRequest,
     ResumeCheckHalfMessageRequest,
 )
+from triomq_protocol.wire.body import Body, FrozenBody
+from triomq_protocol.wire.header import Header
 
 __all__ = [
     "BROADCASTING",
@@ -307,7 +300,6 @@ __all__ = [
     "WipeWritePermOfBrokerRequest",
     "WipeWritePermOfBrokerResponse",
     "decode_pull_answer",
-    "decode_send_answer",
     "encode_pull_answer_head",
     "encode_pull_request",
     "encode_send_answer",

@@ -1,12 +1,12 @@
 """Topics, groups, configuration and statistics of one broker: codes 17, 21, 25, 26, 50-54, 200, 201, 202, 207, 215,
-315, 321 (broker-api.md sections 12, 13, 15, 16)."""
+315, 321 (docs/protocol/broker-api.md §12, §13, §15, §16)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
-from triomq_protocol.body import Body
-from triomq_protocol.header import Header, Int32, Int64
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.requests.registration import DataVersion
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 
 class CreateTopicRequest(Header, kw_only=True):

@@ -1,13 +1,13 @@
 """Watching and steering consumers and producers: codes 203, 204, 208, 220-223, 300, 303, 307-309, 314, 317, 328
-(broker-api.md section 14)."""
+(docs/protocol/broker-api.md §14)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import msgspec
 
-from triomq_protocol.body import Body
-from triomq_protocol.header import Header, Int64
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.header import Header, Int64
 
 
 class GetConsumerConnectionListRequest(Header, kw_only=True):

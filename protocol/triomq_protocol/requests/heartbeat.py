@@ -1,10 +1,10 @@
-"""Clients at the broker: codes 34, 35, 38, 40, 46 (broker-api.md sections 3 and 8)."""
+"""Clients at the broker: codes 34, 35, 38, 40, 46 (docs/protocol/broker-api.md §3 and §8)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import msgspec
 
-from triomq_protocol.body import Body
-from triomq_protocol.header import Header
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.header import Header
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"

@@ -1,10 +1,10 @@
-"""Queue locks of orderly consumers: codes 41 and 42 (broker-api.md section 11)."""
+"""Queue locks of orderly consumers: codes 41 and 42 (docs/protocol/broker-api.md §11)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import msgspec
 
-from triomq_protocol.body import Body
 from triomq_protocol.requests.message_queue import MessageQueue
+from triomq_protocol.wire.body import Body
 
 
 class LockBatchRequestBody(Body, kw_only=True):

@@ -1,7 +1,7 @@
 """The queue of a topic on a broker: the value that half of the bodies speak of."""
 
-from triomq_protocol.body import FrozenBody
 from triomq_protocol.java_text import java_hash
+from triomq_protocol.wire.body import FrozenBody
 
 
 class MessageQueue(FrozenBody, frozen=True, kw_only=False, order=True):

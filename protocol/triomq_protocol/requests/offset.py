@@ -1,9 +1,9 @@
-"""Offsets of queues and consumer groups: codes 14, 15, 29, 30, 31, 32, 43, 45 (broker-api.md section 7)."""
+"""Offsets of queues and consumer groups: codes 14, 15, 29, 30, 31, 32, 43, 45 (docs/protocol/broker-api.md §7)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
-from triomq_protocol.body import Body
-from triomq_protocol.header import Header, Int32, Int64
 from triomq_protocol.requests.message_queue import MessageQueue
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 
 class QueryConsumerOffsetRequest(Header, kw_only=True):

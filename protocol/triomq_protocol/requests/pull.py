@@ -1,15 +1,17 @@
-"""Pulling messages: code 11 (broker-api.md section 5)."""
+"""Pulling messages: code 11 (docs/protocol/broker-api.md §5)."""
 
 from functools import lru_cache
 from struct import Struct
 
-from triomq_protocol.binary_header import encode_area, encode_binary_header
 from triomq_protocol.codes import VERSION, LanguageCode
-from triomq_protocol.command import Command
-from triomq_protocol.fastjson import quote
-from triomq_protocol.header import Header, Int32, Int64
+from triomq_protocol.flags import RESPONSE
+from triomq_protocol.wire.binary_header import encode_area, encode_binary_header
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.fastjson import quote
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 _pack_lengths = Struct(">II").pack
+_JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
 class PullMessageRequest(Header, kw_only=True):
@@ -59,7 +61,7 @@ def encode_pull_answer_head(
     Args:
         request: the pull; its opaque and, unless `serialize` is given, its serialization are used.
         body_bytes: how many bytes the caller will send behind this head.
-        serialize: answers after a suspension are JSON in Java whatever the request was (remoting.md section 3).
+        serialize: answers after a suspension are JSON in Java whatever the request was (docs/protocol/remoting.md §3).
     """
     if request.serialize if serialize is None else serialize:
         return _binary_pull_answer_head(
@@ -69,7 +71,7 @@ def encode_pull_answer_head(
         f'{{"code":{code},"extFields":{{"suggestWhichBrokerId":"{suggest_which_broker_id}"'
         f',"nextBeginOffset":"{next_begin_offset}","maxOffset":"{max_offset}","minOffset":"{min_offset}"}}'
         f',"flag":1,"language":"JAVA","opaque":{request.opaque},"remark":{_quoted_remark(remark)}'
-        ',"serializeTypeCurrentRPC":"JSON","version":407}'
+        f"{_JSON_END}"
     ).encode()
     size = len(header)
     return _pack_lengths(4 + size + body_bytes, size) + header
@@ -87,7 +89,7 @@ def _binary_pull_answer_head(
         ("minOffset", str(smallest)),
         ("maxOffset", str(largest)),
     ])  # fmt: skip
-    header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, 1, remark, fields)
+    header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, RESPONSE, remark, fields)
     size = len(header)
     return _pack_lengths(4 + size + body_bytes, 1 << 24 | size) + header
 

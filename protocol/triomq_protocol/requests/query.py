@@ -1,6 +1,6 @@
-"""Looking messages up: codes 12 and 33 (broker-api.md section 6)."""
+"""Looking messages up: codes 12 and 33 (docs/protocol/broker-api.md §6)."""
 
-from triomq_protocol.header import Header, Int32, Int64
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """Ext field beside the header of code 12: `true` if `key` is a UNIQ_KEY."""

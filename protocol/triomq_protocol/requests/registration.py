@@ -1,4 +1,4 @@
-"""Brokers at the name server: codes 103, 104, 322 and their bodies (namesrv.md sections 2 and 3)."""
+"""Brokers at the name server: codes 103, 104, 322 and their bodies (docs/protocol/namesrv.md §2 and §3)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 import zlib
@@ -6,11 +6,11 @@ from typing import Self
 
 import msgspec
 
-from triomq_protocol.body import Body, FrozenBody
 from triomq_protocol.checksum import crc32
 from triomq_protocol.errors import BodyError
-from triomq_protocol.fastjson import dumps, loads
-from triomq_protocol.header import Header, Int32, Int64
+from triomq_protocol.wire.body import Body, FrozenBody
+from triomq_protocol.wire.fastjson import dumps, loads
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 
 class RegisterBrokerRequest(Header, kw_only=True):
@@ -109,7 +109,7 @@ class RegisterBrokerBody(Body, kw_only=True):
     topic_config_serialize_wrapper: TopicConfigTable = msgspec.field(default_factory=TopicConfigTable)
 
     def encode_compressed(self) -> bytes:
-        """The zlib form of a broker with `compressedRegister` (namesrv.md section 3.1)."""
+        """The zlib form of a broker with `compressedRegister` (docs/protocol/namesrv.md §3.1)."""
         table = self.topic_config_serialize_wrapper
         parts = [_prefixed(table.data_version.encode()), len(table.topic_config_table).to_bytes(4, "big")]
         parts += [_prefixed(config.line().encode()) for config in table.topic_config_table.values()]

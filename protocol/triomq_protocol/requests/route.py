@@ -1,10 +1,10 @@
-"""Routes, cluster and key-value configuration of a name server (namesrv.md): codes 100-102, 105, 106, 205, 206, 216,
+"""Routes, cluster and key-value configuration of a name server (docs/protocol/namesrv.md): codes 100-102, 105, 106, 205, 206, 216,
 219, 224, 304, 311-313, 327."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
-from triomq_protocol.body import Body
-from triomq_protocol.fastjson import dumps_standard
-from triomq_protocol.header import Header, Int32
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.fastjson import dumps_standard
+from triomq_protocol.wire.header import Header, Int32
 
 
 class GetRouteInfoRequest(Header, kw_only=True):
@@ -41,7 +41,7 @@ class TopicRouteData(Body, kw_only=True):
     queue_datas: list[QueueData] | None = None
 
     def encode_standard(self) -> bytes:
-        """The form for callers of version >= 401 or with acceptStandardJsonOnly (remoting.md section 13.1).
+        """The form for callers of version >= 401 or with acceptStandardJsonOnly (docs/protocol/remoting.md §13.1).
 
         Map keys quoted and sorted, non-ASCII as `\\uXXXX`, `/` as `\\/`.
         """

@@ -1,16 +1,19 @@
-"""Sending messages: codes 10, 310, 320 and their answer; replies 324, 325 and the push 326 (broker-api.md section 4)."""
+"""Sending messages: codes 10, 310, 320 and their answer; replies 324, 325 and the push 326 (docs/protocol/broker-api.md §4)."""
 
 from functools import lru_cache
 from struct import Struct
 
-from triomq_protocol.binary_header import encode_area, encode_binary_header
 from triomq_protocol.codes import VERSION, LanguageCode
-from triomq_protocol.command import Command
 from triomq_protocol.errors import LocalProtocolError
-from triomq_protocol.fastjson import quote
-from triomq_protocol.header import Header, Int32, Int64
+from triomq_protocol.flags import RESPONSE
+from triomq_protocol.names import DEFAULT_TOPIC
+from triomq_protocol.wire.binary_header import encode_area, encode_binary_header
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.fastjson import quote
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 _pack_lengths = Struct(">II").pack
+_JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
 class SendMessageRequest(Header, kw_only=True):
@@ -141,8 +144,7 @@ class SendAnswers:
             return _binary_send_answer(request.opaque, code, msg_id, *numbers, self._binary_part)
         header = (
             f'{{"code":{code},"extFields":{{"queueId":"{queue_id}"{self._json_part},"msgId":"{msg_id}",'
-            f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}'
-            ',"serializeTypeCurrentRPC":"JSON","version":407}'
+            f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}{_JSON_END}'
         )
         size = len(header)
         return _pack_lengths(4 + size, size) + header.encode()
@@ -163,7 +165,7 @@ def _answer_tail(region: str, trace_on: bool) -> tuple[str, bytes]:
 
 def _binary_send_answer(opaque: int, code: int, msg_id: str, queue_id: str, queue_offset: str, tail: bytes) -> bytes:
     fields = encode_area([("msgId", msg_id), ("queueId", queue_id), ("queueOffset", queue_offset)]) + tail
-    header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, 1, None, fields)
+    header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, RESPONSE, None, fields)
     size = len(header)
     return _pack_lengths(4 + size, 1 << 24 | size) + header
 
@@ -183,7 +185,7 @@ def encode_send_request_v2(
     batch: bool = False,
     reconsume_times: int = 0,
     max_reconsume_times: int | None = None,
-    default_topic: str = "TBW102",
+    default_topic: str = DEFAULT_TOPIC,
     default_topic_queue_nums: int = 4,
     code: int = 310,
     oneway: bool = False,
@@ -200,7 +202,7 @@ def encode_send_request_v2(
     header = (
         f'{before}{queue_id}","f":"{sys_flag}","g":"{born_timestamp}","h":"{flag}","i":{quote(properties)}'
         f',"j":"{reconsume_times}","k":"{"true" if unit_mode else "false"}"{limit}{after}{opaque}'
-        f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        f"{_JSON_END}"
     ).encode()
     size = len(header)
     return b"".join((_pack_lengths(4 + size + len(body), size), header, body))
@@ -227,8 +229,3 @@ def _request_parts(
         before,
         f',"m":"{"true" if batch else "false"}"{broker}}},"flag":{2 if oneway else 0},"language":"PYTHON","opaque":',
     )
-
-
-def decode_send_answer(answer: Command) -> SendMessageResponse:
-    """`answer.header(SendMessageResponse)` for a successful send."""
-    return answer.header(SendMessageResponse)

@@ -1,6 +1,6 @@
-"""Transactions and send-back: codes 36, 37, 39, 323 (broker-api.md sections 9 and 10)."""
+"""Transactions and send-back: codes 36, 37, 39, 323 (docs/protocol/broker-api.md §9 and §10)."""
 
-from triomq_protocol.header import Header, Int32, Int64
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 
 class ConsumerSendMsgBackRequest(Header, kw_only=True):

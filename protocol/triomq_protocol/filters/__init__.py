@@ -1,0 +1,1 @@
+"""Subscription filters: tags, SQL92 expressions, and their evaluation."""

@@ -1,0 +1,69 @@
+"""Tag codes and tag subscriptions (docs/protocol/messages.md §6)."""
+
+from functools import lru_cache
+
+import attrs
+
+from triomq_protocol.errors import LocalProtocolError
+from triomq_protocol.java_text import index_key_hash, java_hash, java_hash_with_prefix, java_long_hash, select_by_hash
+
+__all__ = [
+    "TagFilter",
+    "index_key_hash",
+    "java_hash",
+    "java_hash_with_prefix",
+    "java_long_hash",
+    "parse_subscription",
+    "select_by_hash",
+    "tags_code",
+]
+
+_TAG_CODES: dict[str, int] = {}
+_TAG_CODES_MAX = 4096
+
+
+def tags_code(tags: str | None) -> int:
+    """The 64-bit tag field of a consume queue entry: the hash of the whole TAGS value, 0 if there is none."""
+    if not tags:
+        return 0
+    code = _TAG_CODES.get(tags)
+    if code is None:
+        code = java_hash(tags)
+        if (
+            len(_TAG_CODES) < _TAG_CODES_MAX and len(tags) <= 64
+        ):  # programs use few tags; a flood of different ones must not fill the memory
+            _TAG_CODES[tags] = code
+    return code
+
+
+@attrs.frozen(slots=True)
+class TagFilter:
+    """A parsed tag subscription.
+
+    Attributes:
+        expression: as it was given, `*` if it was empty.
+        tags: the wanted tags in the order given; empty means all.
+        codes: their hashes, what a broker compares with the tags code of an entry.
+    """
+
+    expression: str
+    tags: tuple[str, ...]
+    codes: frozenset[int]
+
+    def matches_tag(self, tag: str | None) -> bool:
+        """The consumer's exact test."""
+        return not self.tags or tag in self.tags
+
+
+@lru_cache(4096)
+def parse_subscription(expression: str | None) -> TagFilter:
+    """Parse `A || B`. None, empty and `*` mean all. Raises LocalProtocolError for an expression without any tag."""
+    if not expression or expression == "*":
+        return TagFilter("*", (), frozenset())
+    # Java's trim() cuts everything up to U+0020, and only that.
+    blanks = "".join(map(chr, range(0x21)))
+    parts = (part.strip(blanks) for part in expression.split("||"))
+    tags = tuple(dict.fromkeys(part for part in parts if part))
+    if not tags:
+        raise LocalProtocolError(f"subscription {expression!r} names no tag")
+    return TagFilter(expression, tags, frozenset(map(java_hash, tags)))

@@ -1,0 +1,118 @@
+"""Names and limits that every program of a cluster agrees on: topics, groups, properties, broker ids.
+
+What users or operators may choose is not here. Upstream `TopicValidator`, `MixAll`, `MessageConst`, `Validators`.
+"""
+
+from typing import Final
+
+MASTER_ID: Final = 0
+"""A master's broker id; slaves have others."""
+
+# Topics (docs/protocol/messages.md §9).
+RETRY_PREFIX: Final = "%RETRY%"
+"""Before a group's name: the topic of its messages that are tried again."""
+DLQ_PREFIX: Final = "%DLQ%"
+"""Before a group's name: the topic of its messages that were tried too often."""
+DEFAULT_TOPIC: Final = "TBW102"
+"""Whose settings a topic gets that is created by a send."""
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""Where delayed messages wait; queue n holds level n + 1."""
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+"""Behind a cluster's name: the topic of request-reply answers."""
+
+SYSTEM_TOPICS: Final = (
+    DEFAULT_TOPIC,
+    SCHEDULE_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    TRACE_TOPIC,
+    OP_HALF_TOPIC,
+    CHECK_MAX_TIME_TOPIC,
+    SELF_TEST_TOPIC,
+    OFFSET_MOVED_TOPIC,
+)
+"""What every broker has, in the order of docs/protocol/messages.md §9; a Java set's order depends on its insertions."""
+
+FORBIDDEN_TOPICS: Final = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+"""Topics that only brokers write to."""
+
+# Groups (docs/protocol/broker-api.md §13).
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+SYSTEM_GROUPS: Final = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+"""Groups that every broker knows from its start."""
+
+# Limits.
+MAX_TOPIC_BYTES: Final = 127
+"""A record keeps the length of its topic in one signed byte."""
+MAX_GROUP_CHARACTERS: Final = 255
+MAX_PROPERTIES_BYTES: Final = 32767
+"""A record keeps the length of its properties in an int16."""
+
+# Properties of messages (docs/protocol/messages.md §3).
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+TRAN_MSG: Final = "TRAN_MSG"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+UNIQ_KEY: Final = "UNIQ_KEY"
+CLUSTER: Final = "CLUSTER"
+
+RESERVED_PROPERTIES: Final = frozenset(
+    {
+        KEYS,
+        TAGS,
+        WAIT,
+        DELAY,
+        RETRY_TOPIC,
+        REAL_TOPIC,
+        REAL_QID,
+        TRAN_MSG,
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        ORIGIN_MESSAGE_ID,
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "MSG_REGION",
+        "TRACE_ON",
+        UNIQ_KEY,
+        "CONSUME_START_TIME",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        CLUSTER,
+        "MSG_TYPE",
+        "INNER_MULTI_QUEUE_OFFSET",
+    }
+)
+"""Names that a user's property must not have (docs/protocol/messages.md §3, column R)."""

@@ -1,0 +1,1 @@
+"""How requests travel: frames, commands, JSON and binary headers, bodies."""

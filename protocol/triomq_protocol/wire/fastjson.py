@@ -1,0 +1,414 @@
+"""The JSON dialect of the Java side (FastJSON 1.2.69; docs/protocol/remoting.md §13).
+
+The writer puts map keys that are not text raw before the colon, which is no valid JSON; the reader takes that and
+more. Speed matters little here: hot headers have templates of their own, and plain JSON is read by msgspec.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from functools import lru_cache
+from json.encoder import encode_basestring
+
+import msgspec
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.java_text import java_hash, join_pairs, join_surrogates
+
+MAX_DEPTH = 64
+"""Deeper nesting is refused; the protocol's own bodies nest at most six levels."""
+
+MAX_TOLERANT_BYTES = 4 << 20
+"""The tolerant reader takes half a microsecond for a byte; a longer text would hold up everybody else."""
+
+
+class ObjectKey(tuple[tuple[str, object], ...]):
+    """A JSON object that stood as a map key: its members as (name, value) pairs sorted by name; hashable."""
+
+    __slots__ = ()
+
+    def members(self) -> dict[str, object]:
+        """The object itself."""
+        return dict(self)
+
+
+# ---------------------------------------------------------------- reading
+
+_BLANKS = re.compile(r"(?:[ \t\r\n\f\b]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?[0-9]{1,400}(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,9})?")
+_WORD = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
+_STRING = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
+_HEX4 = re.compile(r"[0-9a-fA-F]{4}")
+_HEX2 = re.compile(r"[0-9a-fA-F]{2}")
+_SHORT = {'"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
+          "v": "\v", "0": "\0", "1": "\1", "2": "\2", "3": "\3", "4": "\4", "5": "\5", "6": "\6", "7": "\7"}  # fmt: skip
+_WORDS = {"true": True, "false": False, "null": None, "NaN": math.nan}
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def fail(self, what: str) -> BodyError:
+        return BodyError("JSON", f"{what} at character {self.at}")
+
+    def skip(self) -> str:
+        match = _BLANKS.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return self.text[self.at : self.at + 1]
+
+    def document(self) -> object:
+        value = self.value(0)
+        if self.skip():
+            raise self.fail("text behind the document")
+        return value
+
+    def value(self, depth: int) -> object:
+        char = self.skip()
+        if depth > MAX_DEPTH:
+            raise self.fail("nested too deeply")
+        if char == "{":
+            return self.members(depth)
+        if char == "[":
+            return self.items(depth)
+        if char in _STRING:
+            return self.string(char)
+        word = _WORD.match(self.text, self.at)
+        if word and word.group() in _WORDS:
+            self.at = word.end()
+            return _WORDS[word.group()]
+        return self.number()
+
+    def number(self) -> int | float:
+        match = _NUMBER.match(self.text, self.at)
+        if not match:
+            raise self.fail("value expected")
+        self.at = match.end()
+        text = match.group()
+        if "." in text or "e" in text or "E" in text:
+            return float(text)
+        return int(text)
+
+    def string(self, quote_char: str) -> str:
+        plain = _STRING[quote_char]
+        parts = []
+        escaped = False
+        self.at += 1
+        while True:
+            match = plain.match(self.text, self.at)
+            if match is None:  # cannot be: the pattern matches the empty string
+                raise self.fail("string expected")
+            parts.append(match.group())
+            self.at = match.end() + 1
+            char = self.text[match.end() : self.at]
+            if char == quote_char:
+                break
+            if not char:
+                raise self.fail("string without end")
+            parts.append(self.escape())
+            escaped = True
+        return join_pairs("".join(parts)) if escaped else parts[0]
+
+    def escape(self) -> str:
+        char = self.text[self.at : self.at + 1]
+        self.at += 1
+        if char in _SHORT:
+            return _SHORT[char]
+        digits = {"u": _HEX4, "x": _HEX2}.get(char)
+        match = digits.match(self.text, self.at) if digits else None
+        if not match:
+            raise self.fail("unknown escape")
+        self.at = match.end()
+        return chr(int(match.group(), 16))
+
+    def items(self, depth: int) -> list[object]:
+        out: list[object] = []
+        self.at += 1
+        while self.skip() != "]":
+            out.append(self.value(depth + 1))
+            self.comma("]")
+        self.at += 1
+        return out
+
+    def comma(self, end: str) -> None:
+        char = self.skip()
+        if char == ",":
+            self.at += 1
+        elif char != end:
+            raise self.fail(f"comma or {end} expected")
+
+    def members(self, depth: int) -> dict[object, object]:
+        out: dict[object, object] = {}
+        self.at += 1
+        while self.skip() != "}":
+            key = self.key(depth)
+            if self.skip() != ":":
+                raise self.fail("colon expected")
+            self.at += 1
+            out[key] = self.value(depth + 1)
+            self.comma("}")
+        self.at += 1
+        return out
+
+    def key(self, depth: int) -> str | int | ObjectKey:
+        char = self.skip()
+        if char in _STRING:
+            return self.string(char)
+        word = _WORD.match(self.text, self.at)
+        if word:
+            self.at = word.end()
+            return word.group()
+        if char == "{":
+            return _frozen_members(self.value(depth + 1))
+        number = self.number()
+        return int(number) if isinstance(number, int) or number.is_integer() else str(number)
+
+
+def _frozen_members(value: object) -> ObjectKey:
+    if not isinstance(value, dict):
+        raise BodyError("JSON", "map key is no object")
+    return ObjectKey(sorted((str(name), _frozen(member)) for name, member in value.items()))
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, dict):
+        return _frozen_members(value)
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    return value
+
+
+def loads(data: bytes | str) -> object:
+    """Parse a document: standard JSON, and all that section 13.2 lists.
+
+    Object keys come back as `str` (quoted or identifier), `int` (unquoted number) or `ObjectKey` (an object).
+    Raises BodyError.
+    """
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnicodeEncodeError):
+        return loads_tolerant(data)
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: object) -> None:
+    """Hold what msgspec read to the tolerant reader's limit: the writer recurses. Raises BodyError."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            member
+            for container in level
+            if isinstance(container, dict | list)
+            for member in (container.values() if isinstance(container, dict) else container)
+        ]
+        if not level:
+            return
+    raise BodyError("JSON", "nested too deeply")
+
+
+def loads_tolerant(data: bytes | str) -> object:
+    """`loads` without the attempt to read standard JSON first. Raises BodyError."""
+    if len(data) > MAX_TOLERANT_BYTES:
+        raise BodyError("JSON", f"{len(data)} bytes of no standard JSON, the limit is {MAX_TOLERANT_BYTES}")
+    text = data if isinstance(data, str) else bytes(data).decode("utf-8", "replace")
+    try:
+        return _Reader(text).document()
+    except (OverflowError, TypeError, ValueError) as error:
+        raise BodyError("JSON", str(error)) from error
+
+
+# ---------------------------------------------------------------- writing
+
+# What Java's writer escapes with upper-case hex where the C accelerated encoder escapes differently or not at all.
+_ODD = re.compile("[\x0b\x0e\x0f\x1a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SHORT_OUT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_ESCAPED = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
+_is_odd = _ODD.search
+
+
+def quote(text: str) -> str:
+    """A JSON string as Java writes it, quotes included."""
+    if _is_odd(text):
+        return '"' + _ESCAPED.sub(_escape_char, join_surrogates(text)) + '"'
+    return encode_basestring(text)
+
+
+def _escape_char(match: re.Match[str]) -> str:
+    char = match.group()
+    return _SHORT_OUT.get(char) or f"\\u{ord(char):04X}"
+
+
+def java_double(value: float) -> str:
+    """`Double.toString`, and `null` for what JSON cannot say."""
+    if not math.isfinite(value):
+        return "null"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    figures = "".join(map(str, digits)).rstrip("0")
+    shown = f"{figures[0]}.{figures[1:] or '0'}E{len(digits) + int(exponent) - 1}"
+    return "-" + shown if sign else shown
+
+
+@lru_cache(512)
+def _members_of(cls: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """(attribute, `"name":`) of a class, alphabetical as FastJSON sorts bean properties."""
+    fields = sorted(zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True))
+    return tuple((attribute, quote(name) + ":") for name, attribute in fields)
+
+
+def _plain_numbers(value: dict[object, object]) -> bool:
+    return bool(value) and {*map(type, value), *map(type, value.values())} == {int}
+
+
+class _Writer:
+    """Builds the text of one document; `pretty` is FastJSON's tab form."""
+
+    def __init__(self, *, pretty: bool) -> None:
+        self.parts: list[str] = []
+        self.depth = 0
+        self.pretty = pretty
+
+    def line(self) -> None:
+        if self.pretty:
+            self.parts.append("\n" + "\t" * self.depth)
+
+    def value(self, value: object) -> None:
+        add = self.parts.append
+        if isinstance(value, str):
+            add(quote(value))
+        elif value is None:
+            add("null")
+        elif isinstance(value, bool):
+            add("true" if value else "false")
+        elif isinstance(value, int):
+            add(str(int(value)))
+        elif isinstance(value, float):
+            add(java_double(value))
+        elif isinstance(value, msgspec.Struct):
+            self.struct(value)
+        elif isinstance(value, dict):
+            self.mapping(value)
+        elif isinstance(value, ObjectKey):
+            self.mapping(dict(value))
+        elif isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview):
+            self.items(value)
+        else:
+            raise TypeError(f"{type(value).__name__} has no JSON form")
+
+    def struct(self, value: msgspec.Struct) -> None:
+        pairs = [(name, member) for attribute, name in _members_of(type(value))
+                 if (member := getattr(value, attribute)) is not None]  # fmt: skip
+        self.braces(pairs, lambda name: self.parts.append(name))
+
+    def mapping(self, value: dict[object, object]) -> None:
+        if _plain_numbers(value):  # offset tables are long, and written every few seconds
+            entries = ",".join([f"{key}:{number}" for key, number in value.items()])
+            self.parts.append(f"{{{entries}")
+            self.line()
+            self.parts.append("}")
+            return
+        self.braces(list(value.items()), self.key)
+
+    def key(self, key: object) -> None:
+        self.value(key)
+        self.parts.append(":")
+
+    def braces(
+        self, pairs: list[tuple[object, object]] | list[tuple[str, object]], write_key: Callable[..., None]
+    ) -> None:
+        add = self.parts.append
+        add("{")
+        self.depth += 1
+        for number, (key, member) in enumerate(pairs):
+            if number:
+                add(",")
+            if isinstance(key, str):
+                self.line()  # FastJSON breaks lines before text keys only
+            write_key(key)
+            self.value(member)
+        self.depth -= 1
+        if pairs:
+            self.line()
+        add("}")
+
+    def items(self, values: Iterable[object]) -> None:
+        add = self.parts.append
+        add("[")
+        self.depth += 1
+        number = 0
+        for number, value in enumerate(values, 1):
+            if number > 1:
+                add(",")
+            self.line()
+            self.value(value)
+        self.depth -= 1
+        if number:
+            self.line()
+        add("]")
+
+
+def dumps(value: object) -> bytes:
+    """Write compactly: dict order is kept, int and ObjectKey and Struct keys stand raw before the colon.
+
+    msgspec Structs are written with their members in alphabetical order, None members left out.
+    """
+    writer = _Writer(pretty=False)
+    writer.value(value)
+    return "".join(writer.parts).encode()
+
+
+def dumps_pretty(value: object) -> bytes:
+    """Write in the tab form of configuration files (docs/protocol/store.md §21): raw-keyed entries share a line."""
+    writer = _Writer(pretty=True)
+    writer.value(value)
+    return "".join(writer.parts).encode()
+
+
+def dumps_standard(value: object) -> bytes:
+    """The standard JSON of route answers: keys quoted and sorted (numbers by value), ASCII only, `/` as `\\/`."""
+    writer = _Writer(pretty=False)
+    writer.value(_sorted_keys(value))
+    text = "".join(writer.parts).replace("/", "\\/")
+    if text.isascii():
+        return text.encode()
+    units = memoryview(text.encode("utf-16-le")).cast("H")
+    return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04X}" for unit in units).encode()
+
+
+def _sorted_keys(value: object) -> object:
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: (0, key, "") if isinstance(key, int) else (1, 0, str(key)))
+        return {str(key): _sorted_keys(value[key]) for key in keys}
+    if isinstance(value, list):
+        return [_sorted_keys(item) for item in value]
+    if isinstance(value, msgspec.Struct):
+        pairs = ((name[1:-2], getattr(value, attribute)) for attribute, name in _members_of(type(value)))
+        return {name: _sorted_keys(member) for name, member in pairs if member is not None}
+    return value
+
+
+# ---------------------------------------------------------------- HashMap order
+
+
+@lru_cache(4096)
+def _ordered(keys: tuple[str, ...]) -> tuple[str, ...]:
+    capacity = 16
+    while len(keys) > capacity * 3 // 4:
+        capacity *= 2
+
+    def bucket(key: str) -> int:
+        spread = java_hash(key) & 0xFFFFFFFF
+        return (spread ^ spread >> 16) & capacity - 1
+
+    return tuple(sorted(keys, key=bucket))  # a stable sort keeps insertion order inside a bucket
+
+
+def java_map_order(keys: Iterable[str]) -> tuple[str, ...]:
+    """Keys, given in insertion order, in the iteration order of a Java HashMap (section 13.4)."""
+    names = tuple(keys)
+    return _ordered(names) if len(names) <= 32 else _ordered.__wrapped__(names)

@@ -1,0 +1,159 @@
+"""SQL92 filters: every case that the real filter module answered, and what no input may do."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triomq_protocol.filters.evaluation import EvaluationError, compile_filter
+from triomq_protocol.filters.sql92 import DEPTH_MAX, TEXT_MAX, Sql92Error, parse
+
+NAME = "filter_sql92.json"
+
+
+@cache
+def property_sets(folder: Path) -> dict[str, dict[str, str]]:
+    document = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    return {one["name"]: one["properties"] for one in document["propertySets"]}
+
+
+def outcome(expression: str, properties: dict[str, str]) -> object:
+    try:
+        return compile_filter(expression).evaluate(properties)
+    except EvaluationError:
+        return "error"
+
+
+@pytest.mark.vectors(NAME, "cases")
+def test_recorded_cases(case: dict[str, Any], equal: Callable[[object, object], None], vector_folder: Path) -> None:
+    if not case["compiles"]:
+        with pytest.raises(Sql92Error):
+            parse(case["expression"])
+        equal(case.get("results"), None)
+        return
+    for name, properties in property_sets(vector_folder).items():
+        equal(outcome(case["expression"], properties), case["results"][name])
+        equal(compile_filter(case["expression"]).matches(properties), case["results"][name] is True)
+
+
+# Each line was answered by the filter module of 4.9.7: an expression, and its value for these properties.
+ASKED = {"a": "5", "b": "10", "c": "-3", "big": "3000000000", "text": "abc", "yes": "tRuE", "n": "NaN", "z": "-0.0"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("5 = zzz", False),
+        ("zzz = 5", None),
+        ("zzz = zzz", True),
+        ("5 <> zzz", True),
+        ("'x' = (a = b)", True),
+        ("(a = b) = 'x'", "error"),
+        ("1 = TRUE", False),
+        ("yes = TRUE", True),
+        ("TRUE = -a", False),
+        ("-TRUE IS NULL", True),
+        ("a > -NULL", None),
+        ("a BETWEEN -1 AND -2", False),
+        ("a NOT BETWEEN 10 AND 1", True),
+        ("big = 2147483648", False),
+        ("big = 2147483647", "error"),
+        ("big = -2147483648", False),
+        ("big = 5L", "error"),
+        ("n > 5.5", True),
+        ("z < 0.1", True),
+        ("a = 5 b ;", True),
+        ("a = 5 --x\nAND b = 11", False),
+        ("a = 5 /* ** / */ AND b = 10", True),
+        ("+a in ('5')", True),
+        ("NOT NOT a", False),
+        ("NULL OR TRUE", True),
+        ("FALSE AND text = 5", False),
+        ("text = 5 AND FALSE", "error"),
+    ],
+)
+def test_odd_values(expression: str, value: object) -> None:
+    assert outcome(expression, ASKED) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "TRUE = 'true'",
+        "NULL = NULL",
+        "1",
+        "-TRUE",
+        "NOT 1",
+        "a NOT b",
+        "a > (b > 1)",
+        "-a in ('5')",
+        "a BETWEEN 5 AND 1.5",
+        "a BETWEEN TRUE AND TRUE",
+        "a = 9223372036854775808",
+        "a > 1e-400",
+        "a = 5 ; b",
+        "a = 'x''",
+        "a.b = 5",
+        "a\u00a0= 5",
+    ],
+)
+def test_not_compilable(expression: str) -> None:
+    with pytest.raises(Sql92Error):
+        parse(expression)
+
+
+def test_the_error_names_the_place() -> None:
+    with pytest.raises(Sql92Error, match="character 7"):
+        parse("a = 5 ? b")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 100_000,
+        "(" * 5000 + "a" + ")" * 5000,
+        "NOT " * 4000 + "a",
+        "-" * 10_000 + "5 = a",
+        "a" + " = a" * 4000,
+        "a" + " < 5" * 4000,
+        "a IN (" + "'x'," * 100_000,
+        "9" * 16_000,
+        "1e" + "9" * 16_000,
+        "a = '" + "x" * TEXT_MAX,
+    ],
+)
+def test_too_long_or_too_deep(text: str) -> None:
+    with pytest.raises(Sql92Error):
+        compile_filter(text)
+
+
+def test_as_deep_and_as_long_as_allowed() -> None:
+    depth = DEPTH_MAX - 2
+    assert outcome("(" * depth + "a = 5" + ")" * depth, {"a": "5"}) is True
+    many = " OR ".join(f"a = {number}" for number in range(1000))
+    assert outcome(many, {"a": "999"}) is True
+    assert outcome(many, {"a": "1000"}) is False
+
+
+def test_no_text_breaks_the_compiler() -> None:
+    """Whatever comes, there is a filter or a Sql92Error, and a filter always has an answer."""
+    chance = random.Random(5)
+    text = "a b 5 -3 2147483648 5.5 'x' '5' TRUE NULL ( ) NOT - + = <> < AND OR IS IN BETWEEN , ; /* -- ''"
+    words = [*text.split(), "\n"]
+    compiled = 0
+    for _ in range(20_000):
+        text = " ".join(chance.choices(words, k=chance.randint(1, 10)))
+        try:
+            found = compile_filter(text)
+        except Sql92Error:
+            continue
+        compiled += 1
+        assert outcome(text, {"a": "5", "b": "x"}) in (True, False, None, "error")
+        assert found.matches({}) in (True, False)
+    assert compiled > 100

@@ -1,0 +1,165 @@
+"""Bodies with hostile contents: what the typed readers refuse, and in which time."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests import ConsumerOffsetTable, ResetOffsetBody, SubscriptionGroupConfig, TopicList
+from triomq_protocol.wire.body import Body, FrozenBody
+from triomq_protocol.wire.fastjson import MAX_DEPTH, loads, loads_tolerant
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 300, 500, 900, 5000])
+def test_deep_nesting_is_refused_in_standard_json_too(depth: int) -> None:
+    """The parser of standard JSON allows a depth that Python code cannot walk."""
+    for read in (loads, loads_tolerant):
+        with pytest.raises(BodyError, match="nested too deeply"):
+            read(nested(depth))
+    with pytest.raises(BodyError):
+        TopicList.decode(b'{"topicList":[' + nested(depth) + b"]}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [nested(MAX_DEPTH + 1), b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH, b"[" * MAX_DEPTH + b"1" + b"]" * MAX_DEPTH],
+)
+def test_both_readers_allow_the_same_depth(text: bytes) -> None:
+    assert loads(text) == loads_tolerant(text)
+    for read in (loads, loads_tolerant):
+        with pytest.raises(BodyError, match="nested too deeply"):
+            read(b"[" + text.replace(b"[]", b"[1]") + b"]")
+
+
+@pytest.mark.parametrize("escape", [b'\\"', b"\\\\", b"\\n"])
+def test_a_text_without_end_costs_linear_work(escape: bytes) -> None:
+    """120 KB; a search that begins again behind each escaped quote takes minutes."""
+    start = time.perf_counter()
+    with pytest.raises(BodyError, match="without end"):
+        ConsumerOffsetTable.decode(b'{"offsetTable":{"a":{1:"' + escape * 60_000)
+    assert time.perf_counter() - start < 5
+
+
+class Inner(FrozenBody, frozen=True):
+    """A value in a body."""
+
+    count: int = 0
+
+
+class Sample(Body):
+    """One member of each kind."""
+
+    number: int = 7
+    ratio: float = 0.5
+    on: bool = False
+    text: str = "x"
+    maybe: int | None = None
+    numbers: list[int] = msgspec.field(default_factory=list)
+    by_name: dict[str, int] = msgspec.field(default_factory=dict)
+    by_number: dict[int, str] = msgspec.field(default_factory=dict)
+    by_inner: dict[Inner, int] = msgspec.field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "member", "value"),
+    [
+        ('{"number":"12"}', "number", 12),
+        ('{"number":12.9}', "number", 12),
+        ('{"number":-12.9}', "number", -12),
+        ('{"number":""}', "number", 0),
+        ('{"number":"null"}', "number", 0),
+        ('{"number":true}', "number", 1),
+        ('{"number":null}', "number", 7),
+        ('{"NUMBER":3}', "number", 3),
+        ('{number:3}', "number", 3),
+        ('{"ratio":"1.5"}', "ratio", 1.5),
+        ('{"ratio":2}', "ratio", 2.0),
+        ('{"on":"TRUE"}', "on", True),
+        ('{"on":"y"}', "on", True),
+        ('{"on":"no"}', "on", False),
+        ('{"on":1}', "on", True),
+        ('{"on":2}', "on", False),
+        ('{"text":5}', "text", "5"),
+        ('{"text":{"b":[1,true]}}', "text", '{"b":[1,true]}'),
+        ('{"maybe":"5"}', "maybe", 5),
+        ('{"maybe":null}', "maybe", None),
+        ('{"numbers":["1",2,3.7]}', "numbers", [1, 2, 3]),
+        ('{"byName":{1:2}}', "by_name", {"1": 2}),
+        ('{"byName":{a:2,"b":"3"}}', "by_name", {"a": 2, "b": 3}),
+        ('{"byName":"{\\"a\\":2}"}', "by_name", {"a": 2}),
+        ('{"byNumber":{1:"a","2":"b"}}', "by_number", {1: "a", 2: "b"}),
+        ('{"byNumber":{-1:null}}', "by_number", {-1: "null"}),
+        ('{"byInner":{{"count":4}:5}}', "by_inner", {Inner(count=4): 5}),
+        ('{"byInner":{{"COUNT":"4","x":1}:5}}', "by_inner", {Inner(count=4): 5}),
+        ('{"byInner":{"{\\"count\\":4}":5}}', "by_inner", {Inner(count=4): 5}),
+        ('{"unknown":{"number":1}}', "number", 7),
+        ('{"number":1,"number":2}', "number", 2),
+        ('{"number":1,"Number":2}', "number", 2),
+    ],
+)  # fmt: skip
+def test_members_are_cast_as_java_casts_them(text: str, member: str, value: object) -> None:
+    decoded = getattr(Sample.decode(text.encode()), member)
+    assert decoded == value
+    assert type(decoded) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"number":"x"}', "Sample: number: "),
+        ('{"number":[]}', "Sample: number: number expected, got list"),
+        ('{"number":NaN}', "Sample: number: "),
+        ('{"number":1e999}', "Sample: number: "),
+        ('{"number":"' + "9" * 5000 + '"}', "Sample: number: "),
+        ('{"ratio":"x"}', "Sample: ratio: "),
+        ('{"ratio":{}}', "Sample: ratio: number expected, got dict"),
+        ('{"on":[]}', "Sample: on: true or false expected, got list"),
+        ('{"on":0.5}', "Sample: on: true or false expected, got float"),
+        ('{"numbers":{}}', "Sample: numbers: list expected, got dict"),
+        ('{"numbers":[1,"x"]}', "Sample: numbers: "),
+        ('{"byName":[]}', "Sample: byName: object expected, got list"),
+        ('{"byName":"[1]"}', "Sample: byName: object expected, got list"),
+        ('{"byNumber":{"x":"a"}}', "Sample: byNumber: "),
+        ('{"byNumber":{1e400:"a"}}', "Sample: byNumber: "),
+        ('{"byInner":{7:1}}', "Sample: byInner: object expected, got int"),
+        ('{"byInner":{{"count":[]}:1}}', "Sample: byInner.count: number expected, got tuple"),
+        ("[1]", "Sample: the body is no JSON object"),
+        ("null", "Sample: the body is no JSON object"),
+    ],
+)
+def test_a_member_that_cannot_be_cast_is_named(text: str, where: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        Sample.decode(text.encode())
+    assert str(caught.value).startswith(where)
+
+
+def test_a_text_in_a_key_that_is_no_json_is_refused() -> None:
+    for text in ('{"offsetTable":{"T":5}}', '{"offsetTable":{"{":5}}', '{"offsetTable":{"":5}}'):
+        with pytest.raises(BodyError):
+            ResetOffsetBody.decode(text.encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\xff\xfe", b"{\xff}", b'{"groupName":"\xff"'])
+def test_bytes_that_are_no_text(data: bytes) -> None:
+    with pytest.raises(BodyError):
+        SubscriptionGroupConfig.decode(data)
+
+
+def test_bytes_that_are_no_utf8_inside_a_text_become_replacement_characters() -> None:
+    assert SubscriptionGroupConfig.decode(b'{"groupName":"a\xffb"}').group_name == "a\ufffdb"
+
+
+def test_a_body_is_written_alphabetically_without_nulls() -> None:
+    body = Sample(by_inner={Inner(count=2): 1}, by_number={3: "c", 1: "a"}, numbers=[1])
+    assert body.encode() == (
+        b'{"byInner":{{"count":2}:1},"byName":{},"byNumber":{3:"c",1:"a"},"number":7,"numbers":[1],"on":false'
+        b',"ratio":0.5,"text":"x"}'
+    )
+    assert Sample.decode(body.encode()) == Sample.decode(body.encode_pretty()) == body
