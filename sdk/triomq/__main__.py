@@ -1,6 +1,7 @@
-"""The command ``triomq``: send, pull, topics, cluster-status, and whatever other packages add.
+"""``python -m triomq``: the command line, or what to install for it.
 
-The commands themselves are in ``_commands.py``, which needs the extra ``cli``.
+The commands are in ``triomq._cli``, which needs the extra ``cli``.  The script ``triomq`` starts in the package
+``triomq_command``, which comes here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ def main() -> None:
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     try:
-        from triomq._commands import run
+        from triomq._cli.messages import run
     except KeyboardInterrupt:
         sys.exit(130)
     except ImportError as error:

@@ -1,7 +1,7 @@
 """The client: one per process and cluster; owns links, routes and heartbeats, and hands out the rest.
 
 Everything lives in one nursery between the start and the end of ``async with open_client(...)``.
-Upstream: ``MQClientInstance``, ``MQClientManager`` (client.md §1).
+Upstream: ``MQClientInstance``, ``MQClientManager`` (docs/protocol/client.md §1).
 """
 
 from __future__ import annotations
@@ -12,43 +12,40 @@ from typing import Final, TypedDict
 
 import trio
 
-from triomq._admin import Admin
-from triomq._allocate import AllocateStrategy
-from triomq._client_requests import ClientRequests, PulledGroup
-from triomq._client_statistics import ClientStatistics, LinkStatistics
-from triomq._compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
-from triomq._consumer_events import OnEvent
-from triomq._consumers import ClientCore, SharedOptions, make_lite_pull_consumer, make_push_consumer, read_preference_of
-from triomq._dialing import Dialer, dial_tcp
-from triomq._group_admin import GroupAdmin
-from triomq._heartbeats import Heartbeats
-from triomq._hooks import ConsumeHook, PullHook, SendHook
-from triomq._identity import Clock, UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
-from triomq._links import Backoff, Links
-from triomq._lite_parts import HELD_MAX
-from triomq._lite_pull import LitePullConsumer
-from triomq._message import MAX_BODY_BYTES, check_group
-from triomq._name_servers import NameServerGroup, NameServers, provider_for
-from triomq._node_cache import ReadPreference
-from triomq._offset_files import DEFAULT_INSTANCE
-from triomq._offsets import BrokerLinks, BrokerOffsets, OffsetStore
-from triomq._positions import Hear, IllegalOffset, StartFrom
-from triomq._process_queue import FlowLimits
-from triomq._producer import Producer
-from triomq._pull import PullConsumer
-from triomq._push import PushConsumer
-from triomq._push_parts import PushSettings
-from triomq._queue_bounds import QueueBounds
-from triomq._retry import FaultStrategy, Retries, RetryPolicy
-from triomq._routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
-from triomq._sending import Sender, SendSettings
-from triomq.errors import ClientClosed, InvalidCall
-from triomq_protocol.requests import ConsumerData
-from triomq_protocol.requests.heartbeat import CLUSTERING, CONSUME_ACTIVELY, CONSUME_FROM_LAST_OFFSET
-
-CLOSE_TIMEOUT_S = 3.0
-"""How long unregistering may hold up a closing client."""
-
+from triomq._admin.groups import GroupAdmin
+from triomq._admin.topics import Admin
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.client_requests import ClientRequests
+from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
+from triomq._cluster.heartbeats import Heartbeats
+from triomq._cluster.identity import Clock, UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
+from triomq._cluster.name_servers import NameServerGroup, NameServers, provider_for
+from triomq._cluster.queue_bounds import QueueBounds
+from triomq._cluster.replica_choice import ReadPreference
+from triomq._cluster.routes import DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
+from triomq._constructors import NoPublicConstructor, construct
+from triomq._consumer.group.allocate import AllocateStrategy
+from triomq._consumer.group.callbacks import ConsumerCallbacks
+from triomq._consumer.group.positions import IllegalOffset, StartFrom
+from triomq._consumer.group.process_queue import FlowLimits
+from triomq._consumer.lite.lite_pull_consumer import HELD_MAX, LitePullConsumer
+from triomq._consumer.membership import ClientResources, GroupOptions, MessageModel
+from triomq._consumer.offset_files import DEFAULT_INSTANCE
+from triomq._consumer.offset_store import OffsetStore
+from triomq._consumer.pull_consumer import PullConsumer
+from triomq._consumer.push.options import ConsumeRetries, PullOptions, PushOptions
+from triomq._consumer.push.push_consumer import PushConsumer
+from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
+from triomq._message.hooks import ConsumeHook, PullHook, SendHook
+from triomq._message.message import MAX_BODY_BYTES, check_group
+from triomq._producer.producer import Producer
+from triomq._producer.retry import FaultStrategy, Retries, RetryPolicy
+from triomq._producer.sender import Sender, SendSettings
+from triomq._transport.dialing import Dialer, dial_tcp
+from triomq._transport.link import Handler
+from triomq._transport.links import Backoff, Links
+from triomq.errors import ClientClosed
+from triomq_protocol.names import DEFAULT_TOPIC
 
 _ZLIB: Final = ZlibCompressor()
 
@@ -72,15 +69,20 @@ class ClientOptions(TypedDict, total=False):
     chance: random.Random
 
 
-class Client:
+class Client(metaclass=NoPublicConstructor):
     """An open client; made by :func:`open_client`.
 
     Attributes:
         client_id: by which brokers know it.
-        admin: administrative calls.
-        groups: those about consumer groups.
+        admin: administrative calls about topics and the cluster.
+        groups: administrative calls about consumer groups.
         bounds: offsets of queues.
     """
+
+    client_id: str
+    admin: Admin
+    groups: GroupAdmin
+    bounds: QueueBounds
 
     def __init__(self, name_servers: NameServers | None, nursery: trio.Nursery, options: ClientOptions) -> None:
         unknown = options.keys() - ClientOptions.__annotations__.keys()
@@ -93,17 +95,20 @@ class Client:
         self._clock = options.get("clock", wall_ms)
         self._chance = options.get("chance") or random.Random()
         self._unique_keys = UniqueKeys(ip, self._clock)
-        self._requests = ClientRequests(nursery.start_soon, lambda: self._name_servers.addresses, self._clock())
+        # Filled below: brokers' requests are answered with what stands on the links.
+        handlers: dict[int, Handler] = {}
         self._links = Links(
             nursery,
             options.get("dial", dial_tcp),
-            handlers=self._requests.handlers(),
+            handlers=handlers,
             chance=self._chance,
             backoff=options.get("backoff"),
             max_pending=options.get("max_pending", 65535),
             max_unsent_bytes=options.get("max_unsent_bytes", 64 * 1024 * 1024),
         )
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
+        self._requests = ClientRequests(nursery.start_soon, self._name_servers, self._clock())
+        handlers.update(self._requests.handlers())
         self._routes = Routes(
             self._name_servers,
             default_topic=options.get("default_topic", DEFAULT_TOPIC),
@@ -118,7 +123,7 @@ class Client:
             nursery,
             every_s=options.get("heartbeat_every_s", 30.0),
         )
-        self._core = ClientCore(
+        self._resources = ClientResources(
             client_id=self.client_id,
             file_id=client_id(ip, instance or DEFAULT_INSTANCE, unit),
             routes=self._routes,
@@ -132,9 +137,9 @@ class Client:
         )
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._closed = False
-        self.admin = Admin(self._name_servers, self._routes, self._links)
-        self.bounds = QueueBounds(BrokerLinks(self._routes, self._links))
-        self.groups = GroupAdmin(self.admin, self._routes, self._links)
+        self.admin = construct(Admin, self._name_servers, self._routes, self._links)
+        self.bounds = construct(QueueBounds, BrokerLinks(self._routes, self._links))
+        self.groups = construct(GroupAdmin, self.admin, self._routes, self._links)
 
     @property
     def name_servers(self) -> list[str]:
@@ -155,7 +160,7 @@ class Client:
         faults: FaultStrategy | None = None,
         hooks: Sequence[SendHook] = (),
     ) -> Producer:
-        """A producer of a group; the client closes it, unless somebody did before.
+        """A producer of a group; the client closes it, unless it is closed before.
 
         Args:
             group: producer group; one producer per group and client.
@@ -165,9 +170,9 @@ class Client:
             max_body_bytes: larger bodies are refused.
             compress_from_bytes: bodies from this size on are compressed.
             compressor: how; None never compresses.
-            retry: what is tried again; default :class:`triomq.Retries`.
-            faults: which brokers are avoided; default none, :class:`triomq.LatencyFaults` is upstream's table.
-            hooks: see :class:`triomq.SendHook`.
+            retry: what is tried again; default :class:`triomq.plugins.Retries`.
+            faults: which brokers are avoided; default none, :class:`triomq.plugins.LatencyFaults` is upstream's table.
+            hooks: see :class:`triomq.plugins.SendHook`.
 
         Raises:
             InvalidCall: the group's name cannot be used, or is in use.
@@ -194,12 +199,11 @@ class Client:
 
         async def leave() -> None:
             self._members.remove(producer)
-            with trio.move_on_after(CLOSE_TIMEOUT_S):
-                await self._heartbeats.remove_producer(group)
+            await self._heartbeats.remove_producer(group)
 
-        producer = Producer(
+        producer = construct(
+            Producer,
             sender,
-            self._links,
             spawn=self._nursery.start_soon,
             leave=leave,
             max_in_flight=max_in_flight,
@@ -213,54 +217,35 @@ class Client:
         self,
         group: str,
         *,
-        offsets: OffsetStore | None = None,
+        offset_store: OffsetStore | None = None,
         read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
-        hooks: Sequence[PullHook] = (),
+        pull_hooks: Sequence[PullHook] = (),
     ) -> PullConsumer:
-        """A pull consumer of a group; the client closes it, unless somebody did before.
+        """A pull consumer of a group; the client closes it, unless it is closed before.
 
         Args:
             group: consumer group; one consumer per group and client.
-            offsets: where the group's offsets are kept; default: at the brokers.
+            offset_store: where the group's offsets are kept; default: at the brokers.
             read_preference: from whom to pull: ``suggested``, ``master``, ``slave`` or ``prefer_slave``.
-            hooks: see :class:`triomq.PullHook`.
+            pull_hooks: see :class:`triomq.plugins.PullHook`.
 
         Raises:
             InvalidCall: the group's name cannot be used, or is in use.
         """
         self._check_open()
-        check_group(group)
-        preference = read_preference_of(read_preference)
-        self._heartbeats.add_consumer(
-            group,
-            ConsumerData(
-                # Upstream reports this whatever is configured, and an empty subscription (consumer.md §4).
-                consume_from_where=CONSUME_FROM_LAST_OFFSET,
-                consume_type=CONSUME_ACTIVELY,
-                group_name=group,
-                message_model=CLUSTERING,
-                subscription_data_set=[],
-                unit_mode=False,
-            ),
-        )
 
-        async def leave() -> None:
+        def left() -> None:
             self._members.remove(consumer)
-            del self._requests.consumers[group]
-            with trio.move_on_after(CLOSE_TIMEOUT_S):
-                await self._heartbeats.remove_consumer(group)
 
-        consumer = PullConsumer(
+        consumer = construct(
+            PullConsumer,
+            self._resources,
             group,
-            self._routes,
-            self._links,
-            offsets=offsets if offsets is not None else BrokerOffsets(group, BrokerLinks(self._routes, self._links)),
-            leave=leave,
-            preference=preference,
-            hooks=hooks,
-            beat=self._heartbeats.beat,
+            offset_store=offset_store,
+            read_preference=read_preference,
+            pull_hooks=pull_hooks,
+            left=left,
         )
-        self._requests.consumers[group] = PulledGroup(consumer.positions)
         self._members.append(consumer)
         return consumer
 
@@ -268,27 +253,21 @@ class Client:
         self,
         group: str,
         *,
-        model: str = "clustering",
+        model: MessageModel = "clustering",
         ordered: bool = False,
-        start_from: StartFrom = "last",
-        allocate: AllocateStrategy | None = None,
-        limits: FlowLimits | None = None,
-        pull_batch: int = 32,
-        pull_interval_s: float = 0.0,
-        expression_in_pulls: bool = False,
+        start_from: StartFrom = "latest",
+        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
         batch_max: int = 1,
-        max_reconsume_times: int | None = None,
-        suspend_s: float = 1.0,
-        consume_timeout_s: float = 900.0,
         drain_s: float = 10.0,
+        limits: FlowLimits | None = None,
+        pulling: PullOptions | None = None,
+        retries: ConsumeRetries | None = None,
+        callbacks: ConsumerCallbacks | None = None,
+        allocate: AllocateStrategy | None = None,
         offset_store: OffsetStore | None = None,
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
-        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
-        hooks: Sequence[ConsumeHook] = (),
         pull_hooks: Sequence[PullHook] = (),
-        on_assigned: Hear | None = None,
-        on_revoked: Hear | None = None,
-        on_event: OnEvent | None = None,
+        consume_hooks: Sequence[ConsumeHook] = (),
     ) -> PushConsumer:
         """A push consumer of a group, to be used in ``async with``: messages come to a loop or to a handler.
 
@@ -296,57 +275,44 @@ class Client:
 
         Args:
             group: consumer group; one consumer per group and client.
-            model: ``"clustering"`` or ``"broadcasting"``.
             ordered: whether a queue's messages are handled one after the other; brokers then lock queues.
-            limits: how much of each queue is held; pulling pauses beyond it.
-            pull_batch: messages per pull.
-            pull_interval_s: pause between two pulls of a queue.
-            expression_in_pulls: each pull carries this member's own expression. Else brokers take what the group's
-                heartbeats told last, and members that subscribe differently overwrite each other.
-            batch_max: messages per call of a handler that :meth:`triomq.PushConsumer.run` was given.
-            max_reconsume_times: failures before a message becomes a dead letter; None: 16, when ordered without end.
-            suspend_s: how long an ordered queue rests after a failure, 0.01-30.
-            consume_timeout_s: a message that a handler has for longer comes again.
+            batch_max: messages per call of a handler that :meth:`triomq.PushConsumer.run` was given, 1-1024.
             drain_s: how long the end waits for handlers.
-            hooks: see :class:`triomq.ConsumeHook`.
-            pull_hooks: see :class:`triomq.PullHook`.
+            limits: how much of each queue is held; pulling pauses beyond it.
+            pulling: how much is pulled at once, and how often; see :class:`triomq.PullOptions`.
+            retries: what becomes of messages whose handler fails or takes too long; see
+                :class:`triomq.ConsumeRetries`.
+            consume_hooks: see :class:`triomq.plugins.ConsumeHook`.
 
         Raises:
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
         """
         self._check_open()
-        limits = limits or FlowLimits()
-        try:
-            settings = PushSettings(
-                group=group,
-                broadcast=model == "broadcasting",
-                ordered=ordered,
-                limits=limits,
-                pull_batch=pull_batch,
-                pull_interval_s=pull_interval_s,
-                expression_in_pulls=expression_in_pulls,
-                batch_max=batch_max,
-                max_reconsume_times=max_reconsume_times,
-                suspend_s=suspend_s,
-                consume_timeout_s=consume_timeout_s,
-                drain_s=drain_s,
-            )
-        except ValueError as error:
-            raise InvalidCall(f"an argument of push_consumer cannot be used: {error.args[0]}") from error
-        options = SharedOptions(
+        push = PushOptions(
+            ordered=ordered,
+            batch_max=batch_max,
+            pulling=pulling if pulling is not None else PullOptions(),
+            retries=retries if retries is not None else ConsumeRetries(),
+            drain_s=drain_s,
+            consume_hooks=consume_hooks,
+        )
+        options = GroupOptions(
+            group=group,
             model=model,
             start_from=start_from,
+            read_preference=read_preference,
+            limits=limits if limits is not None else FlowLimits(),
+            callbacks=callbacks if callbacks is not None else ConsumerCallbacks(),
             allocate=allocate,
-            limits=limits,
             offset_store=offset_store,
             illegal_offset=illegal_offset,
-            read_preference=read_preference,
-            hooks=pull_hooks,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_event=on_event,
+            pull_hooks=pull_hooks,
         )
-        consumer = make_push_consumer(self._core, settings, options, hooks=hooks, left=self._members.remove)
+
+        def left() -> None:
+            self._members.remove(consumer)
+
+        consumer = construct(PushConsumer, self._resources, options, push, left=left)
         self._members.append(consumer)
         return consumer
 
@@ -354,68 +320,68 @@ class Client:
         self,
         group: str,
         *,
-        model: str = "clustering",
-        start_from: StartFrom = "last",
-        allocate: AllocateStrategy | None = None,
-        limits: FlowLimits | None = None,
-        auto_commit: bool = True,
+        model: MessageModel = "clustering",
+        start_from: StartFrom = "latest",
+        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
         batch_max: int = 32,
         held_max: int = HELD_MAX,
+        auto_commit: bool = True,
+        limits: FlowLimits | None = None,
+        callbacks: ConsumerCallbacks | None = None,
+        allocate: AllocateStrategy | None = None,
         offset_store: OffsetStore | None = None,
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
-        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
-        hooks: Sequence[PullHook] = (),
-        on_assigned: Hear | None = None,
-        on_revoked: Hear | None = None,
-        on_event: OnEvent | None = None,
+        pull_hooks: Sequence[PullHook] = (),
     ) -> LitePullConsumer:
         """A lite pull consumer of a group, to be used in ``async with``: it fetches in the background, its caller polls.
 
         Args:
             group: consumer group; one consumer per group and client.
             model: ``"clustering"``: the group's members share the queues; ``"broadcasting"``: each has all.
-            start_from: where the group starts in queues it has no offset in: ``"last"``, ``"first"``, a datetime with
-                a zone, or ms since 1970.
-            allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
-            limits: how much of each queue is fetched ahead.
-            auto_commit: whether what was polled is committed without :meth:`triomq.LitePullConsumer.commit`.
+            start_from: where the group starts in queues it has no offset in: ``"latest"``, ``"earliest"``, a datetime
+                with a zone, or ms since 1970.
+            read_preference: from whom to pull: ``suggested``, ``master``, ``slave`` or ``prefer_slave``.
             batch_max: messages per pull, and so per poll.
             held_max: messages fetched ahead, over all queues.
+            auto_commit: whether what was polled is committed without :meth:`triomq.LitePullConsumer.commit`.
+            limits: how much of each queue is fetched ahead.
+            callbacks: functions to call when queues come and go, and for what an operator would want to know; see
+                :class:`triomq.ConsumerCallbacks`.
+            allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
             offset_store: where offsets are kept; default: at the brokers, when broadcasting in
                 ``~/.rocketmq_offsets``.
             illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``, ``"earliest"``,
                 ``"latest"`` or ``"raise"``.
-            read_preference: from whom to pull.
-            hooks: see :class:`triomq.PullHook`.
-            on_assigned: hears of queues before they are pulled; may be async.
-            on_revoked: hears of queues before they are given up; may be async.
-            on_event: hears of what an operator would want to know, see :class:`triomq.ConsumerEvent`.
+            pull_hooks: see :class:`triomq.plugins.PullHook`.
 
         Raises:
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
         """
         self._check_open()
-        options = SharedOptions(
+        options = GroupOptions(
+            group=group,
             model=model,
             start_from=start_from,
-            allocate=allocate,
+            read_preference=read_preference,
             limits=limits if limits is not None else FlowLimits(),
+            callbacks=callbacks if callbacks is not None else ConsumerCallbacks(),
+            allocate=allocate,
             offset_store=offset_store,
             illegal_offset=illegal_offset,
-            read_preference=read_preference,
-            hooks=hooks,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_event=on_event,
+            pull_hooks=pull_hooks,
         )
-        consumer = make_lite_pull_consumer(
-            self._core,
-            group,
+
+        def left() -> None:
+            self._members.remove(consumer)
+
+        consumer = construct(
+            LitePullConsumer,
+            self._resources,
             options,
             auto_commit=auto_commit,
             batch_max=batch_max,
             held_max=held_max,
-            left=self._members.remove,
+            left=left,
         )
         self._members.append(consumer)
         return consumer
@@ -428,7 +394,7 @@ class Client:
             ),
             topics=len(self._routes),
             callbacks={each.group: each.in_flight for each in self._members if isinstance(each, Producer)},
-            positions={each.group: each.position_count for each in self._members if isinstance(each, PullConsumer)},
+            positions={each.group: len(each.positions()) for each in self._members if isinstance(each, PullConsumer)},
         )
 
     async def start(self) -> None:

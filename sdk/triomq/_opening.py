@@ -1,22 +1,25 @@
-"""Opening a client, alone or with the one thing it is wanted for.
+"""Opens a client, alone or with one producer or consumer.
 
 The client's nursery lives here: it begins and ends with the ``async with`` block.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Unpack
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import trio
 
 from triomq._client import Client, ClientOptions
-from triomq._lite_pull import LitePullConsumer
-from triomq._name_servers import NameServers
-from triomq._producer import Producer
-from triomq._pull import PullConsumer
-from triomq._push import PushConsumer
+from triomq._cluster.name_servers import NameServers
+from triomq._constructors import construct
+from triomq._exception_groups import without_groups
+
+P = ParamSpec("P")
+Member = TypeVar("Member", bound=AbstractAsyncContextManager[Any])
 
 
 @asynccontextmanager
@@ -26,11 +29,11 @@ async def open_client(
     """Open a client; at the end of the block producers flush, groups unregister, links close.
 
     Args:
-        name_servers: ``"host:9876;host:9876"``, a list of addresses, a :class:`NameServerProvider`, or a function
-            that returns a list; default is the environment's ``NAMESRV_ADDR``.
+        name_servers: ``"host:9876;host:9876"``, a list of addresses, a :class:`triomq.plugins.NameServerProvider`,
+            or a function that returns a list; default is the environment's ``NAMESRV_ADDR``.
         dial: opens streams; default TCP.
         client_ip: this machine's address as others see it; default: found out.
-        instance_name: tells clients of one address apart; default ``pid#nanoseconds``.
+        instance_name: distinguishes clients of one address; default ``pid#nanoseconds``.
         unit_name: third part of the client id.
         default_topic: whose queues an unknown topic borrows.
         default_topic_queues: how many of them at most, per broker.
@@ -39,7 +42,7 @@ async def open_client(
         backoff: pauses between dials of a dead address.
         max_pending: requests that may wait for an answer, per link.
         max_unsent_bytes: bytes that may wait for the kernel, per link.
-        max_topics: topics whose routes are kept fresh.
+        max_topics: topics whose routes are kept.
         clock: wall clock in ms since 1970.
         chance: source of all random choices.
 
@@ -51,7 +54,7 @@ async def open_client(
     failure: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            client = Client(name_servers, nursery, options)
+            client = construct(Client, name_servers, nursery, options)
             await client.start()
             try:
                 yield client
@@ -67,9 +70,9 @@ async def open_client(
         crash = group.split(trio.Cancelled)[1]
         if crash is not None and isinstance(failure, trio.Cancelled):
             # A task of the client's own has failed, and the block was cancelled for that.
-            raise _only(crash) from None
+            raise without_groups(crash) from None
         if failure is None:
-            raise _only(group) from None
+            raise without_groups(group) from None
     if failure is not None:
         try:
             raise failure
@@ -78,44 +81,37 @@ async def open_client(
             del failure
 
 
-@asynccontextmanager
-async def open_producer(
-    name_servers: NameServers | None, group: str, **options: Unpack[ClientOptions]
-) -> AsyncIterator[Producer]:
-    """A producer with a client of its own; arguments as for :func:`open_client`."""
-    async with open_client(name_servers, **options) as client, client.producer(group) as producer:
-        yield producer
+def _shorthand(
+    method: Callable[Concatenate[Client, P], Member],
+) -> Callable[Concatenate[NameServers | None, P], AbstractAsyncContextManager[Member]]:
+    """The function that opens a client with what one of its methods makes; its arguments are the method's own."""
+
+    @asynccontextmanager
+    async def opened(name_servers: NameServers | None, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Member]:
+        async with open_client(name_servers) as client, method(client, *args, **kwargs) as member:
+            yield member
+
+    functools.update_wrapper(opened, method)
+    kind = method.__name__
+    opened.__name__ = opened.__qualname__ = f"open_{kind}"
+    opened.__module__ = __name__
+    opened.__doc__ = f"""Open a client with one {kind.replace("_", " ")}, for as long as the block lasts.
+
+    Args:
+        name_servers: as for :func:`open_client`, whose other options need :func:`open_client` itself.
+
+    The other arguments are those of :meth:`triomq.Client.{kind}`.
+    """
+    signature = inspect.signature(method)
+    first = inspect.Parameter("name_servers", inspect.Parameter.POSITIONAL_ONLY, annotation="NameServers | None")
+    opened.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[first, *list(signature.parameters.values())[1:]],
+        return_annotation=f"AbstractAsyncContextManager[{signature.return_annotation}]",
+    )
+    return opened
 
 
-@asynccontextmanager
-async def open_pull_consumer(
-    name_servers: NameServers | None, group: str, **options: Unpack[ClientOptions]
-) -> AsyncIterator[PullConsumer]:
-    """A pull consumer with a client of its own; arguments as for :func:`open_client`."""
-    async with open_client(name_servers, **options) as client, client.pull_consumer(group) as consumer:
-        yield consumer
-
-
-@asynccontextmanager
-async def open_push_consumer(
-    name_servers: NameServers | None, group: str, **options: Unpack[ClientOptions]
-) -> AsyncIterator[PushConsumer]:
-    """A push consumer with a client of its own; arguments as for :func:`open_client`."""
-    async with open_client(name_servers, **options) as client, client.push_consumer(group) as consumer:
-        yield consumer
-
-
-@asynccontextmanager
-async def open_lite_pull_consumer(
-    name_servers: NameServers | None, group: str, **options: Unpack[ClientOptions]
-) -> AsyncIterator[LitePullConsumer]:
-    """A lite pull consumer with a client of its own; arguments as for :func:`open_client`."""
-    async with open_client(name_servers, **options) as client, client.lite_pull_consumer(group) as consumer:
-        yield consumer
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    inner: BaseException = group
-    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
-        inner = inner.exceptions[0]
-    return inner
+open_producer = _shorthand(Client.producer)
+open_pull_consumer = _shorthand(Client.pull_consumer)
+open_push_consumer = _shorthand(Client.push_consumer)
+open_lite_pull_consumer = _shorthand(Client.lite_pull_consumer)

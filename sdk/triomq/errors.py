@@ -3,7 +3,7 @@
 One root, :class:`MQError`, and four branches: try again (:class:`TransientError`), ask for the route
 again (:class:`RouteError`), change the call (:class:`CallError`), open something anew
 (:class:`ClosedError`).  The retry loop reads two class attributes, ``retriable`` and
-``refresh_route``, and nothing else.  Response codes map to classes in one table (remoting.md §8).
+``refresh_route``, and nothing else.  Response codes map to classes in one table (docs/protocol/remoting.md §8).
 """
 
 # ruff: noqa: N818 - named after the state the caller is in, as trio's are
@@ -17,12 +17,12 @@ from triomq_protocol.codes import ResponseCode
 
 
 class Attempt:
-    """One try at one address, as listed in the error that ends them all.
+    """One attempt at one address, as listed in the error that ends a send.
 
     Args:
         address: ``host:port`` that was asked, or ``""`` when none could be chosen.
-        error: what came of it.
-        elapsed_s: how long the try took.
+        error: how it ended.
+        elapsed_s: how long it took.
     """
 
     __slots__ = ("address", "elapsed_s", "error")
@@ -33,7 +33,7 @@ class Attempt:
         self.elapsed_s = elapsed_s
 
     def __str__(self) -> str:
-        return f"{self.address or 'nobody'} after {self.elapsed_s * 1000:.0f} ms: {self.error.reason}"
+        return f"{self.address or 'no address'} after {self.elapsed_s * 1000:.0f} ms: {self.error.reason}"
 
     __repr__ = __str__
 
@@ -43,10 +43,10 @@ class MQError(Exception):
 
     Args:
         what: what was asked for, in words, e.g. ``"send to topic orders"``.
-        address: ``host:port`` of the peer that was asked; empty when nobody was.
+        address: ``host:port`` of the peer that was asked; empty when none was.
         code: the peer's response code, if it answered.
         remark: the peer's own words, if it answered.
-        attempts: every try made, oldest first.
+        attempts: every attempt made, oldest first.
     """
 
     retriable: ClassVar[bool] = False
@@ -121,7 +121,7 @@ class RequestTimeout(TransientError):
 
 
 class NotReady(RequestTimeout):
-    """There was no route, or no connection with room, in time; the try it ended had sent nothing yet."""
+    """There was no route, or no connection with capacity, in time; the attempt that it ended had sent nothing yet."""
 
     advice = "the last attempt sent nothing; check that the address answers"
 
@@ -133,7 +133,7 @@ class BrokerFault(TransientError):
 
 
 class FilterSwitchedOff(BrokerFault):
-    """The broker evaluates no SQL92 expressions, as brokers do not unless they are told to (code 1)."""
+    """The broker evaluates no SQL92 expressions, as brokers do not unless they are configured to (code 1)."""
 
     retriable = False
     advice = (
@@ -159,7 +159,7 @@ class BrokerBusy(TransientError):
     """The broker sheds load (codes 2 and 215).
 
     Not tried again by default, as upstream's producer does not: retries make an overload worse.
-    ``RetryPolicy(retry_codes=...)`` changes that.
+    ``Retries(retry_codes=...)`` from :mod:`triomq.plugins` changes that.
     """
 
     retriable = False
@@ -174,7 +174,7 @@ class Overloaded(TransientError):
 
 
 class RouteError(MQError):
-    """Nobody known serves this topic in the way asked for; the route may be out of date."""
+    """No known broker serves this topic in the way asked for; the route may be out of date."""
 
     retriable = True
     refresh_route = True
@@ -314,7 +314,7 @@ FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
 
 
 def code_name(code: int) -> str:
-    """The code as ``"NAME (number)"``, or the bare number when nobody named it."""
+    """The code as ``"NAME (number)"``, or the bare number when it has no name."""
     try:
         return f"{ResponseCode(code).name} ({code})"
     except ValueError:
@@ -337,7 +337,7 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
 
 
 def _fault_for(remark: str) -> type[BrokerFault]:
-    """Code 1 stands for much; its remark alone tells what another try or another broker cannot mend."""
+    """Code 1 stands for much; only its remark shows what no other attempt and no other broker can cure."""
     for pattern, kind in FAULTS_BY_REMARK:
         if pattern.search(remark):
             return kind

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
-from typing import Self
 
 import pytest
 import trio
+from cancellation import CancelAtStep
+from consumer_broker import ConsumerSide, record_of
+from stored_records import encode_record
 from trio.testing import memory_stream_pair
 
 import triomq
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.filters.tags import parse_subscription, tags_code
+from triomq_protocol.hosts import pack_host
 from triomq_protocol.properties import decode_properties
-from triomq_protocol.record import RecordView, encode_record, iter_batch, pack_host
-from triomq_protocol.requests import (
-    BrokerData,
-    ClusterInfo,
-    GetRouteInfoRequest,
-    QueueData,
-    TopicList,
-    TopicRouteData,
-)
+from triomq_protocol.record.batch import split_batch
+from triomq_protocol.record.view import RecordView
+from triomq_protocol.requests import BrokerData, ClusterInfo, GetRouteInfoRequest, QueueData, TopicList, TopicRouteData
 from triomq_protocol.requests.offset import (
     GetMaxOffsetRequest,
     GetMaxOffsetResponse,
@@ -39,11 +33,8 @@ from triomq_protocol.requests.offset import (
 )
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
 from triomq_protocol.requests.send import SendMessageRequestV2, SendMessageResponse
-from triomq_protocol.tags import parse_subscription, tags_code
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from consumer_broker import ConsumerSide, record_of
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
 
 Scripted = Command | Callable[[Command], "Command | Awaitable[Command | None] | None"] | None
 
@@ -232,8 +223,8 @@ class FakeBroker(FakeNode):
         if self.consumers.takes_send(header, command.body):
             return command.answer(0, header=SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0))
         if header.batch:
-            for element in iter_batch(command.body):
-                self.append(header, element.body, element.properties)
+            for _, body, properties, *_ in split_batch(command.body, b"").elements:
+                self.append(header, body, properties)
         else:
             self.append(header, command.body, (header.properties or "").encode())
         answer = SendMessageResponse(
@@ -265,7 +256,7 @@ class FakeBroker(FakeNode):
     def store(
         self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", *, reconsume_times: int = 0
     ) -> None:
-        """Put a message into a queue, as if somebody had sent it."""
+        """Put a message into a queue, as if a producer had sent it."""
         queue = self.queues[topic, queue_id]
         self.stored_count += 1
         queue.append(
@@ -304,7 +295,7 @@ class FakeBroker(FakeNode):
             return command.answer(19, "OFFSET_OVERFLOW_ONE", answer)
         window = queue[header.queue_offset : header.queue_offset + header.max_msg_nums]
         answer.next_begin_offset = header.queue_offset + len(window)
-        found = [r for r in window if not wanted.codes or wanted.matches_code(tags_code(RecordView(r).tags))]
+        found = [r for r in window if not wanted.codes or tags_code(RecordView(r).tags) in wanted.codes]
         if not found:
             return command.answer(20, "NO_MATCHED_MESSAGE", answer)
         return command.answer(0, "FOUND", answer, body=b"".join(found))
@@ -346,7 +337,7 @@ class Network:
             await trio.sleep_forever()
         node = self.nodes.get(address)
         if node is None or not node.up:
-            raise ConnectionRefusedError(f"nobody listens at {address}")
+            raise ConnectionRefusedError(f"no listener at {address}")
         ours, theirs = memory_stream_pair()
         self.spawn(node.talk, theirs)
         return ours
@@ -385,8 +376,8 @@ class FakeCluster:
         return triomq.open_client(self.name_server.address, **self.options(**options))
 
 
-class Heard:
-    """A callback that remembers."""
+class RecordingCallback:
+    """A callback that keeps what it was called with."""
 
     def __init__(self) -> None:
         self.results: list[object] = []
@@ -432,38 +423,14 @@ def make_group_cluster() -> Callable[[], AbstractAsyncContextManager[FakeCluster
 
 
 @pytest.fixture
-def heard() -> Callable[[], Heard]:
-    return Heard
+def make_callback() -> Callable[[], RecordingCallback]:
+    return RecordingCallback
 
 
 @pytest.fixture
 def properties_of() -> Callable[[Command], dict[str, str]]:
     """Request -> the property table in it."""
     return lambda command: decode_properties(command.header(SendMessageRequestV2).properties or "")
-
-
-class CancelAtStep(trio.abc.Instrument):
-    """Cancels a scope before the n-th step of the task that entered it."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-        self.scope = trio.CancelScope()
-        self.task = trio.lowlevel.current_task()
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task is self.task:
-            self.left -= 1
-            if self.left == 0:
-                self.scope.cancel()
-
-    def __enter__(self) -> Self:
-        trio.lowlevel.add_instrument(self)
-        self.scope.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> bool | None:
-        trio.lowlevel.remove_instrument(self)
-        return self.scope.__exit__(*exc)
 
 
 @pytest.fixture

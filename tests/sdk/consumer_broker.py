@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
+from stored_records import encode_record
 
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
+from triomq_protocol.filters.tags import parse_subscription, tags_code
 from triomq_protocol.properties import decode_properties, encode_properties
-from triomq_protocol.record import RecordView, encode_record
+from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests import (
     ConsumerIdList,
     ConsumerSendMsgBackRequest,
@@ -26,7 +27,7 @@ from triomq_protocol.requests import (
     UnregisterClientRequest,
 )
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
-from triomq_protocol.tags import parse_subscription, tags_code
+from triomq_protocol.wire.command import Command
 
 LEVELS_S = [0, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
 LOCK_S = 60.0
@@ -114,7 +115,7 @@ class ConsumerSide:
         return command.answer(0)
 
     def forget_link(self, stream: trio.StapledStream) -> None:
-        """A client's connection ended: its memberships end, and the others hear of it."""
+        """A client's connection ended: its memberships end, and the other members are notified."""
         for group, members in self.members.items():
             for client_id in [each for each, theirs in members.items() if theirs is stream]:
                 del members[client_id]
@@ -241,7 +242,7 @@ class ConsumerSide:
             found = [each for each in window if self.sql(text or "", RecordView(each))]
         else:
             wanted = parse_subscription(text)
-            found = [each for each in window if not wanted.codes or wanted.matches_code(_code(each))]
+            found = [each for each in window if not wanted.codes or _code(each) in wanted.codes]
         if not found:
             return command.answer(20, "NO_MATCHED_MESSAGE", answer)
         return command.answer(0, "FOUND", answer, body=b"".join(found))

@@ -1,0 +1,1 @@
+"""Administration of topics, routes and consumer groups."""

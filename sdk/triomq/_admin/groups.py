@@ -1,0 +1,234 @@
+"""Consumer groups: who is in them, how far they are, and moving them (docs/protocol/admin.md §4 and §5).
+
+Upstream: ``DefaultMQAdminExtImpl``, as far as it is about groups.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import attrs
+
+from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.broker_offsets import BrokerOffsets
+from triomq._cluster.queue_bounds import QueueBounds
+from triomq._cluster.routes import Routes
+from triomq._constructors import NoPublicConstructor, construct
+from triomq._message.message import MessageQueue, check_group
+from triomq._transport.links import Links
+from triomq.errors import BrokerFault, InvalidCall, MQError, NotFound, ProtocolViolation, RouteNotFound, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from triomq_protocol.requests import (
+    ConsumerConnection,
+    ConsumeStats,
+    GetConsumerConnectionListRequest,
+    GetConsumerRunningInfoRequest,
+    GetConsumeStatsRequest,
+    OffsetWrapper,
+    ResetOffsetBody,
+    ResetOffsetRequest,
+    SubscriptionGroupTable,
+)
+from triomq_protocol.requests.group_admin import ConsumerRunningInfo
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.command import Command
+
+B = TypeVar("B", bound=Body)
+
+log = logging.getLogger("triomq.admin")
+
+STATS_TIMEOUT_S: Final = 15.0
+"""How long a broker may take for a group's progress."""
+
+
+@attrs.frozen
+class ResetQueue:
+    """What a reset did to one queue.
+
+    Args:
+        queue: which.
+        offset: where the group goes on.
+        online: the broker notified the members; they take about ten seconds.  False: the broker's offset was set.
+    """
+
+    queue: MessageQueue
+    offset: int
+    online: bool
+
+
+class GroupAdmin(metaclass=NoPublicConstructor):
+    """Administrative calls about consumer groups; ``client.groups``."""
+
+    END: Final = -1
+    """The ends of the queues, in place of a time."""
+
+    def __init__(self, admin: Admin, routes: Routes, links: Links) -> None:
+        self._admin = admin
+        self._routes = routes
+        self._links = links
+        self._brokers = BrokerLinks(routes, links)
+
+    @staticmethod
+    def is_system_group(group: str) -> bool:
+        """Whether a group belongs to the system and not to users."""
+        return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
+
+    async def names(self) -> list[str]:
+        """All groups any master has a configuration of, sorted."""
+        found: set[str] = set()
+        for address in await self._masters():
+            answer = await self._ask(
+                address, Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG), "the list of groups"
+            )
+            found.update(_body(SubscriptionGroupTable, answer, address).subscription_group_table)
+        return sorted(found)
+
+    async def members(self, group: str) -> ConsumerConnection | None:
+        """The group's members and subscriptions, merged over all masters; None when no member is online."""
+        check_group(group)
+        merged: ConsumerConnection | None = None
+        for address in await self._masters():
+            request = Command.request(
+                RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnectionListRequest(consumer_group=group)
+            )
+            try:
+                answer = await self._ask(address, request, f"the members of group {group}")
+            except NotFound:
+                continue
+            found = _body(ConsumerConnection, answer, address)
+            if merged is None:
+                merged = found
+                continue
+            known = {each.client_id for each in merged.connection_set}
+            merged.connection_set += [each for each in found.connection_set if each.client_id not in known]
+            merged.subscription_table.update(found.subscription_table)
+        return merged
+
+    async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
+        """How far the group is in each queue it has an offset in: end of the queue, committed offset, store time."""
+        check_group(group)
+        found: dict[MessageQueue, OffsetWrapper] = {}
+        for address in await self._masters():
+            header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+            request = Command.request(RequestCode.GET_CONSUME_STATS, header)
+            try:
+                answer = await self._ask(address, request, f"the progress of group {group}", STATS_TIMEOUT_S)
+            except (NotFound, BrokerFault) as error:
+                # A broker that has no such group, or not this topic.
+                log.info("%s: %s", address, error.reason)
+                continue
+            found.update(_body(ConsumeStats, answer, address).offset_table)
+        return dict(sorted(found.items()))
+
+    async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
+        """What one member reports about itself.
+
+        Raises:
+            NotFound: no broker has it online.
+        """
+        header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
+        request = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        failure: MQError = NotFound(f"{client_id} is not online in group {group}")
+        for address in await self._masters():
+            try:
+                answer = await self._ask(address, request, f"running info of {client_id}", STATS_TIMEOUT_S)
+            except MQError as error:
+                failure = error
+                continue
+            return _body(ConsumerRunningInfo, answer, address)
+        raise failure
+
+    async def reset(self, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
+        """Set a group to the first messages stored at a time or later, or to the end.
+
+        Members that are online are notified by the broker and go there; where none is, the broker's offsets are set.
+
+        Args:
+            group: which.
+            topic: of which topic.
+            time_ms: ms since 1970; 0 is the beginning, ``-1`` the end.
+
+        Raises:
+            RouteNotFound: no name server knows the topic.
+            MQError: a broker did not do it.
+        """
+        check_group(group)
+        done: list[ResetQueue] = []
+        for name, address in sorted((await self._masters_of(topic)).items()):
+            header = ResetOffsetRequest(topic=topic, group=group, timestamp=time_ms, is_force=True)
+            request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            try:
+                answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
+            except NotFound:
+                done += await self._reset_offline(group, topic, name, time_ms)
+            else:
+                table = _body(ResetOffsetBody, answer, address).offset_table
+                done += [ResetQueue(queue, offset, True) for queue, offset in sorted(table.items())]
+        return done
+
+    async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int], *, force: bool = False) -> None:
+        """Set the brokers' offsets of a group of which no member is online.
+
+        Args:
+            group: which.
+            offsets: where it is to go on.
+            force: do it although members are online, who will soon overwrite it.
+
+        Raises:
+            InvalidCall: members are online.
+            MQError: a broker did not do it.
+        """
+        if not force:
+            await self.check_offline(group)
+        await BrokerOffsets(group, self._brokers).commit(offsets)
+
+    async def check_offline(self, group: str) -> None:
+        """Raise :class:`triomq.errors.InvalidCall` when members of the group are online."""
+        if await self.members(group) is not None:
+            raise InvalidCall(
+                f"group {group} has members online, who would overwrite it; stop them first, or reset by time"
+            )
+
+    async def _reset_offline(self, group: str, topic: str, broker_name: str, time_ms: int) -> list[ResetQueue]:
+        bounds = construct(QueueBounds, self._brokers)
+        route = await self._routes.for_subscribing(topic)
+        offsets: dict[MessageQueue, int] = {}
+        for queue in route.subscribe_queues:
+            if queue.broker_name == broker_name:
+                offsets[queue] = max(
+                    0,
+                    await (bounds.max_offset(queue) if time_ms == self.END else bounds.offset_by_time(queue, time_ms)),
+                )
+        await BrokerOffsets(group, self._brokers).commit(offsets)
+        return [ResetQueue(queue, offset, False) for queue, offset in offsets.items()]
+
+    async def _masters(self) -> list[str]:
+        info = await self._admin.cluster_info()
+        found = [(broker.broker_addrs or {}).get(MASTER_ID) for broker in (info.broker_addr_table or {}).values()]
+        return sorted(address for address in found if address is not None)
+
+    async def _masters_of(self, topic: str) -> dict[str, str]:
+        route = await self._routes.for_subscribing(topic)
+        found = {name: addresses[MASTER_ID] for name, addresses in route.addresses.items() if MASTER_ID in addresses}
+        if not found:
+            raise RouteNotFound(f"no master of topic {topic} is registered")
+        return found
+
+    async def _ask(self, address: str, request: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
+        link = await self._links.get(address, patient=False)
+        answer = await link.request(request, timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=address)
+        return answer
+
+
+def _body(kind: type[B], answer: Command, address: str) -> B:
+    try:
+        return kind.decode(answer.body)
+    except BodyError as error:
+        raise ProtocolViolation("the broker's answer", address=address, remark=str(error)) from error

@@ -1,0 +1,201 @@
+"""Administration: topics, routes, the cluster (docs/protocol/admin.md; upstream ``DefaultMQAdminExt``).
+
+What changes a topic goes to brokers, what is asked goes to the chosen name server, and what name servers
+keep each for themselves goes to all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from triomq._cluster.name_servers import NameServerGroup
+from triomq._cluster.routes import Routes
+from triomq._constructors import NoPublicConstructor
+from triomq._message.message import check_name, check_topic
+from triomq._transport.links import Links
+from triomq.errors import InvalidCall, MQError, ProtocolViolation, RouteNotFound, error_for_code
+from triomq_protocol import flags
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.names import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+    MASTER_ID,
+    MAX_TOPIC_BYTES,
+    SYSTEM_TOPIC_PREFIX,
+    TRACE_TOPIC,
+)
+from triomq_protocol.requests import (
+    ClusterInfo,
+    CreateTopicRequest,
+    DeleteTopicFromNamesrvRequest,
+    DeleteTopicRequest,
+    TopicList,
+    TopicRouteData,
+    TopicStatsTable,
+)
+from triomq_protocol.requests.admin import GetTopicStatsInfoRequest
+from triomq_protocol.wire.command import Command
+
+ADMIN_TIMEOUT_S = 5.0
+"""How long a broker may take for an administrative request (docs/protocol/client.md §3.8)."""
+
+SYSTEM_TOPICS = frozenset({DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})
+"""Topics that may not be created or deleted, beside those that may not be sent to."""
+
+
+class Admin(metaclass=NoPublicConstructor):
+    """Administrative calls about topics and the cluster; ``client.admin``."""
+
+    def __init__(self, name_servers: NameServerGroup, routes: Routes, links: Links) -> None:
+        self._name_servers = name_servers
+        self._routes = routes
+        self._links = links
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int = flags.PERM_READ | flags.PERM_WRITE,
+        order: bool = False,
+        brokers: Sequence[str] | None = None,
+        cluster: str | None = None,
+    ) -> list[str]:
+        """Create a topic, or change its settings, on masters.
+
+        Args:
+            topic: its name.
+            queues: number of queues per broker.
+            read_queues: readable ones, if they differ.
+            write_queues: writable ones, if they differ.
+            perm: bits 4 read, 2 write, 1 inherit.
+            order: kept for readers of the setting; brokers ignore it.
+            brokers: broker names; by default all of the cluster.
+            cluster: its name; by default all clusters.
+
+        Returns:
+            The addresses of the brokers that have it now.
+
+        Raises:
+            InvalidCall: the name or a number is not allowed.
+            MQError: a broker refused or could not be reached; earlier ones have it already.
+        """
+        _check_own_topic(topic)
+        if queues < 1:
+            raise InvalidCall(f"queues is {queues}, not at least 1")
+        header = CreateTopicRequest(
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=queues if read_queues is None else read_queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=order,
+        )
+        masters = await self._masters(brokers, cluster)
+        for address in masters:
+            await self._request(
+                address, Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header), f"create topic {topic}"
+            )
+        return masters
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic from all masters of a cluster (by default of all clusters), then from all name servers.
+
+        Raises:
+            InvalidCall: it is a system topic.
+            MQError: a broker or name server refused or could not be reached.
+        """
+        _check_own_topic(topic)
+        for address in await self._masters(None, cluster):
+            request = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=topic))
+            await self._request(address, request, f"delete topic {topic}")
+        header = DeleteTopicFromNamesrvRequest(topic=topic)
+        for address in self._name_servers.addresses:
+            request = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+            answer = await self._name_servers.ask_at(address, request)
+            _check(answer, f"delete topic {topic}", address)
+
+    async def topics(self) -> list[str]:
+        """The names of all topics the name server knows, sorted."""
+        answer = await self._ask(Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), "the list of topics")
+        try:
+            return sorted(TopicList.decode(answer.body).topic_list)
+        except BodyError as error:
+            raise ProtocolViolation("the list of topics", remark=str(error)) from error
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Where a topic lives, asked now.
+
+        Raises:
+            RouteNotFound: the name server does not know it.
+        """
+        data = await self._routes.fetch(topic)
+        if data is None:
+            raise RouteNotFound(f"no route to topic {topic}", address=self._name_servers.chosen or "")
+        return data
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All brokers with their addresses, by cluster."""
+        answer = await self._ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), "the cluster's brokers")
+        try:
+            return ClusterInfo.decode(answer.body)
+        except BodyError as error:
+            raise ProtocolViolation("the cluster's brokers", remark=str(error)) from error
+
+    async def topic_stats(self, topic: str) -> TopicStatsTable:
+        """Bounds and last store time of every queue of a topic, over all its masters."""
+        data = await self.route(topic)
+        table = TopicStatsTable(offset_table={})
+        for broker in data.broker_datas or []:
+            address = (broker.broker_addrs or {}).get(MASTER_ID)
+            if address is None:
+                continue
+            request = Command.request(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequest(topic=topic))
+            answer = await self._request(address, request, f"statistics of topic {topic}")
+            table.offset_table.update(TopicStatsTable.decode(answer.body).offset_table)
+        return table
+
+    async def _masters(self, brokers: Sequence[str] | None, cluster: str | None) -> list[str]:
+        info = await self.cluster_info()
+        table = info.broker_addr_table or {}
+        clusters = info.cluster_addr_table or {}
+        if cluster is not None and cluster not in clusters:
+            raise InvalidCall(f"there is no cluster {cluster}; known: {', '.join(sorted(clusters)) or 'none'}")
+        names = set(table if cluster is None else clusters[cluster])
+        if brokers is not None:
+            unknown = set(brokers) - names
+            if unknown:
+                raise InvalidCall(f"there is no broker {', '.join(sorted(unknown))}; known: {', '.join(sorted(names))}")
+            names = set(brokers)
+        found = [(table[name].broker_addrs or {}).get(MASTER_ID) for name in sorted(names) if name in table]
+        masters = [address for address in found if address is not None]
+        if not masters:
+            raise RouteNotFound("no master is registered", address=self._name_servers.chosen or "")
+        return masters
+
+    async def _ask(self, request: Command, what: str) -> Command:
+        answer = await self._name_servers.ask(request, timeout_s=ADMIN_TIMEOUT_S)
+        return _check(answer, what, self._name_servers.chosen or "")
+
+    async def _request(self, address: str, request: Command, what: str) -> Command:
+        link = await self._links.get(address, patient=False)
+        return _check(await link.request(request, ADMIN_TIMEOUT_S), what, address)
+
+
+def _check(answer: Command, what: str, address: str) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        error: MQError = error_for_code(answer.code, answer.remark, what=what, address=address)
+        raise error
+    return answer
+
+
+def _check_own_topic(topic: str) -> None:
+    check_name(topic, "topic", MAX_TOPIC_BYTES)
+    check_topic(topic)
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+        raise InvalidCall(f"{topic} is a system topic")

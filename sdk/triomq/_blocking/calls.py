@@ -1,0 +1,167 @@
+"""What makes blocking methods of asynchronous ones: proxies, whose calls run in the loop of their client.
+
+The loop itself is a :class:`LoopThread`; here is who opens it, again in a forked child, and who uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+
+import trio
+
+from triomq import _client
+from triomq._blocking.loop_thread import LoopThread
+from triomq._constructors import NoPublicConstructor
+from triomq.errors import ClientClosed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Core = TypeVar("Core")
+
+
+class ClientLoop:
+    """The loop of one client, in whichever process it is used: a forked child opens a client of its own.
+
+    Args:
+        session: opens the client.
+    """
+
+    def __init__(self, session: Callable[[], AbstractAsyncContextManager[_client.Client]]) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread: LoopThread[_client.Client] | None = None
+        self._finalizer: weakref.finalize[[], ClientLoop] | None = None
+        _loops.add(self)
+
+    def thread(self) -> LoopThread[_client.Client]:
+        """The thread of this process, started when there is none.
+
+        Raises:
+            ClientClosed: :meth:`close` was called.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed")
+            if self._thread is None:
+                self._thread = LoopThread(self._session, name="triomq")
+                # Also at the end of the process, so that a client that is still open flushes.
+                self._finalizer = weakref.finalize(self, self._thread.close)
+            return self._thread
+
+    def close(self) -> None:
+        """Close the client and end its thread."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+    def forget_parent(self) -> None:
+        """Let go of the parent's thread, in a child that was forked."""
+        self._lock = threading.Lock()
+        self._thread = None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+
+_loops: weakref.WeakSet[ClientLoop] = weakref.WeakSet()
+
+
+def _forget_parents() -> None:
+    for loop in list(_loops):
+        loop.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parents)
+
+
+class Proxy(Generic[Core], metaclass=NoPublicConstructor):
+    """Calls an object that lives in a client's loop, from any thread; the object is made anew after a fork.
+
+    Args:
+        loop: the client's.
+        make: makes the object.
+    """
+
+    def __init__(self, loop: ClientLoop, make: Callable[[_client.Client], Core]) -> None:
+        self._loop = loop
+        self._make = make
+        self._made_in: LoopThread[_client.Client] | None = None
+        self._core: Core
+
+    def _call(self, run: Callable[[Core], Awaitable[R]]) -> R:
+        """Run something with the object, in the loop."""
+        thread = self._loop.thread()
+
+        async def serve() -> R:
+            if self._made_in is not thread:
+                self._core = self._make(thread.session)
+                self._made_in = thread
+            return await run(self._core)
+
+        return thread.call(serve)
+
+    def _call_plain(self, run: Callable[[Core], R]) -> R:
+        """Run a plain function with the object in the loop's thread, to which the object belongs."""
+
+        async def serve(core: Core) -> R:
+            await trio.lowlevel.checkpoint()
+            return run(core)
+
+        return self._call(serve)
+
+
+class AsyncCloseable(Protocol):
+    """What :class:`ClosingProxy` closes."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+
+Closeable = TypeVar("Closeable", bound=AsyncCloseable)
+
+
+class ClosingProxy(Proxy[Closeable]):
+    """A proxy to be used in ``with``, whose end closes the object."""
+
+    def close(self) -> None:
+        """Close it now; a second time does nothing."""
+        self._call(lambda core: core.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def blocking_method(method: Callable[Concatenate[Core, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
+    """The blocking method of an asynchronous one."""
+
+    @functools.wraps(method)
+    def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._call(lambda core: method(core, *args, **kwargs))
+
+    return call
+
+
+def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """The method of a plain one, run in the loop's thread."""
+
+    @functools.wraps(method)
+    def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._call_plain(lambda core: method(core, *args, **kwargs))
+
+    return call

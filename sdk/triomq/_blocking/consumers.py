@@ -1,0 +1,179 @@
+"""Push and lite pull consumers without ``await``; users find them in :mod:`triomq.blocking`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from triomq._blocking.calls import Proxy, blocking_method, plain_method
+from triomq._constructors import NoPublicConstructor, construct
+from triomq._consumer.lite import lite_pull_consumer as _lite_pull
+from triomq._consumer.push import push_consumer as _push
+from triomq._consumer.push.delivery import Delivery as AsyncDelivery
+from triomq._consumer.push.dispatch import Later
+from triomq._message.received import ReceivedMessage
+
+log = logging.getLogger("triomq.consumer")
+
+
+class LitePullConsumer(Proxy[_lite_pull.LitePullConsumer]):
+    """Polls messages of one group; see :class:`triomq.LitePullConsumer`.
+
+    A forked child's consumer is a new member, which has to subscribe or assign anew.
+    """
+
+    subscribe = blocking_method(_lite_pull.LitePullConsumer.subscribe)
+    unsubscribe = blocking_method(_lite_pull.LitePullConsumer.unsubscribe)
+    assign = blocking_method(_lite_pull.LitePullConsumer.assign)
+    assignment = plain_method(_lite_pull.LitePullConsumer.assignment)
+    poll = blocking_method(_lite_pull.LitePullConsumer.poll)
+    pause = plain_method(_lite_pull.LitePullConsumer.pause)
+    resume = plain_method(_lite_pull.LitePullConsumer.resume)
+    commit = blocking_method(_lite_pull.LitePullConsumer.commit)
+    committed = blocking_method(_lite_pull.LitePullConsumer.committed)
+    position = plain_method(_lite_pull.LitePullConsumer.position)
+    seek = blocking_method(_lite_pull.LitePullConsumer.seek)
+    seek_to_begin = blocking_method(_lite_pull.LitePullConsumer.seek_to_begin)
+    seek_to_end = blocking_method(_lite_pull.LitePullConsumer.seek_to_end)
+    seek_to_time = blocking_method(_lite_pull.LitePullConsumer.seek_to_time)
+    close = blocking_method(_lite_pull.LitePullConsumer.aclose)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Message after message; the one before counts as consumed."""
+        while True:
+            try:
+                yield self._call(_lite_pull.LitePullConsumer.__anext__)
+            except StopAsyncIteration:
+                return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        async def leave(core: _lite_pull.LitePullConsumer) -> None:
+            await core.__aexit__(kind, error, trace)
+
+        self._call(leave)
+
+
+class Delivery(metaclass=NoPublicConstructor):
+    """One message and its answer; see :class:`triomq.Delivery`.
+
+    Leaving ``with delivery:`` means success, an exception or :class:`triomq.Later` in it failure.
+    """
+
+    def __init__(
+        self, call: Callable[[Callable[[_push.PushConsumer], Awaitable[None]]], None], core: AsyncDelivery
+    ) -> None:
+        self._call = call
+        self._core = core
+
+    @property
+    def message(self) -> ReceivedMessage:
+        """The message."""
+        return self._core.message
+
+    def done(self) -> None:
+        """It is consumed."""
+        self._call(lambda _: self._core.done())
+
+    def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
+        """It is to come again; see :class:`triomq.Later`."""
+        self._call(lambda _: self._core.later(delay_level, suspend_s=suspend_s))
+
+    def __enter__(self) -> ReceivedMessage:
+        return self.message
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if kind is None:
+            self.done()
+            return True
+        if not issubclass(kind, Exception):
+            return False  # interrupted: neither success nor failure
+        if isinstance(error, Later):
+            self.later(error.delay_level, suspend_s=error.suspend_s)
+        else:
+            log.error("the block of %r failed", self.message, exc_info=error)
+            self.later()
+        return True
+
+
+class PushConsumer(Proxy[_push.PushConsumer]):
+    """A member of a consumer group, to be used in ``with``; see :class:`triomq.PushConsumer`.
+
+    Handlers of :meth:`run` are plain functions; they are called in worker threads.
+    """
+
+    subscribe = blocking_method(_push.PushConsumer.subscribe)
+    unsubscribe = blocking_method(_push.PushConsumer.unsubscribe)
+    run = blocking_method(_push.PushConsumer.run)
+    drain = plain_method(_push.PushConsumer.drain)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Delivery after delivery, until the consumer drains."""
+        while True:
+            try:
+                yield construct(Delivery, self._call, self._call(_push.PushConsumer.__anext__))
+            except StopAsyncIteration:
+                return
+
+    def __enter__(self) -> Self:
+        holder = _Holder()
+        self._call(holder.open)
+        self._holder = holder
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drain, wait for handlers, commit, leave the group."""
+        self._call(self._holder.close)
+
+
+class _Holder:
+    """A task that stays inside the consumer's ``async with`` while calls come and go."""
+
+    def __init__(self) -> None:
+        self._opened = trio.Event()
+        self._leave = trio.Event()
+        self._ended = trio.Event()
+        self._failure: Exception | None = None
+
+    async def open(self, core: _push.PushConsumer) -> None:
+        """Start it and wait until the consumer runs."""
+        trio.lowlevel.spawn_system_task(self._hold, core)
+        await self._opened.wait()
+        self._raise()
+
+    async def close(self, _core: _push.PushConsumer) -> None:
+        """Leave, and wait for the end."""
+        self._leave.set()
+        await self._ended.wait()
+        self._raise()
+
+    async def _hold(self, core: _push.PushConsumer) -> None:
+        try:
+            async with core:
+                self._opened.set()
+                await self._leave.wait()
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
+            self._failure = error
+        finally:
+            self._opened.set()
+            self._ended.set()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure

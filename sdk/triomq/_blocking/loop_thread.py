@@ -1,0 +1,148 @@
+"""A thread of its own with a trio loop, in which something stays open while plain threads call into it.
+
+:mod:`triomq.blocking` keeps a client open in one, the Spark data source a client and its consumer.  Neither the thread
+nor what is open there exists in a forked child: who uses a loop thread opens another one there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Generic, NoReturn, TypeVar
+
+import trio
+
+from triomq.errors import ClientClosed, InvalidCall
+
+R = TypeVar("R")
+Session = TypeVar("Session")
+
+JOIN_TIMEOUT_S: Final = 10.0
+"""How long :meth:`LoopThread.close` waits for the thread."""
+
+
+class Call(Generic[R]):
+    """One call on its way through the loop: its scope, and how it ended."""
+
+    def __init__(self, run: Callable[[], Awaitable[R]]) -> None:
+        self._run = run
+        self._scope = trio.CancelScope()
+        self._ended: queue.SimpleQueue[Callable[[], R]] = queue.SimpleQueue()
+
+    async def serve(self) -> None:
+        """Run in the loop's thread; the caller gets the result or the exception, whichever it is."""
+        end: Callable[[], R] = _raise_closed
+        try:
+            with self._scope:
+                result = await self._run()
+                end = functools.partial(_return, result)
+        except Exception as error:  # noqa: BLE001 - raised again where the caller waits
+            end = functools.partial(_raise, error)
+        finally:
+            self._ended.put(end)
+
+    def wait(self, token: trio.lowlevel.TrioToken) -> R:
+        """Wait in the caller's thread; an interrupt there cancels the call here, and is raised when that is done."""
+        try:
+            token.run_sync_soon(trio.lowlevel.spawn_system_task, self.serve)
+        except trio.RunFinishedError:
+            raise ClientClosed("the client is closed") from None
+        try:
+            end = self._ended.get()
+        except BaseException:
+            token.run_sync_soon(self._scope.cancel)
+            self._ended.get()
+            raise
+        return end()
+
+
+def _return(result: R) -> R:
+    return result
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _raise_closed() -> NoReturn:
+    raise ClientClosed("the client was closed during the call")
+
+
+class LoopThread(Generic[Session]):
+    """A thread in which an asynchronous context manager is entered, and left when the thread is to end.
+
+    Args:
+        session: what is open in the thread.
+        name: of the thread.
+
+    Attributes:
+        session: what the context manager gave.
+        pid: of the process to which the thread belongs.
+
+    Raises what entering raises.
+    """
+
+    def __init__(self, session: Callable[[], AbstractAsyncContextManager[Session]], *, name: str) -> None:
+        self.pid = os.getpid()
+        self.session: Session
+        self._open = session
+        self._token: trio.lowlevel.TrioToken
+        self._stop: trio.Event
+        started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        # A daemon, so that a client that is still open cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._serve, args=(started,), name=name, daemon=True)
+        self._thread.start()
+        failure = started.get()
+        if failure is not None:
+            self._thread.join()
+            raise failure
+
+    def _serve(self, started: queue.SimpleQueue[BaseException | None]) -> None:
+        async def main() -> None:
+            self._token = trio.lowlevel.current_trio_token()
+            self._stop = trio.Event()
+            async with self._open() as self.session:
+                started.put(None)
+                await self._stop.wait()
+
+        try:
+            trio.run(main)
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that opens the session
+            started.put(error)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be called here any more: the thread has ended, or belongs to the parent of this process."""
+        return self.pid != os.getpid() or not self._thread.is_alive()
+
+    def call(self, run: Callable[[], Awaitable[R]]) -> R:
+        """Run something in the loop and wait for its end.
+
+        Raises:
+            InvalidCall: this is the loop's own thread.
+            ClientClosed: the loop has ended, or ends meanwhile.
+        """
+        if threading.current_thread() is self._thread:
+            raise InvalidCall("a callback must not wait for its own client; use the async one, or another thread")
+        return Call(run).wait(self._token)
+
+    def call_soon(self, run: Callable[[], object]) -> None:
+        """Run a plain function in the loop without waiting for it; nothing happens when the loop has ended."""
+        try:
+            self._token.run_sync_soon(run)
+        except trio.RunFinishedError:
+            pass
+
+    def stop(self) -> None:
+        """Have the session left and the thread ended; called in the loop."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Leave the session and end the thread; nothing in a forked child, to which neither belongs."""
+        if not self.is_over:
+            self.call_soon(self.stop)
+            self._thread.join(JOIN_TIMEOUT_S)

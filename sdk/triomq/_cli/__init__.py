@@ -1,0 +1,1 @@
+"""The command line: options and the sub-commands of `triomq`."""

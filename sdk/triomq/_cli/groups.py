@@ -1,0 +1,428 @@
+"""Commands about consuming: ``consume``, ``groups`` and ``offsets``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+
+import click
+
+from triomq import (
+    Client,
+    ConsumerConnection,
+    GroupAdmin,
+    LitePullConsumer,
+    MessageQueue,
+    MQError,
+    OffsetWrapper,
+    QueueBounds,
+    ReceivedMessage,
+    StartFrom,
+)
+from triomq._cli.options import (
+    MS_FROM,
+    checked_queue,
+    filter_of,
+    json_option,
+    name_servers_option,
+    queue_of,
+    row_of,
+    say,
+    time_of,
+    with_client,
+)
+from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
+
+NOTIFIED = "its members were notified"
+SET = "set at its broker"
+SET_OFFLINE = "set at its broker (no member is online)"
+
+TAIL_GROUP = TOOLS_GROUP
+"""The group of a look without ``--group``: brokers always have it, and it commits nothing."""
+
+
+class StartingOffsets:
+    """The offset store of a look: where to start, and nothing is kept."""
+
+    def __init__(self, starts: Mapping[MessageQueue, int]) -> None:
+        self._starts = starts
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """Where to start."""
+        return self._starts.get(queue)
+
+    async def commit(self, _offsets: Mapping[MessageQueue, int], /) -> None:
+        """Nothing is kept."""
+
+
+# --- consume ---------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("topic")
+@name_servers_option
+@click.option(
+    "-g", "--group", help="Share the topic with this consumer group, and commit. Default: read only, commit nothing."
+)
+@click.option("--from", "start", default="latest", show_default=True, metavar="earliest|latest|TIME|OFFSET",
+              help="Where to start: TIME is 2026-11-21T12:00 or ms since 1970; with --group only if it has no offset.")  # fmt: skip
+@click.option("--tags", default="*", help="Only messages with these tags: a || b.")
+@click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
+@click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue; not with --group.")
+@click.option("-m", "--max", "--count", "most", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--until-end", is_flag=True, help="Stop when nothing has come for two seconds.")
+@click.option("--format", "template", metavar="TEXT",
+              help="A line per message: '{stored} {broker}:{queue} {offset} {tags} {body}'.")  # fmt: skip
+@json_option
+def consume(
+    topic: str,
+    name_servers: str,
+    group: str | None,
+    start: str,
+    tags: str,
+    sql: str | None,
+    queue: str | None,
+    most: int | None,
+    until_end: bool,
+    template: str | None,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC as they come, until Ctrl-C.
+
+    Fields of --format are topic, broker, queue, offset, message_id, stored, stored_ms, tags, keys, properties,
+    reconsume_times and body.
+    """
+    if queue and group:
+        raise click.UsageError("give either --queue or --group: a group's queues are shared out by its members")
+    expression = filter_of(tags, sql)
+    only = queue_of(topic, queue) if queue else None
+    begin = _start_from(start) if group else None
+    since_ms = _since_ms(start)
+    show = _printer(template, as_json=as_json)
+
+    async def work(client: Client) -> None:
+        if group:
+            assert begin is not None
+            async with client.lite_pull_consumer(group, start_from=begin) as consumer:
+                await consumer.subscribe(topic, expression)
+                await _print_all(consumer, show, most, until_end=until_end)
+            return
+        async with client.pull_consumer(TAIL_GROUP) as looker:
+            queues = await looker.fetch_queues(topic)
+        if only is not None:
+            queues = [checked_queue(only, queues)]
+        starts = await _starts(client.bounds, queues, start)
+        async with client.lite_pull_consumer(
+            TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
+        ) as consumer:
+            await consumer.assign(queues, expression)
+            await _print_all(consumer, show, most, until_end=until_end, since_ms=since_ms)
+
+    with_client(name_servers, work)
+
+
+async def _print_all(
+    consumer: LitePullConsumer,
+    show: Callable[[ReceivedMessage], None],
+    most: int | None,
+    *,
+    until_end: bool,
+    since_ms: int = 0,
+) -> None:
+    left = most if most is not None else sys.maxsize
+    while left > 0:
+        batch = await consumer.poll(2.0)
+        # The last message before a time is the nearest to it when there is none after it.
+        wanted = [message for message in batch if message.stored_ms >= since_ms]
+        for message in wanted[:left]:
+            show(message)
+        left -= len(wanted)
+        if not batch and until_end:
+            return
+    if left < 0 and consumer.auto_commit:
+        # The last answer had more than was printed: those come again.
+        last = batch[left - 1]
+        await consumer.seek(last.queue, last.queue_offset + 1)
+
+
+def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessage], None]:
+    if template is None:
+        return lambda message: say(row_of(message), str(row_of(message)["body"]), as_json=as_json)
+    if as_json:
+        raise click.UsageError("give either --format or --json")
+    _filled_in(template, SAMPLE_ROW)
+
+    def show(message: ReceivedMessage) -> None:
+        row = row_of(message)
+        moment = datetime.fromtimestamp(message.stored_ms / 1000).astimezone()
+        row["stored"] = moment.isoformat(timespec="milliseconds")
+        click.echo(_filled_in(template, {name: "" if value is None else value for name, value in row.items()}))
+
+    return show
+
+
+class _AnyProperty(dict[str, str]):
+    """Properties of a message that is not known yet: each name may be among them."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+SAMPLE_ROW: Mapping[str, object] = {
+    "topic": "", "broker": "", "queue": 0, "offset": 0, "message_id": "", "stored_ms": 0, "tags": "", "keys": "",
+    "properties": _AnyProperty(), "reconsume_times": 0, "body": "", "stored": "",
+}  # fmt: skip
+"""What --format is tried with before any broker is asked for messages: every field, each of its own type."""
+
+
+def _filled_in(template: str, row: Mapping[str, object]) -> str:
+    try:
+        return template.format(**row)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        known = ", ".join(row)
+        raise click.UsageError(f"--format {template!r} cannot be filled in: {error}; fields: {known}") from None
+
+
+def _start_from(text: str) -> StartFrom:
+    if text in ("earliest", "latest"):
+        return "earliest" if text == "earliest" else "latest"
+    if text.isdecimal() and int(text) < MS_FROM:
+        raise click.UsageError("an offset as --from needs --queue; a group starts at earliest, latest or a time")
+    return time_of(text)
+
+
+def _since_ms(start: str) -> int:
+    is_time = start not in ("earliest", "latest") and not (start.isdecimal() and int(start) < MS_FROM)
+    return time_of(start) if is_time else 0
+
+
+async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -> dict[MessageQueue, int]:
+    found: dict[MessageQueue, int] = {}
+    for queue in queues:
+        if start == "earliest":
+            found[queue] = await bounds.min_offset(queue)
+        elif start == "latest":
+            found[queue] = await bounds.max_offset(queue)
+        elif start.isdecimal() and int(start) < MS_FROM:
+            found[queue] = int(start)
+        else:
+            found[queue] = await bounds.offset_by_time(queue, time_of(start))
+    return found
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("group", required=False)
+@name_servers_option
+@click.option("--all", "with_system", is_flag=True, help="The system's own groups, too.")
+@json_option
+def groups(group: str | None, name_servers: str, with_system: bool, as_json: bool) -> None:
+    """List consumer groups with members and lag, or show one GROUP: members, subscriptions, lag by queue."""
+
+    async def work(client: Client) -> None:
+        if group is not None:
+            await _show_group(client, group, as_json=as_json)
+            return
+        names = await client.groups.names()
+        if not as_json:
+            click.echo(f"{'GROUP':<32} {'MEMBERS':>7} {'LAG':>12} {'MODEL':<13} TOPICS")
+        for name in names:
+            if with_system or not GroupAdmin.is_system_group(name):
+                await _list_group(client, name, as_json=as_json)
+
+    with_client(name_servers, work)
+
+
+async def _list_group(client: Client, name: str, *, as_json: bool) -> None:
+    online = await client.groups.members(name)
+    progress = await client.groups.progress(name)
+    lag = sum(_lag(each) for each in progress.values())
+    topics = sorted({queue.topic for queue in progress} | set(online.subscription_table if online else ()))
+    members = len(online.connection_set) if online else 0
+    model = (online.message_model or "") if online else ""
+    row = {"group": name, "members": members, "lag": lag, "model": model, "topics": topics}
+    shown = " ".join(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
+    say(row, f"{name:<32} {members:>7} {lag:>12} {model:<13} {shown}", as_json=as_json)
+
+
+async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
+    online = await client.groups.members(group)
+    progress = await client.groups.progress(group)
+    if online is None and not progress:
+        await _check_known(client, group)
+    if online is not None:
+        _show_members(group, online, as_json=as_json)
+    elif not as_json:
+        click.echo("no member is online")
+    _show_progress(group, progress, as_json=as_json)
+
+
+async def _check_known(client: Client, group: str) -> None:
+    if group not in await client.groups.names():
+        raise click.ClickException(f"no broker knows the consumer group {group}; `triomq groups` lists groups")
+
+
+def _show_members(group: str, online: ConsumerConnection, *, as_json: bool) -> None:
+    for each in sorted(online.connection_set, key=lambda each: each.client_id or ""):
+        row = {
+            "group": group,
+            "member": each.client_id,
+            "address": each.client_addr,
+            "language": each.language,
+            "version": each.version,
+            "type": online.consume_type,
+            "model": online.message_model,
+        }
+        text = f"member {each.client_id}  {each.client_addr}  {each.language}  {online.consume_type} {online.message_model}"
+        say(row, text, as_json=as_json)
+    for topic, data in sorted(online.subscription_table.items()):
+        row = {"group": group, "topic": topic, "expression": data.sub_string, "kind": data.expression_type}
+        say(row, f"subscribes {topic}: {data.sub_string} ({data.expression_type})", as_json=as_json)
+
+
+def _lag(offsets: OffsetWrapper) -> int:
+    return max(0, offsets.broker_offset - offsets.consumer_offset)
+
+
+def _show_progress(group: str, progress: Mapping[MessageQueue, OffsetWrapper], *, as_json: bool) -> None:
+    if progress and not as_json:
+        click.echo(f"{'TOPIC':<32} {'BROKER':<20} {'QUEUE':>5} {'COMMITTED':>12} {'END':>12} {'LAG':>12}")
+    for queue, offsets in progress.items():
+        row = {
+            "group": group,
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "committed": offsets.consumer_offset,
+            "end": offsets.broker_offset,
+            "lag": _lag(offsets),
+            "consumed_ms": offsets.last_timestamp,
+        }
+        text = (
+            f"{queue.topic:<32} {queue.broker_name:<20} {queue.queue_id:>5} {offsets.consumer_offset:>12} "
+            f"{offsets.broker_offset:>12} {_lag(offsets):>12}"
+        )
+        say(row, text, as_json=as_json)
+    if progress and not as_json:
+        click.echo(f"{'lag in all':<84} {sum(map(_lag, progress.values())):>12}")
+
+
+# --- offsets ---------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def offsets() -> None:
+    """Show or move the offsets of a consumer group."""
+
+
+@offsets.command("show")
+@click.argument("group")
+@click.argument("topic", required=False)
+@name_servers_option
+@json_option
+def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
+    """Show how far GROUP is in each queue, of all topics or of TOPIC."""
+
+    async def work(client: Client) -> None:
+        progress = await client.groups.progress(group, topic)
+        if topic:
+            # Asked about a topic, brokers answer with zeros for a group that they do not know.
+            await _check_known(client, group)
+        if not progress:
+            what = f"group {group} has no offsets" + (f" in topic {topic}" if topic else "")
+            raise click.ClickException(f"{what}; `triomq groups` lists groups")
+        _show_progress(group, progress, as_json=as_json)
+
+    with_client(name_servers, work)
+
+
+@offsets.command("reset")
+@click.argument("group")
+@click.argument("topic")
+@click.argument("to", metavar="earliest|latest|TIME|OFFSET")
+@name_servers_option
+@click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue, with an OFFSET.")
+@click.option("--force", is_flag=True, help="Set an OFFSET although members are online, who may overwrite it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+def reset_offsets(
+    group: str, topic: str, to: str, name_servers: str, queue: str | None, force: bool, yes: bool, as_json: bool
+) -> None:
+    """Move GROUP in TOPIC to its earliest or latest message, to a TIME, or to an OFFSET.
+
+    Members that are online are notified and go there within about ten seconds; where none is, the brokers' offsets are
+    set. TIME is 2026-11-21T12:00 or ms since 1970. An OFFSET can only be set while no member is online.
+    """
+    offset = int(to) if to.isdecimal() and int(to) < MS_FROM else None
+    if queue is not None and offset is None:
+        raise click.UsageError("--queue needs an OFFSET; a time, earliest and latest are for all queues of the topic")
+    time_ms = {"earliest": 0, "latest": GroupAdmin.END}.get(to) if offset is None else None
+    if offset is None and time_ms is None:
+        time_ms = time_of(to)
+    only = queue_of(topic, queue) if queue else None
+    if not yes:
+        _ask_to_move(group, topic, to)
+
+    async def work(client: Client) -> None:
+        queues = await _queues(client, topic)
+        if only is not None:
+            queues = [checked_queue(only, queues)]
+        if offset is None:
+            await _check_known(client, group)  # offsets can be set before a group's first start, a time cannot
+            assert time_ms is not None
+            done = await client.groups.reset(group, topic, time_ms)
+            moved = [(each.queue, each.offset, NOTIFIED if each.online else SET_OFFLINE) for each in done]
+        else:
+            if not force:
+                await client.groups.check_offline(group)
+            wanted = {each: await _inside(client.bounds, each, offset) for each in queues}
+            await client.groups.set_offsets(group, wanted, force=True)
+            # With --force it is not known whether members are online.
+            moved = [(each, place, SET if force else SET_OFFLINE) for each, place in wanted.items()]
+        _say_reset(group, moved, as_json=as_json)
+
+    with_client(name_servers, work)
+
+
+async def _queues(client: Client, topic: str) -> list[MessageQueue]:
+    route = await client.admin.route(topic)
+    return [
+        MessageQueue(topic, data.broker_name or "", number)
+        for data in route.queue_datas or []
+        for number in range(data.read_queue_nums)
+    ]
+
+
+async def _inside(bounds: QueueBounds, queue: MessageQueue, offset: int) -> int:
+    low, high = await bounds.min_offset(queue), await bounds.max_offset(queue)
+    if not low <= offset <= high:
+        raise MQError(f"{queue} has no offset {offset}, only {low} to {high}")
+    return offset
+
+
+def _ask_to_move(group: str, topic: str, to: str) -> None:
+    """Ask on the terminal; where there is none, the answer is no."""
+    what = f"group {group} in topic {topic} to {to}"
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this moves {what}, and there is no terminal to ask on: give --yes")
+    if not click.confirm(f"Move {what}?"):
+        click.echo("Nothing was moved.", err=True)
+        click.get_current_context().exit(1)
+
+
+def _say_reset(group: str, moved: Iterable[tuple[MessageQueue, int, str]], *, as_json: bool) -> None:
+    if not as_json:
+        click.echo(f"{'BROKER':<20} {'QUEUE':>5} {'OFFSET':>12}  HOW")
+    for queue, offset, how in moved:
+        row = {
+            "group": group,
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": offset,
+            "how": how,
+        }
+        say(row, f"{queue.broker_name:<20} {queue.queue_id:>5} {offset:>12}  {how}", as_json=as_json)

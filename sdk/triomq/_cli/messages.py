@@ -1,0 +1,352 @@
+"""Commands of ``triomq``; other packages add theirs by the entry-point group ``triomq.commands``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+import click
+import trio
+
+from triomq import Client, Message, MessageQueue, MQError, PullConsumer, PullStatus, SendResult
+from triomq._cli.groups import consume, groups, offsets
+from triomq._cli.options import (
+    checked_queue,
+    filter_of,
+    json_option,
+    name_servers_option,
+    positive,
+    print_received,
+    queue_of,
+    say,
+    with_client,
+)
+from triomq.errors import InvalidCall
+
+EXIT_INTERRUPTED = 130
+
+EXTRAS = {
+    "namesrv": "server",
+    "broker": "server",
+    "cluster": "server",
+    "quickstart": "demo",
+    "demo": "demo",
+    "bench": "bench",
+}
+"""What to install for a command of another package that cannot be loaded."""
+
+
+class Commands(click.Group):
+    """A group that also finds commands of other packages; they are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Ours first, then the others, by name."""
+        own = super().list_commands(ctx)
+        return own + sorted(set(_found()) - set(own))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; one whose package lacks something says so when it is run."""
+        own = super().get_command(ctx, cmd_name)
+        entry = _found().get(cmd_name)
+        if own is not None or entry is None:
+            return own
+        try:
+            command = entry.load()
+        except (ImportError, AttributeError) as error:
+            return _missing(cmd_name, entry, error)
+        return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; click would answer Ctrl-C with an empty line of output."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
+
+def _found() -> dict[str, importlib.metadata.EntryPoint]:
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group="triomq.commands")}
+
+
+def _missing(name: str, entry: importlib.metadata.EntryPoint, error: Exception) -> click.Command:
+    extra = EXTRAS.get(name, "all")
+    hint = f"{name} cannot be loaded from {entry.value}: {error}; try pip install 'triomq[{extra}]'"
+
+    @click.command(name, help=hint, context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1)
+    def say(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - whatever was asked, this is the answer
+        raise click.ClickException(hint)
+
+    return say
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="triomq")
+def triomq() -> None:
+    """RocketMQ 4.9 without Java: send, pull, look at topics, run name servers and brokers."""
+
+
+@triomq.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@name_servers_option
+@click.option("-g", "--group", default="triomq-cli", show_default=True, help="Producer group.")
+@click.option("--tags", help="Tag to filter by.")
+@click.option("--keys", help="Index keys, separated by blanks.")
+@click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="User property; repeatable.")
+@click.option("--queue", "queue", metavar="BROKER:ID", help="The queue it must go to.")
+@click.option("--delay", "delay_level", type=click.IntRange(0, 18), default=0, help="Delay level, 1-18.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    callback=positive,
+    default=3.0,
+    show_default=True,
+    help="Seconds per message.",
+)
+@json_option
+def send(
+    topic: str,
+    body: str | None,
+    name_servers: str,
+    group: str,
+    tags: str | None,
+    keys: str | None,
+    properties: tuple[str, ...],
+    queue: str | None,
+    delay_level: int,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Send BODY to TOPIC; without BODY, or with -, every line of standard input is a message."""
+    table = dict(_pair(text) for text in properties)
+    target = queue_of(topic, queue) if queue else None
+
+    async def work(client: Client) -> None:
+        async with client.producer(group, send_timeout_s=timeout_s) as producer:
+            if target is not None:
+                checked_queue(target, await producer.queues(topic))
+            bodies = _bodies(body)
+            # In a thread: standard input may be a terminal, and meanwhile the client has heartbeats to send.
+            while (data := await trio.to_thread.run_sync(next, bodies, None, abandon_on_cancel=True)) is not None:
+                message = Message(topic, data, tags, keys, table or None, delay_level=delay_level)
+                _print_sent(await producer.send(message, queue=target), as_json=as_json)
+
+    with_client(name_servers, work)
+
+
+@triomq.command()
+@click.argument("topic")
+@name_servers_option
+@click.option("-g", "--group", default="triomq-cli-pull", show_default=True, help="Consumer group.")
+@click.option("--from", "start", type=click.Choice(["earliest", "latest", "committed"]), default="earliest", show_default=True,
+              help="Where to start in each queue.")  # fmt: skip
+@click.option("--offset", type=click.IntRange(0), help="Start at this offset instead.")
+@click.option("--tags", default="*", help="Only messages with these tags: a || b.")
+@click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
+@click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue.")
+@click.option("-m", "--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for further messages; stop with Ctrl-C.")
+@click.option("--commit", is_flag=True, help="Commit the group's offsets at the end.")
+@json_option
+def pull(
+    topic: str,
+    name_servers: str,
+    group: str,
+    start: str,
+    offset: int | None,
+    tags: str,
+    sql: str | None,
+    queue: str | None,
+    max_messages: int | None,
+    follow: bool,
+    commit: bool,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC."""
+    filter_of(tags, sql)
+    only = queue_of(topic, queue) if queue else None
+
+    async def work(client: Client) -> None:
+        async with client.pull_consumer(group) as consumer:
+            queues = await consumer.fetch_queues(topic)
+            if only is not None:
+                queues = [checked_queue(only, queues)]
+            for each in queues:
+                await _seek(consumer, each, start, offset)
+            left = max_messages if max_messages is not None else sys.maxsize
+            left = await _drain(consumer, queues, tags, sql, left, as_json=as_json)
+            while follow and left > 0:
+                await trio.sleep(0.2)
+                left = await _drain(consumer, queues, tags, sql, left, as_json=as_json)
+            if commit:
+                for each in queues:
+                    await consumer.commit(each)
+
+    with_client(name_servers, work)
+
+
+@triomq.command()
+@click.argument("topic", required=False)
+@name_servers_option
+@click.option("--create", is_flag=True, help="Create TOPIC.")
+@click.option("--delete", is_flag=True, help="Delete TOPIC.")
+@click.option(
+    "--queues", type=click.IntRange(1), default=8, show_default=True, help="Queues per broker, with --create."
+)
+@json_option
+def topics(topic: str | None, name_servers: str, create: bool, delete: bool, queues: int, as_json: bool) -> None:
+    """List all topics, or show, create or delete TOPIC."""
+    if (create or delete) and not topic:
+        raise click.UsageError("--create and --delete need a TOPIC")
+    if create and delete:
+        raise click.UsageError("give either --create or --delete")
+
+    async def work(client: Client) -> None:
+        if topic is None:
+            for name in await client.admin.topics():
+                say({"topic": name}, name, as_json=as_json)
+        elif delete:
+            await client.admin.delete_topic(topic)
+            say({"deleted": topic}, f"deleted {topic}", as_json=as_json)
+        else:
+            if create:
+                await client.admin.create_topic(topic, queues=queues)
+            await _show_topic(client, topic, as_json=as_json)
+
+    with_client(name_servers, work)
+
+
+@triomq.command("cluster-status")
+@name_servers_option
+@json_option
+def cluster_status(name_servers: str, as_json: bool) -> None:
+    """Show clusters, brokers and their addresses."""
+
+    async def work(client: Client) -> None:
+        info = await client.admin.cluster_info()
+        brokers = info.broker_addr_table or {}
+        for cluster, names in sorted((info.cluster_addr_table or {}).items()):
+            for name in sorted(names):
+                addresses = brokers[name].broker_addrs or {} if name in brokers else {}
+                for broker_id, address in sorted(addresses.items()):
+                    row = {"cluster": cluster, "broker": name, "id": broker_id, "address": address}
+                    role = "master" if broker_id == 0 else "slave"
+                    say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
+
+    with_client(name_servers, work)
+
+
+async def _show_topic(client: Client, topic: str, *, as_json: bool) -> None:
+    stats = await client.admin.topic_stats(topic)
+    for queue, bounds in sorted(stats.offset_table.items()):
+        row = {
+            "topic": topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "min_offset": bounds.min_offset,
+            "max_offset": bounds.max_offset,
+            "updated_ms": bounds.last_update_timestamp,
+        }
+        text = f"{queue.broker_name:<20} {queue.queue_id:>4} {bounds.min_offset:>12} .. {bounds.max_offset:<12}"
+        say(row, text, as_json=as_json)
+
+
+async def _seek(consumer: PullConsumer, queue: MessageQueue, start: str, offset: int | None) -> None:
+    if offset is not None:
+        consumer.seek(queue, offset)
+    elif start == "earliest":
+        consumer.seek(queue, await consumer.min_offset(queue))
+    elif start == "latest":
+        consumer.seek(queue, await consumer.max_offset(queue))
+
+
+async def _drain(
+    consumer: PullConsumer, queues: Iterable[MessageQueue], tags: str, sql: str | None, left: int, *, as_json: bool
+) -> int:
+    for queue in queues:
+        while left > 0:
+            result = await consumer.pull(queue, tags=None if sql else tags, sql=sql, max_messages=min(32, left))
+            for message in result:
+                print_received(message, as_json=as_json)
+            left -= len(result)
+            if result.status is PullStatus.NO_NEW_MESSAGE:
+                break
+    return left
+
+
+def _bodies(body: str | None) -> Iterator[bytes]:
+    if body is not None and body != "-":
+        yield body.encode()
+        return
+    for line in sys.stdin.buffer:
+        if line.rstrip(b"\r\n"):
+            yield line.rstrip(b"\r\n")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _print_sent(result: SendResult, *, as_json: bool) -> None:
+    queue = result.queue
+    row = {
+        "status": result.status.name,
+        "message_id": result.message_id,
+        "offset_message_id": result.offset_message_id,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "offset": result.queue_offset,
+    }
+    text = f"{result.status.name} {result.message_id} {queue.broker_name}:{queue.queue_id} offset {result.queue_offset}"
+    say(row, text, as_json=as_json)
+
+
+for _command in (consume, groups, offsets):
+    triomq.add_command(_command)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
+    """
+    code = EXIT_INTERRUPTED
+    try:
+        code = _run(arguments)
+    except* KeyboardInterrupt:
+        # An interrupted task's nurseries wrap it; either way the user wanted it to end.
+        pass
+    return code
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code = triomq.main(arguments, prog_name="triomq", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except InvalidCall as error:
+        click.echo(f"Error: {error}", err=True)
+        return 2
+    except MQError as error:
+        click.echo(f"Error: {error}", err=True)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing is left to be written, not even at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        click.echo(f"Error: {error}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,139 @@
+"""What the commands share: options, output, and a client around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+
+import click
+import trio
+
+from triomq import Client, MessageQueue, ReceivedMessage, Sql, open_client
+from triomq_protocol.errors import LocalProtocolError
+from triomq_protocol.filters.sql92 import Sql92Error, parse
+from triomq_protocol.filters.tags import parse_subscription
+
+MS_FROM = 100_000_000_000
+"""Bare numbers from here on are times in ms since 1970 (this one is in 1973), smaller ones are offsets."""
+
+name_servers_option = click.option(
+    "-n",
+    "--name-servers",
+    "--namesrv-addr",
+    "name_servers",
+    envvar="NAMESRV_ADDR",
+    default="127.0.0.1:9876",
+    show_default=True,
+    help="Name servers, host:port;host:port; either spelling. Environment: NAMESRV_ADDR.",
+)
+
+
+def positive(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    """Check an option that must be greater than 0."""
+    if not value > 0:  # nor nan
+        raise click.BadParameter(f"{value} is not greater than 0")
+    return value
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
+
+
+def queue_of(topic: str, text: str) -> MessageQueue:
+    """The queue of ``BROKER:ID``."""
+    name, _, number = text.rpartition(":")
+    if not name or not number.isdecimal():
+        raise click.UsageError(f"{text!r} is not BROKER:ID")
+    return MessageQueue(topic, name, int(number))
+
+
+def checked_queue(queue: MessageQueue, queues: Iterable[MessageQueue]) -> MessageQueue:
+    """The queue, if it is one of its topic's.
+
+    Brokers answer a pull of another one with a fault that could also pass, and a consumer would ask for ever.
+
+    Raises:
+        click.ClickException: it is not; the text names those that there are.
+    """
+    found = sorted(queues)
+    if queue in found:
+        return queue
+    by_broker: dict[str, list[int]] = {}
+    for each in found:
+        by_broker.setdefault(each.broker_name, []).append(each.queue_id)
+    known = [f"{name}:{ids[0]}" + (f" to {name}:{ids[-1]}" if len(ids) > 1 else "") for name, ids in by_broker.items()]
+    raise click.ClickException(
+        f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}, only {', '.join(known) or 'none'}"
+    )
+
+
+def filter_of(tags: str, sql: str | None) -> str | Sql:
+    """What --tags and --sql choose, checked before anything is sent.
+
+    Raises:
+        click.UsageError: the tags name none, or the SQL92 expression cannot be parsed.
+    """
+    if sql is None:
+        try:
+            parse_subscription(tags)
+        except LocalProtocolError as error:
+            raise click.UsageError(f"the tags {tags!r} cannot be used: {error}") from None
+        return tags
+    if not sql.strip():
+        raise click.UsageError("the SQL92 expression is empty; leave --sql out for every message")
+    try:
+        parse(sql)
+    except Sql92Error as error:
+        raise click.UsageError(f"the SQL92 expression {sql!r} cannot be used: {error}") from None
+    return Sql(sql)
+
+
+def time_of(text: str) -> int:
+    """A time in ms since 1970: ``2026-11-21T12:00``, with a zone or in local time, or the milliseconds themselves."""
+    if text.isdecimal() and int(text) >= MS_FROM:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{text!r} is no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor milliseconds since 1970"
+        ) from None
+    return int(moment.astimezone().timestamp() * 1000)
+
+
+def row_of(message: ReceivedMessage) -> dict[str, object]:
+    """A message as one object for machines; bytes that are no UTF-8 become escapes."""
+    return {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "message_id": message.message_id,
+        "stored_ms": message.stored_ms,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": message.properties,
+        "reconsume_times": message.reconsume_times,
+        "body": message.body.decode("utf-8", "backslashreplace"),
+    }
+
+
+def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
+    """Print a message's body, or all of it for machines."""
+    row = row_of(message)
+    say(row, str(row["body"]), as_json=as_json)
+
+
+def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:
+    """Print one line."""
+    click.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
+
+
+def with_client(name_servers: str, work: Callable[[Client], Awaitable[None]]) -> None:
+    """Run something with an open client."""
+
+    async def main() -> None:
+        async with open_client(name_servers) as client:
+            await work(client)
+
+    trio.run(main)

@@ -1,0 +1,86 @@
+"""From a queue to the link of its broker: the route says where it is, the client's links carry the request.
+
+Offset queries, queue locks and messages sent back go this way; sends choose their queue, and with it the master,
+in ``_producer``.  Upstream: ``MQClientInstance.findBrokerAddressInSubscribe``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from triomq._cluster.replica_choice import find
+from triomq._cluster.routes import Routes
+from triomq._message.message import MessageQueue
+from triomq._transport.link import Link
+from triomq._transport.links import Links
+from triomq.errors import ConnectFailed, MQError, RouteNotFound
+from triomq_protocol.names import MASTER_ID
+
+
+class BrokerLinks:
+    """Finds the link to a queue's broker: its master's, or that of another broker of the same name.
+
+    Args:
+        routes: where topics live.
+        links: how brokers are reached.
+    """
+
+    def __init__(self, routes: Routes, links: Links) -> None:
+        self._routes = routes
+        self._links = links
+
+    async def of(self, queue: MessageQueue, *, only_master: bool = False) -> Link:
+        """The link to the queue's broker: the master, or the next one at once when it cannot be reached.
+
+        Args:
+            queue: whose broker.
+            only_master: as long as the route has a master, no other broker is chosen.
+
+        Raises:
+            RouteNotFound: no broker of this name is in the topic's route, also after a refresh.
+            ConnectFailed: it cannot be reached.
+        """
+        addresses = await self.addresses(queue)
+        if only_master and MASTER_ID in addresses:
+            try:
+                return await self._links.get(addresses[MASTER_ID])
+            except ConnectFailed:
+                addresses = await self.fresh_addresses(queue) or addresses
+                if MASTER_ID in addresses:
+                    raise
+        return await self._nearest(addresses)
+
+    async def _nearest(self, addresses: Mapping[int, str]) -> Link:
+        failed: set[str] = set()
+        while True:
+            node = find(addresses, MASTER_ID, is_down=lambda address: address in failed or self._links.is_down(address))
+            assert node is not None
+            try:
+                return await self._links.get(node.address)
+            except ConnectFailed:
+                failed.add(node.address)
+                if all(each in failed or self._links.is_down(each) for each in addresses.values()):
+                    raise
+
+    async def fresh_addresses(self, queue: MessageQueue) -> Mapping[int, str] | None:
+        """Broker id -> address as the name server answers now; None when it cannot be asked, or has no such broker."""
+        try:
+            route = await self._routes.refresh(queue.topic)
+        except MQError:
+            return None
+        return route.addresses.get(queue.broker_name) if route is not None else None
+
+    async def addresses(self, queue: MessageQueue) -> Mapping[int, str]:
+        """Broker id -> address, of the queue's broker; the route is refreshed once if it is not there.
+
+        Raises:
+            RouteNotFound: it is not in the refreshed route either.
+        """
+        route = await self._routes.for_subscribing(queue.topic)
+        found = route.addresses.get(queue.broker_name)
+        if not found:
+            fresh = await self._routes.refresh(queue.topic)
+            found = fresh.addresses.get(queue.broker_name) if fresh is not None else None
+        if not found:
+            raise RouteNotFound(f"broker {queue.broker_name} is not in the route of topic {queue.topic}")
+        return found

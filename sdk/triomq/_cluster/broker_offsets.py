@@ -1,0 +1,74 @@
+"""Consumer offsets kept by the brokers (docs/protocol/consumer.md §12.2).
+
+Consumers use it as their default offset store, administration to set a group's offsets.
+Upstream: ``RemoteBrokerOffsetStore``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._message.message import MessageQueue
+from triomq.errors import ProtocolViolation, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import HeaderError
+from triomq_protocol.requests import (
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    UpdateConsumerOffsetRequest,
+)
+from triomq_protocol.wire.command import Command
+
+OFFSET_TIMEOUT_S: Final = 5.0
+"""How long a broker may take for codes 14 and 15 (docs/protocol/client.md §3.8)."""
+
+
+class BrokerOffsets:
+    """Offsets kept by the brokers: the default, shared by all members of the group.
+
+    Args:
+        group: consumer group.
+        brokers: how brokers are reached.
+    """
+
+    def __init__(self, group: str, brokers: BrokerLinks) -> None:
+        self._group = group
+        self._brokers = brokers
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """Ask the broker (code 14)."""
+        link = await self._brokers.of(queue)
+        header = QueryConsumerOffsetRequest(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        answer = await link.request(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        what = f"the offset of group {self._group} in {queue}"
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        try:
+            return answer.header(QueryConsumerOffsetResponse).offset
+        except HeaderError as error:
+            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
+        """Send the offsets to the brokers (code 15) and wait for their answers.
+
+        Never to a slave as long as the route has a master: the master's offsets would overwrite them.
+        """
+        for queue, offset in offsets.items():
+            link = await self._brokers.of(queue, only_master=True)
+            header = UpdateConsumerOffsetRequest(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                commit_offset=offset,
+                bname=queue.broker_name,
+            )
+            answer = await link.request(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                what = f"committing offset {offset} of group {self._group} in {queue}"
+                raise error_for_code(answer.code, answer.remark, what=what, address=link.address)

@@ -1,0 +1,177 @@
+"""What brokers and operators ask of a client (docs/protocol/broker-api.md §18, docs/protocol/consumer.md §14).
+
+Upstream: ``ClientRemotingProcessor``.
+
+The links' readers call the handlers here; what takes time (a reset waits ten seconds, a message consumed on
+demand runs user code) becomes a task of the client.  The link itself refuses codes that are not here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import trio
+
+from triomq._cluster.name_servers import NameServerGroup
+from triomq._cluster.spawn import Spawn
+from triomq._message.message import MessageQueue
+from triomq._transport.link import Handler, Link
+from triomq_protocol.codes import VERSION, RequestCode, ResponseCode, version_description
+from triomq_protocol.requests import (
+    ConsumeMessageDirectlyRequest,
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    GetConsumerRunningInfoRequest,
+    GetConsumerStatusBody,
+    GetConsumerStatusRequest,
+    NotifyConsumerIdsChangedRequest,
+    ResetOffsetBody,
+    ResetOffsetRequest,
+)
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.client_requests")
+
+THREADS_SHOWN_MAX: Final = 200
+"""At most so many threads are shown to an operator who asks for stacks."""
+
+
+class AskedConsumer(Protocol):
+    """A consumer as brokers and operators see it."""
+
+    def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
+        """Its positions in the queues of a topic (221)."""
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """About itself (307); the client adds what it knows."""
+
+    def wake(self) -> None:
+        """The members of a group have changed (40)."""
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
+        """An operator set offsets; those of owned queues are to be followed (220)."""
+
+    async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
+        """Give one message to the handler, now, also of a queue that is not assigned (309)."""
+
+
+class ClientRequests:
+    """Answers brokers on behalf of one client's consumers.
+
+    Args:
+        spawn: starts tasks.
+        name_servers: whose addresses operators see.
+        started_ms: when the client opened, in ms since 1970.
+    """
+
+    def __init__(self, spawn: Spawn, name_servers: NameServerGroup, started_ms: int) -> None:
+        self.consumers: dict[str, AskedConsumer] = {}
+        """Consumer group -> its consumer."""
+        self._spawn = spawn
+        self._name_servers = name_servers
+        self._started_ms = started_ms
+        # One at a time per client, as upstream's.
+        self._resetting = trio.Lock()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler, for the client's links."""
+        return {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consumer_status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+
+    # --- 40 --------------------------------------------------------------------------------------------------
+
+    def _ids_changed(self, link: Link, command: Command) -> None:
+        group = command.header(NotifyConsumerIdsChangedRequest).consumer_group
+        log.debug("%s: members of group %s changed", link.address, group)
+        # Upstream wakes all groups: one client's groups mostly come and go together.
+        for consumer in self.consumers.values():
+            consumer.wake()
+
+    # --- 220 -------------------------------------------------------------------------------------------------
+
+    def _reset_offset(self, link: Link, command: Command) -> None:
+        header = command.header(ResetOffsetRequest)
+        consumer = self.consumers.get(header.group)
+        if consumer is None:
+            log.info("%s asks to reset group %s, which is not ours", link.address, header.group)
+            return
+        # Tools in C++ send a list instead; to Java's clients, too, only the table means something.
+        offsets = ResetOffsetBody.decode(command.body).offset_table
+        self._spawn(self._reset, consumer, header.topic, offsets)
+
+    async def _reset(self, consumer: AskedConsumer, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        async with self._resetting:
+            try:
+                await consumer.reset(topic, offsets)
+            except Exception:
+                log.exception("topic %s could not be reset", topic)
+
+    # --- 221 and 307 -----------------------------------------------------------------------------------------
+
+    def _consumer_status(self, _link: Link, command: Command) -> Command:
+        header = command.header(GetConsumerStatusRequest)
+        consumer = self.consumers.get(header.group)
+        table = dict(consumer.positions_of(header.topic)) if consumer is not None else {}
+        return command.answer(
+            ResponseCode.SUCCESS, body=GetConsumerStatusBody(message_queue_table=table, consumer_table={}).encode()
+        )
+
+    def _running_info(self, _link: Link, command: Command) -> Command:
+        header = command.header(GetConsumerRunningInfoRequest)
+        consumer = self.consumers.get(header.consumer_group)
+        if consumer is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, _unknown(header.consumer_group))
+        info = consumer.running_info()
+        info.properties = {
+            "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in self._name_servers.addresses),
+            "PROP_CLIENT_VERSION": version_description(VERSION),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            **info.properties,
+        }
+        if header.jstack_enable:
+            info.jstack = thread_stacks()
+        return command.answer(ResponseCode.SUCCESS, body=info.encode())
+
+    # --- 309 -------------------------------------------------------------------------------------------------
+
+    def _consume_directly(self, link: Link, command: Command) -> Command | None:
+        header = command.header(ConsumeMessageDirectlyRequest)
+        consumer = self.consumers.get(header.consumer_group)
+        if consumer is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, _unknown(header.consumer_group))
+        self._spawn(self._answer_directly, link, command, consumer, header.broker_name or "")
+        return None
+
+    async def _answer_directly(self, link: Link, command: Command, consumer: AskedConsumer, broker_name: str) -> None:
+        try:
+            result = await consumer.consume_directly(command.body, broker_name)
+        except Exception as error:
+            log.exception("a message could not be consumed on demand")
+            answer = command.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        else:
+            answer = command.answer(ResponseCode.SUCCESS, body=result.encode())
+        if link.is_open:
+            link.write(answer.encode())
+
+
+def _unknown(group: str) -> str:
+    return f"The Consumer Group <{group}> not exist in this consumer"
+
+
+def thread_stacks() -> str:
+    """Where every thread of this process is now: what an operator gets who asks for stacks."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in list(sys._current_frames().items())[:THREADS_SHOWN_MAX]:  # noqa: SLF001 - documented for this
+        parts.append(f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}")
+    return "\n".join(parts)

@@ -1,0 +1,191 @@
+"""Heartbeats: they report to brokers which groups this client is a member of (docs/protocol/client.md §5).
+
+A broker reaches a client over the link that carried the heartbeat, so a link that is opened anew
+carries one at once, and so does every change of membership.  Upstream: ``MQClientInstance``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import trio
+
+from triomq._cluster.routes import Route, Routes
+from triomq._transport.link import Link
+from triomq._transport.links import Links
+from triomq.errors import InvalidCall, MQError
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.names import MASTER_ID
+from triomq_protocol.requests import ConsumerData, HeartbeatData, ProducerData, UnregisterClientRequest
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.heartbeats")
+
+HEARTBEAT_EVERY_S: Final = 30.0
+"""Period (``heartbeatBrokerInterval``)."""
+
+API_TIMEOUT_S: Final = 3.0
+"""How long a broker may take to answer (``mqClientApiTimeout``)."""
+
+LEAVE_TIMEOUT_S: Final = 2.0
+"""How long unregistering may hold up a producer or consumer that ends."""
+
+
+class Heartbeats:
+    """The groups of one client, and the tasks that report them.
+
+    Args:
+        client_id: by which brokers know the client.
+        routes: where the brokers are.
+        links: how they are reached.
+        nursery: for heartbeats of links that have just opened.
+        every_s: period.
+    """
+
+    def __init__(
+        self, client_id: str, routes: Routes, links: Links, nursery: trio.Nursery, *, every_s: float = HEARTBEAT_EVERY_S
+    ) -> None:
+        self.client_id = client_id
+        self._routes = routes
+        self._links = links
+        self._nursery = nursery
+        self._every_s = every_s
+        self._producers: set[str] = set()
+        self._consumers: dict[str, ConsumerData] = {}
+        self._change = trio.Event()
+        self._first_beats: dict[Link, trio.Event] = {}
+        links.opened.append(self._link_opened)
+        routes.changed.append(self._route_changed)
+
+    def add_producer(self, group: str) -> None:
+        """Join a producer group; a heartbeat reports it at once.
+
+        Raises:
+            InvalidCall: this client is in it already.
+        """
+        if group in self._producers:
+            raise InvalidCall(f"this client has a producer of group {group} already")
+        self._producers.add(group)
+        self._change.set()
+
+    def add_consumer(self, group: str, data: ConsumerData) -> None:
+        """Join a consumer group.
+
+        Raises:
+            InvalidCall: this client is in it already.
+        """
+        if group in self._consumers:
+            raise InvalidCall(f"this client has a consumer of group {group} already")
+        self._consumers[group] = data
+        self._change.set()
+
+    def update_consumer(self, group: str, data: ConsumerData) -> None:
+        """A consumer's subscriptions have changed: the next heartbeat says so, and :meth:`beat` says it now."""
+        if group in self._consumers:
+            self._consumers[group] = data
+
+    async def remove_producer(self, group: str) -> None:
+        """Leave a producer group, and unregister it at every broker that answers."""
+        self._producers.discard(group)
+        await self._unregister(UnregisterClientRequest(client_id=self.client_id, producer_group=group))
+
+    async def remove_consumer(self, group: str) -> None:
+        """Leave a consumer group."""
+        self._consumers.pop(group, None)
+        await self._unregister(UnregisterClientRequest(client_id=self.client_id, consumer_group=group))
+
+    async def run(self) -> None:
+        """Send heartbeats for ever, every period and at every change."""
+        while True:
+            with trio.move_on_after(self._every_s):
+                await self._change.wait()
+            self._change = trio.Event()
+            await self.beat()
+
+    async def beat(self) -> None:
+        """One round: every broker that should know of this client, all at the same time."""
+        async with trio.open_nursery() as nursery:
+            for address in self._addresses():
+                nursery.start_soon(self._beat_at, address)
+
+    def body(self) -> HeartbeatData:
+        """The body of a heartbeat."""
+        return HeartbeatData(
+            client_id=self.client_id,
+            consumer_data_set=[self._consumers[group] for group in sorted(self._consumers)],
+            producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
+        )
+
+    def _addresses(self) -> list[str]:
+        if not self._producers and not self._consumers:
+            return []
+        # A slave has no use for a client that only sends.
+        return [
+            address
+            for broker in self._routes.broker_addresses().values()
+            for broker_id, address in broker.items()
+            if self._consumers or broker_id == MASTER_ID
+        ]
+
+    async def _beat_at(self, address: str) -> None:
+        link = self._links.ready(address)
+        if link is not None:
+            await self._beat_on(link)
+            return
+        try:
+            link = await self._links.get(address)
+        except MQError as error:
+            log.info("no heartbeat to %s: %s", address, error.reason)
+            return
+        # Opening it sends the heartbeat; wait until that has been answered.
+        first = self._first_beats.get(link)
+        if first is not None:
+            await first.wait()
+        else:
+            await self._beat_on(link)
+
+    async def _beat_on(self, link: Link) -> None:
+        try:
+            answer = await link.request(
+                Command.request(RequestCode.HEART_BEAT, body=self.body().encode()), API_TIMEOUT_S
+            )
+        except MQError as error:
+            log.info("no heartbeat to %s: %s", link.address, error.reason)
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            link.peer_version = answer.version
+        else:
+            log.warning("%s refused a heartbeat with code %d: %s", link.address, answer.code, answer.remark)
+
+    def _link_opened(self, link: Link) -> None:
+        if link.address in self._addresses():
+            self._first_beats[link] = trio.Event()
+            self._nursery.start_soon(self._beat_first, link)
+
+    async def _beat_first(self, link: Link) -> None:
+        try:
+            await self._beat_on(link)
+        finally:
+            self._first_beats.pop(link).set()
+
+    def _route_changed(self, _route: Route) -> None:
+        if any(self._links.ready(address) is None for address in self._addresses()):
+            self._change.set()
+
+    async def _unregister(self, header: UnregisterClientRequest) -> None:
+        with trio.move_on_after(LEAVE_TIMEOUT_S):
+            await self._unregister_everywhere(header)
+
+    async def _unregister_everywhere(self, header: UnregisterClientRequest) -> None:
+        known = {address for broker in self._routes.broker_addresses().values() for address in broker.values()}
+        async with trio.open_nursery() as nursery:
+            for link in self._links.open_links():
+                if link.address in known:
+                    nursery.start_soon(self._unregister_at, link, header)
+
+    async def _unregister_at(self, link: Link, header: UnregisterClientRequest) -> None:
+        try:
+            await link.request(Command.request(RequestCode.UNREGISTER_CLIENT, header), API_TIMEOUT_S)
+        except MQError as error:
+            log.info("could not unregister at %s: %s", link.address, error.reason)

@@ -1,0 +1,314 @@
+"""The name servers of a client, and which one is asked (docs/protocol/client.md §2).
+
+The choice sticks to one server for as long as its link lives, since name servers are not synchronised
+with each other; a dead link or a timeout moves it on, round robin.  Where the addresses come from is a
+plug point: a fixed list, a function, an HTTP address server, or DNS.
+Upstream: ``NettyRemotingClient``, ``TopAddressing``, ``NameServerAddressUtils``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from triomq._transport.dialing import split_address
+from triomq._transport.link import Link
+from triomq._transport.links import Links
+from triomq.errors import ConnectFailed, InvalidCall, MQError, NoNameServer, RequestTimeout
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.name_servers")
+
+API_TIMEOUT_S = 3.0
+"""How long a name server may take to answer (``mqClientApiTimeout``)."""
+
+POLL_EVERY_S = 120.0
+"""How often a provider that can change is asked again."""
+
+
+class NameServerProvider(Protocol):
+    """Gives the name servers' addresses; asked at the start and then every ``poll_every_s``."""
+
+    @property
+    def poll_every_s(self) -> float:
+        """Seconds between two look-ups; ``math.inf`` when the answer never changes."""
+
+    async def addresses(self) -> Sequence[str]:
+        """The addresses as ``host:port``; an empty list keeps what is known.
+
+        Raises:
+            OSError: they are not available now; what is known stays.
+        """
+
+
+NameServers = str | Sequence[str] | NameServerProvider | Callable[[], Sequence[str] | Awaitable[Sequence[str]]]
+"""What ``open_client`` takes: ``"a:9876;b:9876"``, a list, a provider, or a function that returns a list."""
+
+
+class StaticNameServers:
+    """A list that never changes."""
+
+    poll_every_s = float("inf")
+
+    def __init__(self, addresses: str | Sequence[str]) -> None:
+        self._addresses = parse_addresses(addresses)
+
+    async def addresses(self) -> Sequence[str]:
+        """The list."""
+        await trio.lowlevel.checkpoint()
+        return self._addresses
+
+
+class CallableNameServers:
+    """What a function returns, plain or async, called again every ``poll_every_s``."""
+
+    def __init__(
+        self, call: Callable[[], Sequence[str] | Awaitable[Sequence[str]]], *, poll_every_s: float = POLL_EVERY_S
+    ) -> None:
+        self._call = call
+        self.poll_every_s = poll_every_s
+
+    async def addresses(self) -> Sequence[str]:
+        """Ask the function."""
+        await trio.lowlevel.checkpoint()
+        found = self._call()
+        return parse_addresses(found if isinstance(found, (str, Sequence)) else await found)
+
+
+class DnsNameServers:
+    """All addresses a name resolves to."""
+
+    def __init__(self, host: str, port: int = 9876, *, poll_every_s: float = POLL_EVERY_S) -> None:
+        self._host = host
+        self._port = port
+        self.poll_every_s = poll_every_s
+
+    async def addresses(self) -> Sequence[str]:
+        """Resolve the name."""
+        infos = await trio.socket.getaddrinfo(self._host, self._port, type=trio.socket.SOCK_STREAM)
+        hosts = [str(info[4][0]) for info in infos]
+        return parse_addresses([f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}" for host in hosts])
+
+
+class HttpNameServers:
+    """An address server: the first line of ``GET http://<domain>:8080/rocketmq/<subgroup>`` is the list.
+
+    Args:
+        domain: host, or ``host:port``; ``:8080`` is added when there is no port.
+        subgroup: last part of the path.
+        unit_name: adds ``-<unit_name>?nofix=1``.
+        open_stream: from ``host:port`` to a stream; TCP by default.
+        poll_every_s: seconds between two look-ups.
+    """
+
+    def __init__(
+        self,
+        domain: str = "jmenv.tbsite.net",
+        *,
+        subgroup: str = "nsaddr",
+        unit_name: str = "",
+        open_stream: Callable[[str], Awaitable[trio.abc.Stream]] | None = None,
+        poll_every_s: float = POLL_EVERY_S,
+    ) -> None:
+        self._authority = domain if ":" in domain else f"{domain}:8080"
+        self._path = f"/rocketmq/{subgroup}" + (f"-{unit_name}?nofix=1" if unit_name else "")
+        self._open_stream = open_stream if open_stream is not None else _open_tcp
+        self.poll_every_s = poll_every_s
+
+    async def addresses(self) -> Sequence[str]:
+        """Ask the address server; at most 3 s and 64 KiB."""
+        with trio.move_on_after(API_TIMEOUT_S):
+            stream = await self._open_stream(self._authority)
+            async with stream:
+                request = f"GET {self._path} HTTP/1.0\r\nHost: {self._authority}\r\nConnection: close\r\n\r\n"
+                await stream.send_all(request.encode("ascii"))
+                answer = b""
+                while len(answer) < 65536 and (more := await stream.receive_some(65536)):
+                    answer += more
+            head, _, body = answer.partition(b"\r\n\r\n")
+            status = head.split(b"\r\n", 1)[0].split()
+            if len(status) < 2 or status[1] != b"200":
+                raise OSError(f"the address server {self._authority} answered {status!r}")
+            lines = body.decode("ascii", "replace").strip().splitlines()
+            return parse_addresses(lines[0] if lines else "")
+        raise OSError(f"the address server {self._authority} did not answer within {API_TIMEOUT_S:g} s")
+
+
+async def _open_tcp(address: str) -> trio.abc.Stream:
+    host, port = split_address(address)
+    return await trio.open_tcp_stream(host, port)
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> list[str]:
+    """Split ``"a:9876;b:9876"`` (or take a list), drop blanks, keep the order.
+
+    A text that starts with ``http://`` is reduced to what follows its last ``/``, as upstream does.
+
+    Raises:
+        InvalidCall: an item is not ``host:port``.
+    """
+    if isinstance(addresses, str):
+        addresses = addresses.rsplit("/", 1)[-1] if addresses.startswith("http://") else addresses
+        addresses = addresses.split(";")
+    found = [address.strip() for address in addresses if address.strip()]
+    for address in found:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise InvalidCall(f"name server address {error}") from None
+    return list(dict.fromkeys(found))
+
+
+def provider_for(name_servers: NameServers | None) -> NameServerProvider:
+    """The provider for what the caller gave; None means the environment's ``NAMESRV_ADDR``.
+
+    Raises:
+        InvalidCall: there is no address at all.
+    """
+    if name_servers is None:
+        name_servers = os.environ.get("NAMESRV_ADDR", "")
+    if isinstance(name_servers, (str, Sequence)):
+        provider = StaticNameServers(name_servers)
+        if not parse_addresses(name_servers):
+            raise InvalidCall("no name server is given, neither as an argument nor in NAMESRV_ADDR")
+        return provider
+    if callable(name_servers):
+        return CallableNameServers(name_servers)
+    if not hasattr(name_servers, "addresses"):
+        raise InvalidCall(f"name servers cannot be had from {type(name_servers).__name__}")
+    return name_servers
+
+
+class NameServerChoice:
+    """The list and the one that is asked; pure, the caller dials.
+
+    Args:
+        chance: shuffles a changed list and gives the first index.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.addresses: list[str] = []
+        self.chosen: str | None = None
+        self._chance = chance
+        self._index = chance.randrange(999)
+
+    def update(self, addresses: Sequence[str]) -> bool:
+        """Take a new list; returns whether it counts as changed: another size, or a new member."""
+        if not addresses or (len(addresses) == len(self.addresses) and set(addresses) <= set(self.addresses)):
+            return False
+        self.addresses = list(addresses)
+        self._chance.shuffle(self.addresses)
+        if self.chosen not in self.addresses:
+            self.chosen = None
+        return True
+
+    def candidates(self) -> list[str]:
+        """Every server once, in the order in which they are to be tried now."""
+        count = len(self.addresses)
+        return [self.addresses[(self._index + step) % count] for step in range(1, count + 1)]
+
+    def choose(self, address: str) -> None:
+        """Stay with this one; the next rotation starts behind it."""
+        self.chosen = address
+        if address in self.addresses:
+            self._index = self.addresses.index(address)
+
+    def leave(self, address: str) -> None:
+        """Stay with it no longer: it did not answer."""
+        if self.chosen == address:
+            self.chosen = None
+
+
+class NameServerGroup:
+    """Asks the chosen name server, and moves on when it is gone.
+
+    Args:
+        provider: where the addresses come from.
+        links: the client's links.
+        chance: see :class:`NameServerChoice`.
+    """
+
+    def __init__(self, provider: NameServerProvider, links: Links, chance: random.Random) -> None:
+        self._provider = provider
+        self._links = links
+        self._choice = NameServerChoice(chance)
+        self._lock = trio.Lock()
+
+    @property
+    def addresses(self) -> list[str]:
+        """All known name servers."""
+        return list(self._choice.addresses)
+
+    @property
+    def chosen(self) -> str | None:
+        """The one that is asked now."""
+        return self._choice.chosen
+
+    async def ask(self, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
+        """Ask the chosen server; one request is never repeated at another server.
+
+        Raises:
+            NoNameServer: none can be reached.
+            RequestTimeout: the chosen one did not answer; the next request goes to the next one.
+            LinkLost: its link broke.
+        """
+        link = await self._link()
+        try:
+            return await link.request(command, timeout_s)
+        except RequestTimeout:
+            self._choice.leave(link.address)
+            raise
+
+    async def ask_at(self, address: str, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
+        """Ask one particular server."""
+        link = await self._links.get(address, patient=False)
+        return await link.request(command, timeout_s)
+
+    async def load(self) -> None:
+        """Ask the provider once; when it fails, the list stays as it is."""
+        try:
+            found = await self._provider.addresses()
+        except (OSError, MQError) as error:
+            log.warning("name servers' addresses cannot be had: %s", error)
+            return
+        if self._choice.update(found):
+            log.info("name servers: %s", ";".join(self._choice.addresses))
+
+    async def poll(self) -> None:
+        """Ask the provider again every ``poll_every_s``, for ever."""
+        while True:
+            await trio.sleep(self._provider.poll_every_s)
+            await self.load()
+
+    async def _link(self) -> Link:
+        link = self._chosen_link()
+        if link is not None:
+            return link
+        async with self._lock:
+            link = self._chosen_link()
+            if link is not None:
+                return link
+            if not self._choice.addresses:
+                await self.load()
+            return await self._open_next()
+
+    def _chosen_link(self) -> Link | None:
+        chosen = self._choice.chosen
+        return self._links.ready(chosen) if chosen is not None else None
+
+    async def _open_next(self) -> Link:
+        reasons = []
+        for address in self._choice.candidates():
+            try:
+                link = await self._links.get(address, patient=False)
+            except ConnectFailed as error:
+                reasons.append(f"{address}: {error.remark}")
+            else:
+                self._choice.choose(address)
+                return link
+        raise NoNameServer("no name server can be reached", remark="; ".join(reasons) or "no address is known")

@@ -1,0 +1,87 @@
+"""Queries to the brokers about a queue's range: first offset, end, offset by time (docs/protocol/consumer.md §4).
+
+Upstream: ``MQAdminImpl``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._constructors import NoPublicConstructor
+from triomq._message.message import MessageQueue
+from triomq.errors import LinkLost, ProtocolViolation, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import HeaderError
+from triomq_protocol.requests import (
+    GetEarliestMsgStoretimeRequest,
+    GetEarliestMsgStoretimeResponse,
+    GetMaxOffsetRequest,
+    GetMaxOffsetResponse,
+    GetMinOffsetRequest,
+    GetMinOffsetResponse,
+    SearchOffsetRequest,
+    SearchOffsetResponse,
+)
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.header import Header
+
+H = TypeVar("H", bound=Header)
+
+QUERY_TIMEOUT_S: Final = 6.0
+"""How long a broker may take for an offset query (docs/protocol/client.md §3.8)."""
+
+
+class QueueBounds(metaclass=NoPublicConstructor):
+    """Asks the queues' masters, or another broker of the same name when the master is gone.
+
+    Args:
+        brokers: how brokers are reached.
+
+    Every method raises :class:`~triomq.errors.MQError` when no broker of the queue answers.
+    """
+
+    def __init__(self, brokers: BrokerLinks) -> None:
+        self._brokers = brokers
+
+    async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset of the queue's first message.  See ``BrokerLinks.of`` for `only_master`."""
+        header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        return (await self._query(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponse, only_master)).offset
+
+    async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset behind the queue's last message.  See ``BrokerLinks.of`` for `only_master`."""
+        header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        return (await self._query(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponse, only_master)).offset
+
+    async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
+        """The offset of the message stored nearest to a time, in ms since 1970, within the queue's range."""
+        header = SearchOffsetRequest(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms, bname=queue.broker_name
+        )
+        return (await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, SearchOffsetResponse)).offset
+
+    async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
+        """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
+        header = GetEarliestMsgStoretimeRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        code = RequestCode.GET_EARLIEST_MSG_STORETIME
+        stored_ms = (await self._query(queue, code, header, GetEarliestMsgStoretimeResponse)).timestamp
+        return stored_ms if stored_ms >= 0 else None
+
+    async def _query(
+        self, queue: MessageQueue, code: RequestCode, header: Header, answer_type: type[H], only_master: bool = False
+    ) -> H:
+        link = await self._brokers.of(queue, only_master=only_master)
+        try:
+            answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
+        except LinkLost:
+            # The broker restarted, or is gone and another one of its name answers.
+            link = await self._brokers.of(queue, only_master=only_master)
+            answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
+        what = f"{code.name} of {queue}"
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        try:
+            return answer.header(answer_type)
+        except HeaderError as error:
+            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error

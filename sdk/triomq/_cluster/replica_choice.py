@@ -1,0 +1,217 @@
+"""Which broker of a set serves each queue's next pull (docs/protocol/consumer.md §2).
+
+Brokers suggest a broker id with every answer, per queue: a master that would have to read from disk
+sends its reader to a slave, and the slave sends it back.  Pure: addresses, what is down, and the
+timer are arguments.  Upstream: ``PullAPIWrapper``, ``MQClientInstance.findBrokerAddressInSubscribe``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final
+
+import attrs
+import trio
+from cachetools import TTLCache
+
+from triomq._message.message import MessageQueue
+from triomq.errors import InvalidCall
+from triomq_protocol.names import MASTER_ID
+
+SUGGESTION_TTL_S: Final = 60.0
+"""A suggestion that no answer has confirmed for so long is dropped: the master knows best where to read now."""
+
+SUGGESTIONS_MAX: Final = 10_000
+"""How many queues' suggestions a consumer remembers; those of others are followed at their next answer."""
+
+SILENT_MAX: Final = 1_000
+"""How many silent brokers a consumer remembers."""
+
+SILENT_S: Final = 5.0
+"""How long a broker that has not answered in time is passed over as long as another one is left."""
+
+
+class ReadPreference(enum.Enum):
+    """Which brokers to pull from."""
+
+    SUGGESTED = "suggested"
+    """The default. As the brokers suggest, and from another broker when that one cannot be reached."""
+
+    MASTER = "master"
+    """From the master alone: what was sent a moment ago is there."""
+
+    SLAVE = "slave"
+    """From slaves alone: the master is spared."""
+
+    PREFER_SLAVE = "prefer_slave"
+    """From a slave; from the master only when no slave can be reached."""
+
+
+def read_preference_of(value: ReadPreference | str) -> ReadPreference:
+    """The preference of a name.
+
+    Raises:
+        InvalidCall: there is none of this name.
+    """
+    try:
+        return ReadPreference(value)
+    except ValueError:
+        known = ", ".join(each.value for each in ReadPreference)
+        raise InvalidCall(f"no read_preference {value!r}; there are {known}") from None
+
+
+@attrs.frozen
+class Node:
+    """A broker found for a pull.
+
+    Args:
+        address: ``host:port``.
+        broker_id: 0 for a master.
+    """
+
+    address: str
+    broker_id: int
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether offsets must not be committed there."""
+        return self.broker_id != MASTER_ID
+
+
+_node = lru_cache(1024)(Node)
+
+
+def find(
+    addresses: Mapping[int, str],
+    broker_id: int,
+    *,
+    only_this: bool = False,
+    slaves_first: bool = False,
+    is_down: Callable[[str], bool] | None = None,
+) -> Node | None:
+    """The address for a wanted broker id, or the nearest one (docs/protocol/consumer.md §2.3).
+
+    First the wanted id, for a slave then the next id, then any by ascending id.  An address that is known
+    to be down is passed over as long as another is left; if all are down, the first choice is returned.
+
+    Args:
+        addresses: broker id -> address, of one broker name.
+        broker_id: the wanted id.
+        only_this: no other id than the wanted one, or a slave's next, will do.
+        slaves_first: of the others, the master comes last.
+        is_down: whether an address could not be reached a moment ago.
+    """
+    wanted = [broker_id] if broker_id == MASTER_ID else [broker_id, broker_id + 1]
+    if not only_this:
+        wanted += sorted(addresses, key=lambda each: (slaves_first and each == MASTER_ID, each))
+    nodes = [_node(addresses[each], each) for each in wanted if each in addresses]
+    for node in nodes:
+        if is_down is None or not is_down(node.address):
+            return node
+    return nodes[0] if nodes else None
+
+
+class NodeCache:
+    """The brokers' last suggestion for each queue, and which brokers were silent lately.
+
+    One per consumer, never shared between groups.
+
+    Args:
+        preference: whether the suggestions are followed.
+        timer: the clock by which suggestions and silence end.
+    """
+
+    def __init__(
+        self,
+        preference: ReadPreference = ReadPreference.SUGGESTED,
+        timer: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self.preference = preference
+        self._suggested: TTLCache[MessageQueue, int] = TTLCache(SUGGESTIONS_MAX, SUGGESTION_TTL_S, timer)
+        self._silent: TTLCache[str, bool] = TTLCache(SILENT_MAX, SILENT_S, timer)
+        # Nothing was remembered since both were found empty: nearly always, and then no pull looks into them.
+        self._empty = True
+
+    def allowed(self, addresses: Mapping[int, str]) -> Mapping[int, str]:
+        """Those of a broker's addresses that the preference admits."""
+        if self.preference is ReadPreference.MASTER:
+            return {each: address for each, address in addresses.items() if each == MASTER_ID}
+        if self.preference is ReadPreference.SLAVE:
+            return {each: address for each, address in addresses.items() if each != MASTER_ID}
+        return addresses
+
+    def choose(self, queue: MessageQueue, addresses: Mapping[int, str], *, skip: Callable[[str], bool]) -> Node | None:
+        """The broker to pull from next; None when the preference admits none.
+
+        Args:
+            queue: what is pulled.
+            addresses: broker id -> address, of the queue's broker name.
+            skip: whether an address is passed over as long as another is left.
+        """
+        if self._empty and self.preference is ReadPreference.SUGGESTED:
+            # Nearly all pulls: there is nothing to compare.
+            master = addresses.get(MASTER_ID)
+            if master is not None and not skip(master):
+                return _node(master, MASTER_ID)
+
+        def down(address: str) -> bool:
+            return skip(address) or self.is_silent(address)
+
+        self._empty = not self._suggested and not self._silent
+        slaves_first = self.preference is ReadPreference.PREFER_SLAVE
+        return find(self.allowed(addresses), self.wanted(queue), slaves_first=slaves_first, is_down=down)
+
+    def wanted(self, queue: MessageQueue) -> int:
+        """The broker id the next pull of a queue should go to; the master as long as nothing else was suggested."""
+        if self.preference is ReadPreference.MASTER:
+            return MASTER_ID
+        suggested = self._suggested.get(queue, MASTER_ID)
+        if self.preference is ReadPreference.SUGGESTED:
+            return suggested
+        return suggested or 1
+
+    def stays(self, node: Node, suggested: int) -> bool:
+        """Whether the broker that has just answered, and suggested this id, would certainly be chosen again."""
+        return (
+            node.broker_id == suggested
+            and self.preference is ReadPreference.SUGGESTED
+            and (self._empty or not self._silent)
+        )
+
+    def suggest(self, queue: MessageQueue, broker_id: int) -> None:
+        """Remember what an answer suggested: after every parsed answer, whatever its status."""
+        if broker_id != MASTER_ID:
+            self._suggested[queue] = broker_id
+            self._empty = False
+        elif not self._empty:
+            # Nothing remembered is the same as the master, and costs nothing.
+            self._suggested.pop(queue, None)
+
+    def record_silence(self, address: str) -> None:
+        """A broker did not answer in time: for a while, others are asked first."""
+        self._silent[address] = True
+        self._empty = False
+
+    def record_answer(self, address: str) -> None:
+        """A broker answered."""
+        if not self._empty:
+            self._silent.pop(address, None)
+
+    def is_silent(self, address: str) -> bool:
+        """Whether a broker did not answer a moment ago."""
+        return address in self._silent
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue: it failed there, or its route changed."""
+        self._suggested.pop(queue, None)
+
+    def forget_gone(self, topic: str, addresses: Mapping[str, Mapping[int, str]]) -> None:
+        """Drop suggestions that point to brokers a topic's new route does not have."""
+        for queue in list(self._suggested):
+            if queue.topic == topic and self._suggested.get(queue) not in addresses.get(queue.broker_name, {}):
+                self.forget(queue)
+
+    def __len__(self) -> int:
+        return len(self._suggested)

@@ -1,0 +1,379 @@
+"""Topic routes: which queues a topic has, on which brokers, at which addresses (docs/protocol/client.md §4 and §6.6).
+
+Routes are immutable snapshots: a holder sees a consistent picture, and a look-up gives the newest.  Watched topics are
+refreshed every 30 s, others are asked for when they are needed.  Sending to a topic that no name server knows borrows
+the default topic's queues.
+Upstream: ``MQClientInstance``, ``TopicRouteData``, ``TopicPublishInfo``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import attrs
+import trio
+from cachetools import LRUCache
+
+from triomq._cluster.name_servers import NameServerGroup
+from triomq._message.message import MessageQueue
+from triomq.errors import ClientClosed, MQError, ProtocolViolation, RouteNotFound, TransientError, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.flags import PERM_READ, PERM_WRITE
+from triomq_protocol.names import DEFAULT_TOPIC, MASTER_ID
+from triomq_protocol.requests import BrokerData, GetRouteInfoRequest, QueueData, TopicRouteData
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.routes")
+
+
+DEFAULT_TOPIC_QUEUES = 4
+"""Upper bound of the queues an auto-created topic gets (``defaultTopicQueueNums``)."""
+
+NEW_TOPIC_S = 1.0
+"""How long it may take until the name servers know a topic that this client has just created by sending to it."""
+
+NEW_TOPIC_PAUSE_S = 0.02
+"""The first pause between two look-ups of such a topic; each is twice as long as the one before."""
+
+REFRESH_EVERY_S = 30.0
+"""How often known routes are asked for again (``pollNameServerInterval``)."""
+
+TOPICS_MAX = 10_000
+"""How many topics' routes a client keeps; beyond that the least recently used one is dropped."""
+
+
+@attrs.frozen(eq=False)
+class Route:
+    """Where a topic lives, at one moment.
+
+    Args:
+        topic: its name.
+        data: as the name server sent it.
+        publish_queues: queues to send to, in Java's order: brokers by name, then queue ids.
+        subscribe_queues: queues to pull from.
+        addresses: broker name -> broker id -> ``host:port``.
+        borrowed: the topic is unknown and these are the default topic's queues.
+    """
+
+    topic: str
+    data: TopicRouteData
+    publish_queues: tuple[MessageQueue, ...]
+    subscribe_queues: tuple[MessageQueue, ...]
+    addresses: Mapping[str, Mapping[int, str]]
+    borrowed: bool = False
+
+    def master(self, broker_name: str) -> str | None:
+        """The address of a broker's master."""
+        return self.addresses.get(broker_name, {}).get(MASTER_ID)
+
+    def one_of_each_broker(self) -> list[str]:
+        """One address per broker name: its master, or its first slave when there is none."""
+        return [addresses.get(MASTER_ID) or next(iter(addresses.values())) for addresses in self.addresses.values()]
+
+
+def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> Route:
+    """Work out the queues of a route (docs/protocol/client.md §4.3)."""
+    addresses = {
+        broker.broker_name: dict(sorted(broker.broker_addrs.items()))
+        for broker in data.broker_datas or []
+        if broker.broker_name and broker.broker_addrs
+    }
+    queue_datas = sorted(data.queue_datas or [], key=lambda queues: queues.broker_name or "")
+    return Route(
+        topic=topic,
+        data=data,
+        publish_queues=tuple(_publish_queues(topic, data, queue_datas, addresses)),
+        subscribe_queues=tuple(
+            MessageQueue(topic, queues.broker_name or "", queue_id)
+            for queues in queue_datas
+            if queues.perm & PERM_READ
+            for queue_id in range(queues.read_queue_nums)
+        ),
+        addresses=addresses,
+        borrowed=borrowed,
+    )
+
+
+def _publish_queues(
+    topic: str, data: TopicRouteData, queue_datas: list[QueueData], addresses: Mapping[str, Mapping[int, str]]
+) -> list[MessageQueue]:
+    if data.order_topic_conf:
+        # Upstream asks neither for write permission nor for a master here.
+        pairs = [part.split(":") for part in data.order_topic_conf.split(";") if ":" in part]
+        return [MessageQueue(topic, name, queue_id) for name, count in pairs for queue_id in range(int(count))]
+    return [
+        MessageQueue(topic, queues.broker_name or "", queue_id)
+        for queues in queue_datas
+        if queues.perm & PERM_WRITE and MASTER_ID in addresses.get(queues.broker_name or "", {})
+        for queue_id in range(queues.write_queue_nums)
+    ]
+
+
+def borrow(data: TopicRouteData, max_queues: int) -> TopicRouteData:
+    """The default topic's route, with its queues bounded as the broker will bound them when it creates the topic."""
+    return TopicRouteData(
+        broker_datas=data.broker_datas,
+        queue_datas=[
+            QueueData(
+                broker_name=queues.broker_name,
+                perm=queues.perm,
+                read_queue_nums=min(max_queues, queues.read_queue_nums),
+                topic_sys_flag=queues.topic_sys_flag,
+                write_queue_nums=min(max_queues, queues.read_queue_nums),
+            )
+            for queues in data.queue_datas or []
+        ],
+    )
+
+
+def route_differs(old: TopicRouteData, new: TopicRouteData) -> bool:
+    """Whether two routes differ, the order of brokers aside."""
+
+    def picture(data: TopicRouteData) -> object:
+        brokers: list[BrokerData] = sorted(data.broker_datas or [], key=lambda broker: broker.broker_name or "")
+        queues = sorted(data.queue_datas or [], key=lambda each: each.broker_name or "")
+        return data.order_topic_conf or None, brokers, queues, data.filter_server_table or None
+
+    return picture(old) != picture(new)
+
+
+class _Lookup:
+    """A topic's route being asked for, by one caller for all."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answered = False
+        self.error: MQError | None = None
+
+
+class _Topic:
+    """What is known of one topic.
+
+    Attributes:
+        route: its newest route.
+        watched: whether it is kept fresh.
+        publishing: whether it may borrow the default topic's queues.
+    """
+
+    __slots__ = ("publishing", "route", "watched")
+
+    def __init__(self) -> None:
+        self.route: Route | None = None
+        self.watched = False
+        self.publishing = False
+
+
+class _Topics(LRUCache[str, _Topic]):
+    """The topics of one client; the least recently used one makes way for a new one."""
+
+    def __init__(self, max_topics: int, dropped: Callable[[str], None]) -> None:
+        super().__init__(max_topics)
+        self._dropped = dropped
+
+    def popitem(self) -> tuple[str, _Topic]:
+        """Called by the cache when it is full."""
+        name, topic = super().popitem()
+        self._dropped(name)
+        return name, topic
+
+
+class Routes:
+    """The route cache of one client.
+
+    Args:
+        name_servers: where routes come from.
+        default_topic: whose queues an unknown topic borrows.
+        default_topic_queues: how many of them at most, per broker.
+        refresh_every_s: period of the refresh.
+        max_topics: how many topics' routes are kept.
+    """
+
+    def __init__(
+        self,
+        name_servers: NameServerGroup,
+        *,
+        default_topic: str = DEFAULT_TOPIC,
+        default_topic_queues: int = DEFAULT_TOPIC_QUEUES,
+        refresh_every_s: float = REFRESH_EVERY_S,
+        max_topics: int = TOPICS_MAX,
+    ) -> None:
+        self.changed: list[Callable[[Route], None]] = []
+        """Called with every route that is new or has changed."""
+        self.forgotten: list[Callable[[str], None]] = []
+        """Called with every topic whose route is dropped; it is looked up again when it is needed."""
+        self.default_topic = default_topic
+        self.default_topic_queues = default_topic_queues
+        self._name_servers = name_servers
+        self._refresh_every_s = refresh_every_s
+        self._topics = _Topics(max_topics, self._dropped)
+        self._lookups: dict[str, _Lookup] = {}
+
+    @property
+    def name_server(self) -> str:
+        """The name server that is asked now; the whole list while none is chosen."""
+        return self._name_servers.chosen or ";".join(self._name_servers.addresses)
+
+    def known(self, topic: str) -> Route | None:
+        """The newest route in the cache."""
+        found = self._topics.get(topic)
+        return found.route if found is not None else None
+
+    def watch(self, topic: str, *, publishing: bool = False) -> None:
+        """Keep a topic's route fresh; ``publishing`` lets an unknown topic borrow the default topic's queues."""
+        self._watch(topic, publishing=publishing)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def broker_addresses(self) -> dict[str, Mapping[int, str]]:
+        """Broker name -> broker id -> address, over all known routes."""
+        found: dict[str, Mapping[int, str]] = {}
+        for topic in self._topics.values():
+            if topic.route is not None:
+                found.update(topic.route.addresses)
+        return found
+
+    async def for_publishing(self, topic: str) -> Route:
+        """The route to send by; unknown topics are looked up now, and borrow queues if no name server knows them.
+
+        Raises:
+            RouteNotFound: neither the topic nor the default topic has a queue to write to.
+            MQError: the name server could not be asked.
+        """
+        route = self._watch(topic, publishing=True).route
+        if route is None or not route.publish_queues:
+            route = await self.refresh(topic)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        if route is None or not route.publish_queues:
+            raise RouteNotFound(f"no route to send to topic {topic}", address=self._name_servers.chosen or "")
+        return route
+
+    async def for_subscribing(self, topic: str) -> Route:
+        """The route to pull by.
+
+        Raises:
+            RouteNotFound: the topic is unknown.
+        """
+        route = self._watch(topic).route
+        if route is None:
+            route = await self.refresh(topic)
+        elif route.borrowed:
+            route = await self._new_topic(topic)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        if route is None or route.borrowed:
+            raise RouteNotFound(f"no route to topic {topic}", address=self._name_servers.chosen or "")
+        return route
+
+    async def _new_topic(self, topic: str) -> Route | None:
+        """The route of a topic that sends of this client borrowed one for: its broker may be about to announce it."""
+        pause_s = NEW_TOPIC_PAUSE_S
+        limit = trio.current_time() + NEW_TOPIC_S
+        route = await self.refresh(topic)
+        while (route is None or route.borrowed) and trio.current_time() < limit:
+            await trio.sleep(pause_s)
+            pause_s *= 2
+            route = await self.refresh(topic)
+        return route
+
+    async def refresh(self, topic: str) -> Route | None:
+        """Ask for a topic's route now; callers of the same topic share one look-up.
+
+        Returns:
+            The newest route, or None when no name server knows the topic.
+
+        Raises:
+            MQError: the name server could not be asked, or answered with an error.
+        """
+        while (lookup := self._lookups.get(topic)) is not None:
+            await lookup.done.wait()
+            if lookup.answered:
+                if lookup.error is not None:
+                    error = lookup.error
+                    raise type(error)(error.what, address=error.address, code=error.code, remark=error.remark)
+                return self.known(topic)
+            # The caller that asked was cancelled: another one has to ask.
+        lookup = self._lookups[topic] = _Lookup()
+        try:
+            route = await self._refresh(topic)
+            lookup.answered = True
+        except MQError as error:
+            lookup.answered, lookup.error = True, error
+            raise
+        finally:
+            del self._lookups[topic]
+            lookup.done.set()
+        return route
+
+    async def keep_fresh(self) -> None:
+        """Refresh all watched topics for ever; a name server that cannot be asked ends the round."""
+        while True:
+            await trio.sleep(self._refresh_every_s)
+            for topic in [name for name, each in self._topics.items() if each.watched]:
+                try:
+                    await self.refresh(topic)
+                except ClientClosed:
+                    return  # the end of the client, not a fault
+                except MQError as error:
+                    log.warning("the route of %s could not be refreshed: %s", topic, error)
+                    if isinstance(error, TransientError):
+                        break
+
+    async def fetch(self, topic: str) -> TopicRouteData | None:
+        """Ask the chosen name server, past the cache; None when it does not know the topic."""
+        header = GetRouteInfoRequest(topic=topic)
+        answer = await self._name_servers.ask(Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header))
+        what, address = f"the route of topic {topic}", self._name_servers.chosen or ""
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=address)
+        try:
+            return TopicRouteData.decode(answer.body)
+        except BodyError as error:
+            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+
+    async def _refresh(self, topic: str) -> Route | None:
+        data = await self.fetch(topic)
+        borrowed = False
+        known = self._topics.get(topic)
+        if data is None and known is not None and known.publishing:
+            old = known.route
+            if old is not None and not old.borrowed:
+                # A topic that was real stays as it was known: a name server may have restarted a moment ago.
+                return old
+            template = await self.fetch(self.default_topic)
+            data = borrow(template, self.default_topic_queues) if template is not None else None
+            borrowed = True
+        if data is None:
+            return self.known(topic)
+        return self._store(topic, data, borrowed=borrowed)
+
+    def _store(self, topic: str, data: TopicRouteData, *, borrowed: bool) -> Route:
+        known = self._entry(topic)
+        old = known.route
+        if old is not None and old.borrowed == borrowed and not route_differs(old.data, data):
+            return old
+        known.route = route = make_route(topic, data, borrowed=borrowed)
+        for changed in self.changed:
+            changed(route)
+        return route
+
+    def _entry(self, topic: str) -> _Topic:
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = _Topic()
+        return found
+
+    def _watch(self, topic: str, *, publishing: bool = False) -> _Topic:
+        found = self._entry(topic)
+        found.watched = True
+        found.publishing = found.publishing or publishing
+        return found
+
+    def _dropped(self, topic: str) -> None:
+        for forgotten in self.forgotten:
+            forgotten(topic)

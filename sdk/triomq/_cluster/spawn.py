@@ -1,0 +1,13 @@
+"""The type of ``nursery.start_soon``: how parts of a client start tasks in its nursery without owning one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class Spawn(Protocol):
+    """Starts a task."""
+
+    def __call__(self, async_fn: Callable[..., Awaitable[object]], /, *args: object) -> None:
+        """Start it soon; an exception of it ends the nursery."""

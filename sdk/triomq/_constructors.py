@@ -1,0 +1,34 @@
+"""Classes without a public constructor: users get their objects from a client.
+
+Such a class has the metaclass :class:`NoPublicConstructor`; our own code makes objects by :func:`construct`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NoPublicConstructor(type):
+    """The metaclass of what a client makes: calling the class is an error, and ``help()`` shows no arguments of it."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
+        super().__init__(name, bases, namespace)
+        cls.__signature__ = Signature()
+        if "__init__" in namespace:
+            namespace["__init__"].__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_ONLY)])
+
+    if not TYPE_CHECKING:  # checkers are to see the constructor that `construct` calls
+
+        def __call__(cls, *_args: object, **_options: object) -> NoReturn:
+            raise TypeError(f"{cls.__module__}.{cls.__qualname__} has no public constructor; a client makes it")
+
+
+def construct(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make an object of a class that has no public constructor."""
+    made: T = type.__call__(cls, *args, **kwargs)  # type: ignore[arg-type]  # a class, of which only the call is typed
+    return made

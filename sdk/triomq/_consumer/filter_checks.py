@@ -1,0 +1,78 @@
+"""Asking brokers whether they understand a filter before it is subscribed (docs/protocol/consumer.md §2.2, §6.1; code 46)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from triomq._cluster.heartbeats import Heartbeats
+from triomq._cluster.routes import Routes
+from triomq._message.subscription import SQL92_VERSION, Subscription
+from triomq._transport.link import Link
+from triomq._transport.links import Links
+from triomq.errors import ConnectFailed, UnsupportedRequest, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import CheckClientConfigBody
+from triomq_protocol.wire.command import Command
+
+CHECK_TIMEOUT_S: Final = 3.0
+"""How long a broker may take (``mqClientApiTimeout``)."""
+
+
+class FilterChecks:
+    """Checks filters for one client.
+
+    Args:
+        client_id: by which brokers know the client.
+        routes: where topics live.
+        links: how brokers are reached.
+        heartbeats: brokers send their version in answers to heartbeats.
+        chance: chooses which broker to ask.
+    """
+
+    def __init__(
+        self, client_id: str, routes: Routes, links: Links, heartbeats: Heartbeats, chance: random.Random
+    ) -> None:
+        self._client_id = client_id
+        self._routes = routes
+        self._links = links
+        self._heartbeats = heartbeats
+        self._chance = chance
+
+    async def check(self, group: str, subscription: Subscription) -> None:
+        """Make sure that a topic's brokers filter like this.
+
+        Raises:
+            UnsupportedRequest: one is too old.
+            SubscriptionRefused: the expression cannot be parsed.
+            BrokerFault: such filters are switched off there.
+            MQError: no broker could be asked.
+        """
+        route = await self._routes.for_subscribing(subscription.topic)
+        # Versions come with answers to heartbeats, and none may have reached a broker that was not known before.
+        await self._heartbeats.beat()
+        brokers = route.one_of_each_broker()
+        for address in brokers:
+            link = self._links.ready(address)
+            if link is not None and link.peer_version < SQL92_VERSION:
+                raise UnsupportedRequest(
+                    f"the broker does not filter topic {subscription.topic} by {subscription.kind}", address=address
+                )
+        self._chance.shuffle(brokers)
+        link = await self._first_reachable(brokers)
+        body = CheckClientConfigBody(
+            client_id=self._client_id, group=group, subscription_data=subscription.data()
+        ).encode()
+        answer = await link.request(Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body), CHECK_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            what = f"the filter {subscription.expression!r} of topic {subscription.topic}"
+            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+
+    async def _first_reachable(self, addresses: Sequence[str]) -> Link:
+        for address in addresses[:-1]:
+            try:
+                return await self._links.get(address)
+            except ConnectFailed:
+                continue
+        return await self._links.get(addresses[-1])

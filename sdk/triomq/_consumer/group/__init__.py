@@ -1,0 +1,1 @@
+"""What members of a consumer group share: rebalance, positions, the pull loop, process queues."""

@@ -1,0 +1,108 @@
+"""The user's callbacks of push and lite pull consumers: queues that come and go, and events worth knowing.
+
+What a callback raises is logged and changes nothing.  Upstream: ``MessageQueueListener``; events have no Java class.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Literal
+
+import attrs
+import trio
+
+from triomq._message.message import MessageQueue
+
+log = logging.getLogger("triomq.consumer")
+
+REVOKED_TIMEOUT_S: Final = 2.0
+"""How long ``on_revoked`` may take at the end of a consumer that is cancelled."""
+
+EventKind = Literal[
+    "offset_illegal",
+    "offset_refused",
+    "expired",
+    "lock_lost",
+    "duplicate_client_id",
+    "not_a_member",
+    "send_back_failed",
+    "reset",
+]
+"""What can happen to a consumer."""
+
+
+@attrs.frozen
+class ConsumerEvent:
+    """Something that happened to a consumer; see :class:`triomq.ConsumerCallbacks`.
+
+    Args:
+        kind: what.
+        text: one line that names cause and consequence.
+        queue: which queue, if it is about one.
+    """
+
+    kind: EventKind
+    text: str
+    queue: MessageQueue | None = None
+
+
+OnEvent = Callable[[ConsumerEvent], object]
+"""Called with each event; plain and quick."""
+
+OnQueues = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
+"""Called with queues that come or go; async ones are awaited before the queue moves."""
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerCallbacks:
+    """Functions that a push or lite pull consumer calls.
+
+    Args:
+        on_assigned: called with queues before they are pulled; may be async.
+        on_revoked: called with queues before they are given up; may be async.
+        on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
+    """
+
+    on_assigned: OnQueues | None = None
+    on_revoked: OnQueues | None = None
+    on_event: OnEvent | None = None
+
+
+async def call_with_queues(callback: OnQueues | None, queues: Collection[MessageQueue]) -> None:
+    """Call ``on_assigned`` or ``on_revoked`` and wait for it."""
+    if callback is None or not queues:
+        return
+    try:
+        pending = callback(queues)
+        if inspect.isawaitable(pending):
+            await pending
+    except Exception:
+        # The user's code must not keep a queue from moving.
+        log.exception("%r failed for %d queues", callback, len(queues))
+
+
+def reporter(on_event: OnEvent | None) -> Callable[[ConsumerEvent], None]:
+    """A function that logs an event and passes it to the user's callback."""
+
+    def report(event: ConsumerEvent) -> None:
+        log.warning("%s: %s", event.kind, event.text)
+        if on_event is not None:
+            try:
+                on_event(event)
+            except Exception:
+                log.exception("the event handler %r failed", on_event)
+
+    return report
+
+
+def limit_at_end(patience_s: float = math.inf) -> trio.CancelScope:
+    """A scope for ``on_revoked`` at a consumer's end.
+
+    Args:
+        patience_s: how long it may take; when cancelled it gets :data:`REVOKED_TIMEOUT_S` all the same.
+    """
+    cancelled = trio.current_effective_deadline() == -math.inf
+    return trio.move_on_after(REVOKED_TIMEOUT_S if cancelled else patience_s, shield=cancelled)

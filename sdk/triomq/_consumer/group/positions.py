@@ -1,0 +1,371 @@
+"""One consumer's positions in its queues: a memory over an offset store (docs/protocol/consumer.md §12).
+
+Consuming moves the memory; it is written to the store, at the brokers or in a file, every few seconds, before a
+queue is given up, and at the end.  The decisions (where to start, what to do about an offset that is not there)
+are pure functions.  Upstream: ``RemoteBrokerOffsetStore``, ``RebalancePushImpl.computePullFromWhere``.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Final, Literal
+
+import attrs
+import trio
+
+from triomq._cluster.queue_bounds import QueueBounds
+from triomq._consumer.group.callbacks import ConsumerEvent, reporter
+from triomq._consumer.offset_store import OffsetStore
+from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult
+from triomq.errors import InvalidCall, MQError, OffsetIllegal
+from triomq_protocol.names import RETRY_PREFIX
+from triomq_protocol.requests.heartbeat import (
+    CONSUME_FROM_FIRST_OFFSET,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_FROM_TIMESTAMP,
+)
+
+log = logging.getLogger("triomq.positions")
+
+PERSIST_FIRST_S: Final = 10.0
+"""When a consumer's offsets are persisted for the first time."""
+
+PERSIST_EVERY_S: Final = 5.0
+"""How often after that (``persistConsumerOffsetInterval``)."""
+
+PERSIST_ALL_ROUNDS: Final = 6
+"""Offsets that have not moved are persisted again only every so many rounds: a broker may have lost them in a crash."""
+
+END_TIMEOUT_S: Final = 3.0
+"""How long the last offsets of a queue or a consumer, and unlocking, may take, whatever happens."""
+
+
+StartFrom = Literal["latest", "earliest"] | datetime | int
+"""Where a group without offsets starts: at the queues' ends, at their beginnings, or at a time (int: ms since 1970)."""
+
+
+class IllegalOffset(enum.Enum):
+    """What to do when a broker does not have the offset that is to be pulled."""
+
+    BROKER = "broker"
+    """Go on where the broker says: at the queue's nearer end."""
+
+    EARLIEST = "earliest"
+    """Go on at the first message that is there: some may come again, none is skipped."""
+
+    LATEST = "latest"
+    """Go on behind the last message."""
+
+    RAISE = "raise"
+    """End the consumer with :class:`~triomq.errors.OffsetIllegal`."""
+
+
+def illegal_offset_policy(value: IllegalOffset | str) -> IllegalOffset:
+    """The policy of a name.
+
+    Raises:
+        InvalidCall: there is none of this name.
+    """
+    try:
+        return IllegalOffset(value)
+    except ValueError:
+        known = ", ".join(each.value for each in IllegalOffset)
+        raise InvalidCall(f"no illegal_offset policy {value!r}; there are {known}") from None
+
+
+def corrected_offset(policy: IllegalOffset, *, next_offset: int, min_offset: int, max_offset: int) -> int | None:
+    """Where to go on after an illegal offset; None when the consumer is to end.
+
+    Args:
+        policy: what the user chose.
+        next_offset: the broker's proposal.
+        min_offset: the queue's first offset.
+        max_offset: the offset behind its last message.
+    """
+    proposals = {
+        IllegalOffset.BROKER: next_offset,
+        IllegalOffset.EARLIEST: min_offset,
+        IllegalOffset.LATEST: max_offset,
+    }
+    chosen = proposals.get(policy)
+    return None if chosen is None else max(chosen, 0)
+
+
+@attrs.frozen
+class Start:
+    """Where a queue without a committed offset starts: a fixed offset, the queue's end, or a time.
+
+    Exactly one is set.
+
+    Args:
+        offset: this one.
+        at_end: behind the last message.
+        time_ms: at the first message stored then or later, in ms since 1970.
+    """
+
+    offset: int | None = None
+    at_end: bool = False
+    time_ms: int | None = None
+
+
+def check_start_from(start_from: object) -> StartFrom:
+    """Raise :class:`InvalidCall` unless it is one of the places a group can start at."""
+    if start_from == "latest" or start_from == "earliest":
+        return "latest" if start_from == "latest" else "earliest"
+    if isinstance(start_from, datetime):
+        if start_from.tzinfo is None:
+            raise InvalidCall("start_from has no time zone; use datetime(..., tzinfo=...) or datetime.astimezone()")
+        return start_from
+    if isinstance(start_from, int) and not isinstance(start_from, bool) and start_from >= 0:
+        return start_from
+    raise InvalidCall(f'start_from is {start_from!r}; use "latest", "earliest", a datetime, or ms since 1970')
+
+
+def start_of_new_group(start_from: StartFrom, topic: str) -> Start:
+    """Where a group that has no offset in a queue starts (the table of docs/protocol/consumer.md §12.4)."""
+    is_retry = topic.startswith(RETRY_PREFIX)
+    if start_from == "latest":
+        # What failed before the group had an offset must not be skipped.
+        return Start(offset=0) if is_retry else Start(at_end=True)
+    if start_from == "earliest":
+        # The broker corrects it when older messages are gone.
+        return Start(offset=0)
+    if is_retry:
+        return Start(at_end=True)
+    return Start(time_ms=time_ms_of(start_from))
+
+
+def time_ms_of(moment: datetime | int) -> int:
+    """Milliseconds since 1970."""
+    return int(moment.timestamp() * 1000) if isinstance(moment, datetime) else int(moment)
+
+
+def consume_from_where(start_from: StartFrom) -> str:
+    """How heartbeats call it."""
+    if start_from == "latest":
+        return CONSUME_FROM_LAST_OFFSET
+    return CONSUME_FROM_FIRST_OFFSET if start_from == "earliest" else CONSUME_FROM_TIMESTAMP
+
+
+class Positions:
+    """What a consumer has consumed of each queue.
+
+    Args:
+        store: keeps it beyond this process.
+        bounds: looks up the queues' ranges.
+        start_from: where queues without an offset start.
+        illegal_offset: what to do about offsets that brokers do not have.
+        memory_first: whether :meth:`start` looks into the memory before the store (lite pull).
+        report: called with events ``offset_illegal``, ``offset_refused`` and ``reset``.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        bounds: QueueBounds,
+        *,
+        start_from: StartFrom = "latest",
+        illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
+        memory_first: bool = False,
+        report: Callable[[ConsumerEvent], None] | None = None,
+    ) -> None:
+        self.start_from = check_start_from(start_from)
+        self.policy = illegal_offset_policy(illegal_offset)
+        self._store = store
+        self._bounds = bounds
+        self._memory_first = memory_first
+        self._report = report if report is not None else reporter(None)
+        self._offsets: dict[MessageQueue, int] = {}
+        self._persisted: dict[MessageQueue, int] = {}
+        self._fenced: set[MessageQueue] = set()
+        # One at a time: brokers may serve two requests of one link in either order.
+        self._writing = trio.Lock()
+
+    # --- memory ----------------------------------------------------------------------------------------------
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """The offset in memory."""
+        return self._offsets.get(queue)
+
+    def of_topic(self, topic: str) -> dict[MessageQueue, int]:
+        """The offsets of a topic's queues: what a broker's request 221 asks for."""
+        return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> bool:
+        """Note how far a queue is consumed.
+
+        Args:
+            queue: which.
+            offset: everything below it is done.
+            increase_only: refuse to go back. Only what was ordered may: an ordered queue's own commit, a seek,
+                a reset, a correction.
+
+        Returns:
+            Whether it was taken; a refused jump back is reported once per queue.
+        """
+        known = self._offsets.get(queue)
+        if known is not None and offset < known and increase_only:
+            if queue not in self._fenced:
+                self._fenced.add(queue)
+                text = f"{queue}: committing {offset} is refused, since {known} is committed and no seek or reset asked for a step back"
+                self._report(ConsumerEvent("offset_refused", text, queue))
+            return False
+        self._offsets[queue] = offset
+        return True
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue from memory: it belongs to another member now."""
+        self._offsets.pop(queue, None)
+        self._persisted.pop(queue, None)
+        self._fenced.discard(queue)
+
+    # --- store -----------------------------------------------------------------------------------------------
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset in the store.
+
+        Raises:
+            MQError: it is not known now.
+        """
+        return await self._store.read(queue)
+
+    async def persist(self, queues: Collection[MessageQueue]) -> bool:
+        """Write the offsets of these queues to the store, changed or not; brokers that do not answer are logged.
+
+        Returns:
+            Whether all were written.
+        """
+        for error in await self._persist(queues):
+            log.warning("offsets could not be persisted: %s", error.reason)
+            return False
+        return True
+
+    async def commit(self, queues: Collection[MessageQueue]) -> None:
+        """:meth:`persist` for callers who want to know.
+
+        Raises:
+            MQError: some may not be kept.
+        """
+        for error in await self._persist(queues):
+            raise error
+
+    async def keep_persisting(self, owned: Callable[[], Collection[MessageQueue]]) -> None:
+        """Persist for ever: what has changed every 5 s, first after 10 s; everything every 30 s."""
+        pause_s, rounds = PERSIST_FIRST_S, 0
+        while True:
+            await trio.sleep(pause_s)
+            pause_s, rounds = PERSIST_EVERY_S, rounds + 1
+            queues = owned()
+            if rounds % PERSIST_ALL_ROUNDS:
+                queues = [queue for queue in queues if self._offsets.get(queue) != self._persisted.get(queue)]
+            await self.persist(queues)
+
+    async def persist_at_end(self, owned: Collection[MessageQueue]) -> None:
+        """The last persisting of queues: shielded from cancellation, but not for ever."""
+        with trio.move_on_after(END_TIMEOUT_S, shield=True):
+            await self.persist(owned)
+
+    async def _persist(self, queues: Collection[MessageQueue]) -> list[MQError]:
+        errors: list[MQError] = []
+        async with self._writing:
+            brokers: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
+            for queue in queues:
+                if queue in self._offsets:
+                    brokers[queue.broker_name][queue] = self._offsets[queue]
+            for part in brokers.values():
+                # Broker by broker, so that one that is down does not hold up the others.
+                try:
+                    await self._store.commit(part)
+                except MQError as error:
+                    errors.append(error)
+                else:
+                    self._persisted.update((queue, offset) for queue, offset in part.items() if queue in self._offsets)
+        return errors
+
+    # --- starting and correcting -----------------------------------------------------------------------------
+
+    async def start(self, queue: MessageQueue) -> int:
+        """Where to start in a queue that has just been assigned (docs/protocol/consumer.md §12.4).
+
+        A committed offset always wins.  Where a new group starts is committed at once: the next owner of the queue
+        starts there too, even when this member dies before it has consumed anything.
+
+        Raises:
+            MQError: it is not known now; ask again later.
+        """
+        known = self._offsets.get(queue) if self._memory_first else None
+        if known is not None:
+            await trio.lowlevel.checkpoint()
+            return known
+        self.forget(queue)
+        committed = await self._store.read(queue)
+        if committed is not None and committed > 0:
+            self._offsets[queue] = self._persisted[queue] = committed
+            return committed
+        # Brokers say 0 also of young queues in which the group has no offset yet (docs/protocol/consumer.md §12.2).
+        offset = 0
+        if committed is None:
+            offset = await self._resolve(queue, start_of_new_group(self.start_from, queue.topic))
+        self._offsets[queue] = offset
+        await self.persist([queue])
+        return offset
+
+    async def _resolve(self, queue: MessageQueue, start: Start) -> int:
+        if start.at_end:
+            # A slave may be behind: what it does not have yet would be skipped or come again.
+            return await self._bounds.max_offset(queue, only_master=True)
+        if start.time_ms is not None:
+            return await self._bounds.offset_by_time(queue, start.time_ms)
+        assert start.offset is not None
+        return start.offset
+
+    async def correct(self, queue: MessageQueue, offset: int, result: PullResult) -> int:
+        """Choose another offset after the broker called this one illegal, and persist it.
+
+        Args:
+            queue: which.
+            offset: what was to be pulled.
+            result: the broker's answer, of status ``OFFSET_ILLEGAL``.
+
+        Raises:
+            OffsetIllegal: the policy is ``"raise"``.
+        """
+        chosen = corrected_offset(
+            self.policy, next_offset=result.next_offset, min_offset=result.min_offset, max_offset=result.max_offset
+        )
+        what = f"{queue} has no offset {offset}, only {result.min_offset} to {result.max_offset}"
+        goes_on = "the consumer ends" if chosen is None else f"going on at {chosen}"
+        self._report(ConsumerEvent("offset_illegal", f"{what}; {goes_on} (policy {self.policy.value})", queue))
+        if chosen is None:
+            raise OffsetIllegal(what, address=result.broker_address)
+        self.update(queue, chosen, increase_only=False)
+        await self.persist([queue])
+        return chosen
+
+    async def reset(self, queue: MessageQueue, offset: int) -> None:
+        """An operator's order: the queue goes on there, forwards or back, and that is persisted."""
+        before = self._offsets.get(queue)
+        text = f"{queue} was reset from {'an unknown offset' if before is None else before} to {offset}"
+        self._report(ConsumerEvent("reset", text, queue))
+        self.update(queue, offset, increase_only=False)
+        self._fenced.discard(queue)
+        await self.persist([queue])
+
+    async def offset_at(self, queue: MessageQueue, moment: datetime | int) -> int:
+        """The first message stored at a time or later; a datetime without zone is refused.
+
+        Raises:
+            InvalidCall: the time cannot be used.
+            MQError: no broker knows.
+        """
+        checked = check_start_from(moment)
+        assert isinstance(checked, datetime | int)
+        return await self._bounds.offset_by_time(queue, time_ms_of(checked))

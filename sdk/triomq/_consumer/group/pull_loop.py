@@ -1,0 +1,425 @@
+"""One pull task per assigned queue, for push and lite pull consumers alike (docs/protocol/consumer.md §5, §6.2).
+
+It pulls, keeps what it pulled, pauses while too much is held, commits along the way, and corrects
+offsets; what becomes of the messages is its sink's affair.  Pauses end when their reason ends: nothing
+here polls.  Upstream: ``PullMessageService``, ``DefaultMQPushConsumerImpl``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+from triomq._consumer.group.positions import Positions
+from triomq._consumer.group.process_queue import FlowLimits, HeldMessage, HeldPage, ProcessQueue, held_messages
+from triomq._consumer.group.statistics import ConsumerStatistics, TopicCounters
+from triomq._consumer.puller import PullCall, Puller
+from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult, PullStatus
+from triomq._message.subscription import Subscription
+from triomq.errors import BrokerBusy, ClientClosed, MQError, NotFound, OffsetIllegal, SubscriptionRefused
+
+log = logging.getLogger("triomq.consumer")
+
+SUSPENDED_PULL_TIMEOUT_S: Final = 30.0
+"""How long a pull that brokers may hold waits for its link to take it (``CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND``)."""
+
+BUSY_PAUSE_S: Final = 0.02
+"""Pause after a broker's flow control, code 215 (docs/protocol/consumer.md §1)."""
+
+ERROR_PAUSE_S: Final = 1.0
+"""Pause after any other failure (``pullTimeDelayMillsWhenException``)."""
+
+QUARANTINE_S: Final = 10.0
+"""How long a queue rests after an illegal offset, so that handlers under way can end (docs/protocol/consumer.md §6.2)."""
+
+
+@attrs.frozen(kw_only=True)
+class PullSettings:
+    """How a consumer pulls.
+
+    Args:
+        max_messages: per pull (``pullBatchSize``).
+        suspend_s: how long brokers may hold a pull: 15 push, 20 lite pull.
+        lite: whether pulls carry the lite bit, and their expression.
+        expression_in_pulls: whether pulls carry their expression, also when heartbeats have carried it.
+        commit: whether pulls from masters carry what is consumed: push consumers in clustering mode.
+        ordered: the span is no limit.
+        limits: when pulling pauses.
+        quarantine_s: how long a queue rests after an illegal offset.
+        interval_s: pause between two pulls of a queue (``pullInterval``).
+        retry_topic: the group's, whose messages get back the topic they were sent to.
+    """
+
+    max_messages: int = 32
+    suspend_s: float = 15.0
+    lite: bool = False
+    expression_in_pulls: bool = False
+    commit: bool = False
+    ordered: bool = False
+    limits: FlowLimits = attrs.Factory(FlowLimits)
+    quarantine_s: float = QUARANTINE_S
+    interval_s: float = 0.0
+    retry_topic: str | None = None
+
+
+class PullSink(Protocol):
+    """Takes what was pulled; all plain and quick."""
+
+    def pulled(self, source: PulledQueue, messages: list[HeldMessage]) -> None:
+        """New messages of a queue, in order, at least one."""
+
+    def restarted(self, source: PulledQueue) -> None:
+        """A queue's messages were given up and it goes on elsewhere: by a seek, or after an illegal offset."""
+
+    def failed(self, error: MQError) -> None:
+        """The consumer cannot go on."""
+
+
+class PulledQueue:
+    """One assigned queue.
+
+    Args:
+        queue: which.
+        offset: where its first pull starts.
+        settings: how it is pulled.
+        counters: its topic's.
+
+    Attributes:
+        process: what is held; another one after a seek or an illegal offset.
+        next_offset: where the next pull starts.
+        paused: nothing is pulled while it is set.
+        failures: pulls in a row that no broker answered.
+        pulled_s: trio's clock at the last round.
+        consumed_s: trio's clock when a message was last given to a handler.
+        limits: when its pulling pauses.
+    """
+
+    def __init__(self, queue: MessageQueue, offset: int, settings: PullSettings, counters: TopicCounters) -> None:
+        self.queue = queue
+        self.counters = counters
+        self.settings = settings
+        self.limits = settings.limits
+        self.process = ProcessQueue(queue, self)
+        self.next_offset = offset
+        self.paused = False
+        self.failures = 0
+        self.pulled_s = trio.current_time()
+        self.consumed_s = self.pulled_s
+        self.scope = trio.CancelScope()
+        self.awaited: trio.Event | None = None
+        """What the pulling waits for, if it waits."""
+
+    def wake(self) -> None:
+        """Something changed that the pulling may wait for."""
+        if self.awaited is not None:
+            self.awaited.set()
+
+    def finish(self, message: HeldMessage) -> bool:
+        """A message has ended.
+
+        Returns:
+            Whether that counts: its queue is still owned, and it has not ended before.
+        """
+        counts = message.page.holder.finish(message)
+        self.wake_unless_full()
+        return counts
+
+    def wake_unless_full(self) -> None:
+        """Messages have ended: pulling goes on if it waited for that and the limits allow."""
+        if self.awaited is not None and not self.is_full:
+            self.awaited.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds more than its limits allow."""
+        return self.process.exceeds(self.limits, ordered=self.settings.ordered) is not None
+
+    def finish_page(self, messages: Sequence[HeldMessage]) -> None:
+        """Messages of one pulled answer have ended."""
+        messages[0].page.holder.finish_page(messages)
+        self.wake_unless_full()
+
+    async def wait_change(self) -> None:
+        """Sleep until :meth:`wake`."""
+        event = self.awaited = trio.Event()
+        try:
+            await event.wait()
+        finally:
+            # After a seek another task may wait already.
+            if self.awaited is event:
+                self.awaited = None
+
+
+class PullEngine:
+    """The assigned queues of one consumer.
+
+    Args:
+        puller: does the single pulls.
+        positions: the group's offsets.
+        subscription: topic -> what is wanted of it; None: not subscribed (any more).
+        sink: takes the messages.
+        settings: see :class:`PullSettings`.
+        beat: sends heartbeats now: brokers that do not know a subscription yet learn it by them.
+        held_back: further reasons not to pull a queue now; what ends one calls :meth:`PulledQueue.wake`.
+    """
+
+    def __init__(
+        self,
+        *,
+        puller: Puller,
+        positions: Positions,
+        subscription: Callable[[str], Subscription | None],
+        sink: PullSink,
+        settings: PullSettings,
+        beat: Callable[[], Awaitable[None]],
+        held_back: Callable[[PulledQueue], bool] | None = None,
+    ) -> None:
+        self.queues: dict[MessageQueue, PulledQueue] = {}
+        """Queue -> its state; changed by :meth:`start` and :meth:`stop` alone."""
+        self.statistics = ConsumerStatistics()
+        self.suspended = False
+        self._puller = puller
+        self._positions = positions
+        self._subscription = subscription
+        self._sink = sink
+        self._settings = settings
+        self._beat = beat
+        self._held_back = held_back
+        self._nursery: trio.Nursery | None = None
+        self._stopped = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the pull tasks until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def start(self, queue: MessageQueue, offset: int) -> PulledQueue:
+        """Begin to pull an assigned queue."""
+        source = self.queues[queue] = PulledQueue(queue, offset, self._settings, self.statistics.of(queue.topic))
+        self._share_limits(queue.topic)
+        self._spawn(source)
+        return source
+
+    def stop(self, queue: MessageQueue) -> PulledQueue | None:
+        """Pull a queue no more and give up what is held; handlers that run on are not waited for.
+
+        Its commit point is in the positions' memory afterwards.
+        """
+        source = self.queues.pop(queue, None)
+        if source is not None:
+            source.scope.cancel()
+            self.note_position(source)
+            source.process.drop()
+            self._share_limits(queue.topic)
+        return source
+
+    def stop_pulling(self) -> None:
+        """End all pulls; what is held stays."""
+        self._stopped = True
+        for source in self.queues.values():
+            source.scope.cancel()
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Give up what is held and go on at another offset; the answer of a pull under way is dropped."""
+        source = self.queues[queue]
+        source.scope.cancel()
+        self._restart(source, offset)
+        self._spawn(source)
+
+    def pause(self, queue: MessageQueue) -> None:
+        """Pull a queue no more for now; a pull under way may still bring messages."""
+        self.queues[queue].paused = True
+
+    def resume(self, queue: MessageQueue) -> None:
+        """Pull it again."""
+        self.queues[queue].paused = False
+        self.queues[queue].wake()
+
+    def suspend(self, suspended: bool) -> None:
+        """Pause, or go on with, all queues."""
+        self.suspended = suspended
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed that pulling may wait for."""
+        for source in self.queues.values():
+            source.wake()
+
+    def note_position(self, source: PulledQueue) -> None:
+        """Bring the positions' memory up to a queue's commit point."""
+        point = source.process.commit_point
+        if point is not None and not source.process.dropped:
+            self._positions.update(source.queue, point, increase_only=True)
+
+    def note_positions(self) -> None:
+        """:meth:`note_position` of all queues; before the memory is read or persisted."""
+        for source in self.queues.values():
+            self.note_position(source)
+
+    def _share_limits(self, topic: str) -> None:
+        """A topic's queues have come or gone: its limits are shared among those that are here."""
+        limits = self._settings.limits
+        if limits.covers_topics:
+            sources = [source for source in self.queues.values() if source.queue.topic == topic]
+            for source in sources:
+                source.limits = limits.of_one(len(sources))
+                source.wake_unless_full()
+
+    # --- one queue -------------------------------------------------------------------------------------------
+
+    def _spawn(self, source: PulledQueue) -> None:
+        assert self._nursery is not None
+        source.scope = trio.CancelScope()
+        if not self._stopped:
+            self._nursery.start_soon(self._pull_queue, source, source.scope)
+
+    async def _pull_queue(self, source: PulledQueue, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                while self._must_wait(source):
+                    await source.wait_change()
+                process = source.process
+                subscription = self._subscription(source.queue.topic)
+                assert subscription is not None
+                call = self._call(source, subscription)
+                # Not when pulls are spaced by an interval: each one passes here then.
+                go_on = None if self._settings.interval_s else self._taker(source, process, subscription, call)
+                self._begin_pull(source)
+                try:
+                    result = await self._puller.pull(call, go_on)
+                except ClientClosed:
+                    return
+                except MQError as error:
+                    source.failures += 1
+                    await self._after_failure(error, source.failures)
+                    continue
+                source.failures = 0
+                if result.taken:
+                    continue
+                source.counters.pulling_s += trio.current_time() - source.pulled_s
+                if source.process is not process:
+                    return  # a seek came while the answer was under way: the queue has another task by now
+                if result.status is PullStatus.OFFSET_ILLEGAL:
+                    await self._correct(source, result)
+                else:
+                    self._take(source, process, subscription, result)
+                if self._settings.interval_s:
+                    await trio.sleep(self._settings.interval_s)
+
+    def _begin_pull(self, source: PulledQueue) -> None:
+        source.pulled_s = trio.current_time()
+        source.counters.pulls += 1
+
+    def _taker(
+        self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, call: PullCall
+    ) -> Callable[[PullResult], bool]:
+        """Takes result after result, and makes the next call, as long as there is nothing to wait for."""
+
+        def take(result: PullResult) -> bool:
+            source.counters.pulling_s += trio.current_time() - source.pulled_s
+            source.failures = 0
+            self._take(source, process, subscription, result)
+            if (
+                source.process is not process
+                or self._must_wait(source)
+                or self._subscription(source.queue.topic) is not subscription
+            ):
+                return False
+            call.offset = source.next_offset
+            call.commit_offset = self._commit_offset(source)
+            self._begin_pull(source)
+            return True
+
+        return take
+
+    def _must_wait(self, source: PulledQueue) -> bool:
+        return (
+            source.paused
+            or self.suspended
+            or source.is_full
+            or (self._held_back is not None and self._held_back(source))
+            or self._subscription(source.queue.topic) is None
+        )
+
+    def _call(self, source: PulledQueue, subscription: Subscription) -> PullCall:
+        settings = self._settings
+        return PullCall(
+            source.queue,
+            source.next_offset,
+            max_messages=settings.max_messages,
+            suspend_ms=int(settings.suspend_s * 1000),
+            subscription=subscription,
+            # Lite pulls by tag carry 0, as their heartbeats' subscription does (docs/protocol/consumer.md §3).
+            sub_version=0 if settings.lite and subscription.filters_by_tag else subscription.version_ms,
+            timeout_s=SUSPENDED_PULL_TIMEOUT_S,
+            carries_expression=settings.lite or settings.expression_in_pulls or subscription.class_filter,
+            commit_offset=self._commit_offset(source),
+            lite=settings.lite,
+        )
+
+    def _commit_offset(self, source: PulledQueue) -> int | None:
+        if not self._settings.commit:
+            return None
+        self.note_position(source)
+        # Upstream sets the bit for positive offsets only (docs/protocol/consumer.md §6.2).
+        return self._positions.get(source.queue) or None
+
+    def _take(self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, result: PullResult) -> None:
+        if process.dropped:
+            return  # given up while the answer was under way: it begins anew elsewhere
+        source.next_offset = result.next_offset
+        if result.status is PullStatus.FOUND:
+            page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset)
+            messages = process.put(page, self._wanted(held_messages(page), source.queue, subscription))
+            process.scan(result.next_offset)
+            if messages:
+                source.counters.pulled += len(messages)
+                self._sink.pulled(source, messages)
+        else:
+            process.scan(result.next_offset)
+
+    def _wanted(
+        self, messages: list[HeldMessage], queue: MessageQueue, subscription: Subscription
+    ) -> list[HeldMessage]:
+        if queue.topic == self._settings.retry_topic:
+            for message in messages:
+                message.original_topic = message.properties.get("RETRY_TOPIC")
+            return messages
+        tags = subscription.exact_tags
+        # The broker compares 32-bit hashes only.
+        return [message for message in messages if message.tags in tags] if tags else messages
+
+    async def _after_failure(self, error: MQError, failures: int) -> None:
+        unknown = isinstance(error, SubscriptionRefused | NotFound)
+        # A broker that is busy or has restarted may not know the group yet: worth a warning if one more heartbeat is no help.
+        level = logging.WARNING if failures == (2 if unknown else 1) else logging.INFO
+        log.log(level, "a pull failed and will be repeated: %s", error)
+        if isinstance(error, BrokerBusy):
+            await trio.sleep(BUSY_PAUSE_S)
+        elif unknown and failures == 1:
+            # It does not know the subscription's newest version: send it, and ask again at once.
+            await self._beat()
+        else:
+            await trio.sleep(ERROR_PAUSE_S)
+
+    async def _correct(self, source: PulledQueue, result: PullResult) -> None:
+        source.process.drop()
+        try:
+            offset = await self._positions.correct(source.queue, source.next_offset, result)
+        except OffsetIllegal as error:
+            self._sink.failed(error)
+            await trio.sleep_forever()
+        await trio.sleep(self._settings.quarantine_s)
+        self._restart(source, offset)
+
+    def _restart(self, source: PulledQueue, offset: int) -> None:
+        source.process.drop()
+        source.process = ProcessQueue(source.queue, source)
+        source.next_offset = offset
+        self._sink.restarted(source)

@@ -1,0 +1,125 @@
+"""Locks of queues at their brokers: who may consume a queue in order (docs/protocol/consumer.md §9; codes 41 and 42).
+
+Three times matter: a client takes its lock for good for 30 s, renews it every 20 s, and the broker keeps it
+for 60 s.  Upstream: ``RebalanceImpl``, ``ConsumeMessageOrderlyService``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+import trio
+
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._message.message import MessageQueue
+from triomq.errors import MQError, ProtocolViolation, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.flags import ONEWAY
+from triomq_protocol.requests import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.consumer")
+
+LOCK_TIMEOUT_S: Final = 1.0
+"""How long a broker may take to grant locks (docs/protocol/consumer.md §9)."""
+
+VALID_S: Final = 30.0
+"""How long a granted lock is relied on (``rocketmq.client.rebalance.lockMaxLiveTime``)."""
+
+RENEW_EVERY_S: Final = 20.0
+"""How often locks are renewed (``rocketmq.client.rebalance.lockInterval``)."""
+
+RETRY_S: Final = 3.0
+"""How soon a lock that was not granted is asked for again."""
+
+BROKER_KEEPS_S: Final = 60.0
+"""How long a broker keeps a lock that is not renewed (``rebalanceLockMaxLiveTime``)."""
+
+UNLOCK_DELAY_S: Final = 20.0
+"""How long a queue given up with undelivered messages stays locked (``unlockDelayTimeMills``)."""
+
+
+class QueueLocks:
+    """Asks masters for locks on behalf of one group member.
+
+    Args:
+        group: consumer group.
+        client_id: who the member is.
+        brokers: how masters are reached.
+    """
+
+    def __init__(self, group: str, client_id: str, brokers: BrokerLinks) -> None:
+        self.leaving: set[MessageQueue] = set()
+        """Queues that were given up and are locked still, for a while."""
+        self._group = group
+        self._client_id = client_id
+        self._brokers = brokers
+
+    async def lock(self, queues: Collection[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """Take or renew locks.
+
+        Returns:
+            Those that are ours now, and those that are not; queues whose broker did not answer are in neither.
+        """
+        granted: set[MessageQueue] = set()
+        refused: set[MessageQueue] = set()
+        for part in _by_broker(queues):
+            try:
+                ours = await self._ask(part)
+            except MQError as error:
+                log.warning("%d queues of %s could not be locked: %s", len(part), part[0].broker_name, error)
+                continue
+            granted.update(each for each in part if each in ours)
+            refused.update(each for each in part if each not in ours)
+        return granted, refused
+
+    async def unlock(self, queues: Collection[MessageQueue], *, wait: bool) -> None:
+        """Give locks back; a lock whose broker does not get this expires by itself.
+
+        Args:
+            queues: which.
+            wait: for the brokers' answers, as at the end of a consumer.
+        """
+        for part in _by_broker(queues):
+            body = UnlockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=part)
+            command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
+            try:
+                link = await self._brokers.of(part[0], only_master=True)
+                if wait:
+                    await link.request(command, LOCK_TIMEOUT_S)
+                else:
+                    command.flag |= ONEWAY
+                    link.notify(command)
+            except MQError as error:
+                log.info("%d queues of %s could not be unlocked: %s", len(part), part[0].broker_name, error.reason)
+
+    async def unlock_later(self, queue: MessageQueue, is_ours: Callable[[MessageQueue], bool]) -> None:
+        """Give a lock back after a while, unless the queue has come back meanwhile."""
+        self.leaving.add(queue)
+        await trio.sleep(UNLOCK_DELAY_S)
+        self.leaving.discard(queue)
+        if not is_ours(queue):
+            await self.unlock([queue], wait=False)
+
+    async def _ask(self, queues: list[MessageQueue]) -> set[MessageQueue]:
+        link = await self._brokers.of(queues[0], only_master=True)
+        body = LockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=queues)
+        answer = await link.request(Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode()), LOCK_TIMEOUT_S)
+        what = f"locking {len(queues)} queues for group {self._group}"
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        try:
+            return set(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+        except BodyError as error:
+            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+    parts: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        parts[queue.broker_name].append(queue)
+    return list(parts.values())

@@ -1,0 +1,359 @@
+"""Sharing a group's queues: who is in it, what is ours, and the moves that follow (docs/protocol/consumer.md §11).
+
+Decisions are pure functions; the loop fetches what they need and asks its assignee, the consumer, to take or give
+up queues one by one.  Whatever is missing leaves everything as it is.  Upstream: ``RebalanceService``,
+``RebalanceImpl``.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+from triomq._cluster.routes import Route, Routes
+from triomq._consumer.group.allocate import AllocateStrategy, Average, sorted_members, sorted_queues
+from triomq._consumer.group.callbacks import ConsumerEvent, reporter
+from triomq._message.message import MessageQueue
+from triomq._transport.links import Links
+from triomq.errors import MQError, ProtocolViolation, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests import ConsumerIdList, GetConsumerListByGroupRequest
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.rebalance")
+
+REBALANCE_EVERY_S: Final = 20.0
+"""How often shares are worked out anew when nothing wakes us (``rocketmq.client.rebalance.waitInterval``)."""
+
+RETRY_AFTER_S: Final = 1.0
+"""How soon a round is repeated that left something undone: a lock refused, a start unknown, a handler running."""
+
+MEMBERS_TIMEOUT_S: Final = 3.0
+"""How long a broker may take to list the members (``mqClientApiTimeout``)."""
+
+DUPLICATE_ROUNDS: Final = 2
+"""After so many rounds in a row an id that is listed twice is reported; once may be a link that was just replaced."""
+
+
+class Assignee(Protocol):
+    """The consumer whose queues are moved.  None of its methods may raise for a broker's faults."""
+
+    async def assigned(self, queue: MessageQueue, /) -> bool:
+        """Take a queue: lock it if need be, find its start, begin to pull.  False: not now, ask again."""
+
+    async def revoked(self, queue: MessageQueue, /) -> bool:
+        """Give a queue up: pull no more, persist its offset, forget it, unlock it.  False: not now, ask again."""
+
+    async def topic_changed(self, topic: str, /) -> None:
+        """After a round that moved queues of a topic."""
+
+    def is_stuck(self, queue: MessageQueue, /) -> bool:
+        """Whether an owned queue is not pulled any more, so that it should be given up and taken anew."""
+
+
+@attrs.frozen
+class Moves:
+    """What one round does to one topic.
+
+    Args:
+        revoke: owned queues to give up, in order.
+        assign: queues to take, in order.
+    """
+
+    revoke: tuple[MessageQueue, ...]
+    assign: tuple[MessageQueue, ...]
+
+
+def plan_moves(
+    owned: Collection[MessageQueue], share: Collection[MessageQueue], stuck: Collection[MessageQueue] = ()
+) -> Moves:
+    """Which queues come and go.
+
+    Args:
+        owned: queues of the topic that are ours now.
+        share: those that should be.
+        stuck: owned ones that are to be taken anew.
+    """
+    wanted = set(share)
+    revoke = sorted_queues({queue for queue in owned if queue not in wanted or queue in set(stuck)})
+    kept = set(owned) - set(revoke)
+    return Moves(tuple(revoke), tuple(sorted_queues(wanted - kept)))
+
+
+@attrs.frozen
+class Share:
+    """The outcome of working out one topic's share.
+
+    Args:
+        queues: what should be ours; None: leave everything as it is.
+        is_member: whether we were in the list of members.
+    """
+
+    queues: tuple[MessageQueue, ...] | None
+    is_member: bool = True
+
+
+def work_out_share(
+    client_id: str,
+    queues: Collection[MessageQueue] | None,
+    members: Collection[str] | None,
+    strategy: AllocateStrategy,
+    *,
+    was_absent: bool,
+) -> Share:
+    """This member's share of one topic of a clustering group.
+
+    Args:
+        client_id: who we are.
+        queues: the topic's queues; None or none when they are not known.
+        members: the group's client ids; None or none when they are not known.
+        strategy: shares out.
+        was_absent: whether we were already missing in the last list of members.
+
+    A list without us means that the broker has not seen our heartbeat: once, everything stays; the second time
+    our queues are given up, as Java does at once.  In neither case is anything taken.
+    """
+    if not queues or not members:
+        return Share(None)
+    if client_id not in members:
+        return Share(() if was_absent else None, is_member=False)
+    try:
+        share = strategy(client_id, sorted_queues(queues), sorted_members(members))
+    except Exception:
+        # A strategy may be the user's own.
+        log.exception("the allocation strategy failed; the queues stay as they are")
+        return Share(None)
+    return Share(tuple(share))
+
+
+def duplicate_ids(members: Collection[str]) -> list[str]:
+    """The client ids that are listed more than once."""
+    return sorted(each for each, count in Counter(members).items() if count > 1)
+
+
+class Members:
+    """Asks the brokers who is in a group.
+
+    Args:
+        group: which.
+        routes: where topics live.
+        links: how brokers are reached.
+        chance: chooses whom to ask.
+    """
+
+    def __init__(self, group: str, routes: Routes, links: Links, chance: random.Random) -> None:
+        self._group = group
+        self._routes = routes
+        self._links = links
+        self._chance = chance
+
+    async def of(self, topic: str) -> list[str] | None:
+        """The group's client ids, from one broker of the topic after the other until one answers; None if none does.
+
+        The first is chosen at random, as upstream does, so that no broker answers for all.
+        """
+        try:
+            route = await self._routes.for_subscribing(topic)
+        except MQError as error:
+            log.info("no members of %s for %s: %s", self._group, topic, error.reason)
+            return None
+        addresses = route.one_of_each_broker()
+        self._chance.shuffle(addresses)
+        for address in addresses:
+            try:
+                return await self._ask(address)
+            except MQError as error:
+                log.info("%s did not list the members of %s: %s", address, self._group, error.reason)
+        return None
+
+    async def _ask(self, address: str) -> list[str]:
+        link = await self._links.get(address)
+        header = GetConsumerListByGroupRequest(consumer_group=self._group)
+        request = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        answer = await link.request(request, MEMBERS_TIMEOUT_S)
+        what = f"the members of group {self._group}"
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=address)
+        try:
+            return ConsumerIdList.decode(answer.body).consumer_id_list
+        except BodyError as error:
+            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+
+
+class Rebalance:
+    """The loop of one consumer: every 20 s, and when woken; what wakes it during a round causes one more.
+
+    Args:
+        group: the consumer group.
+        client_id: who we are.
+        assignee: the consumer.
+        topics: returns the subscribed topics.
+        routes: where they live.
+        members: who is in the group; None: nothing is shared, every member has all queues (broadcast).
+        strategy: shares out.
+        beat: sends heartbeats now.
+        report: called with events ``not_a_member`` and ``duplicate_client_id``.
+        every_s: period.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        client_id: str,
+        assignee: Assignee,
+        *,
+        topics: Callable[[], Collection[str]],
+        routes: Routes,
+        members: Members | None,
+        beat: Callable[[], Awaitable[None]],
+        strategy: AllocateStrategy | None = None,
+        report: Callable[[ConsumerEvent], None] | None = None,
+        every_s: float = REBALANCE_EVERY_S,
+    ) -> None:
+        self.owned: set[MessageQueue] = set()
+        """The queues that are ours; changed by the loop and by :meth:`release` only."""
+        self._group = group
+        self._client_id = client_id
+        self._assignee = assignee
+        self._topics = topics
+        self._routes = routes
+        self._members = members
+        self._beat = beat
+        self._strategy: AllocateStrategy = strategy if strategy is not None else Average()
+        self._report = report if report is not None else reporter(None)
+        self._every_s = every_s
+        self._woken = trio.Event()
+        self._suspended = False
+        self._absent: set[str] = set()
+        self._twice: Counter[str] = Counter()
+        self._round = trio.Lock()
+
+    def wake(self) -> None:
+        """Work shares out as soon as possible."""
+        self._woken.set()
+
+    def suspend(self) -> None:
+        """No more rounds until :meth:`resume`; a round under way is not stopped."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Rounds again, the first one now."""
+        self._suspended = False
+        self.wake()
+
+    def release(self, queue: MessageQueue) -> None:
+        """The consumer has dropped a queue by itself; the next round may take it anew."""
+        self.owned.discard(queue)
+
+    async def run(self) -> None:
+        """Rebalance for ever."""
+        self._routes.changed.append(self._on_route)
+        try:
+            pause_s = 0.0
+            while True:
+                with trio.move_on_after(pause_s):
+                    await self._woken.wait()
+                self._woken = trio.Event()
+                done = self._suspended or await self.rebalance()
+                pause_s = self._every_s if done else min(RETRY_AFTER_S, self._every_s)
+        finally:
+            self._routes.changed.remove(self._on_route)
+
+    async def rebalance(self) -> bool:
+        """One round over all topics.
+
+        Returns:
+            Whether nothing was left undone.
+        """
+        async with self._round:
+            topics = sorted(self._topics())
+            done = await self._drop_unsubscribed(topics)
+            for topic in topics:
+                done &= await self._rebalance_topic(topic)
+        return done
+
+    async def _drop_unsubscribed(self, topics: Sequence[str]) -> bool:
+        done = True
+        for topic in sorted({queue.topic for queue in self.owned} - set(topics)):
+            done &= await self._apply(topic, (), 0)
+        return done
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        queues = await self._queues(topic)
+        if self._members is None:
+            return not queues or await self._apply(topic, queues, 0)
+        members = await self._members.of(topic) if queues else None
+        share = work_out_share(self._client_id, queues, members, self._strategy, was_absent=topic in self._absent)
+        if members:
+            self._note_duplicates(members)
+        if not share.is_member:
+            given_up = share.queues is not None
+            self._absent.add(topic)
+            what = "its queues are given up" if given_up else "its queues stay, and a heartbeat is sent"
+            text = f"the broker does not list {self._client_id} in group {self._group}; of topic {topic}, {what}"
+            self._report(ConsumerEvent("not_a_member", text))
+            await self._beat()
+            if given_up:
+                await self._apply(topic, (), len(members or ()))
+            return False
+        self._absent.discard(topic)
+        if share.queues is None:
+            return not queues  # no broker listed the members: ask again soon
+        return await self._apply(topic, share.queues, len(members or ()))
+
+    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        try:
+            return (await self._routes.for_subscribing(topic)).subscribe_queues
+        except MQError as error:
+            # Common for a retry topic that has no message yet.
+            log.debug("no queues of %s: %s", topic, error.reason)
+            return ()
+
+    async def _apply(self, topic: str, share: Collection[MessageQueue], members: int) -> bool:
+        owned = {queue for queue in self.owned if queue.topic == topic}
+        moves = plan_moves(owned, share, {queue for queue in owned if self._assignee.is_stuck(queue)})
+        before = frozenset(owned)
+        done = True
+        for queue in moves.revoke:
+            # Its offset is persisted in there: its next owner reads it from the broker.
+            if await self._assignee.revoked(queue):
+                self.owned.discard(queue)
+            else:
+                done = False
+        for queue in moves.assign:
+            if queue in self.owned:
+                continue  # was to be taken anew, but could not be given up
+            if await self._assignee.assigned(queue):
+                self.owned.add(queue)
+            else:
+                done = False
+        now = frozenset(queue for queue in self.owned if queue.topic == topic)
+        if now != before or any(queue in now for queue in moves.revoke):
+            await self._assignee.topic_changed(topic)
+            log.info("group %s: %d queues of %s are ours, of %d members", self._group, len(now), topic, members)
+        return done
+
+    def _note_duplicates(self, members: Collection[str]) -> None:
+        twice = duplicate_ids(members)
+        for gone in self._twice.keys() - set(twice):
+            del self._twice[gone]
+        for each in twice:
+            self._twice[each] += 1
+            if self._twice[each] == DUPLICATE_ROUNDS:
+                text = (
+                    f"two members of group {self._group} have the client id {each}: queues are handled twice or not "
+                    "at all; give one of them another instance_name"
+                )
+                self._report(ConsumerEvent("duplicate_client_id", text))
+
+    def _on_route(self, route: Route) -> None:
+        # A topic that appears, grows or loses a broker is shared out now and not in 20 s.
+        if route.topic in self._topics():
+            self.wake()

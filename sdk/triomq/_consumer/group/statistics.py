@@ -1,0 +1,87 @@
+"""What a consumer counts per topic, and the rates it reports to operators (docs/protocol/consumer.md §14.2).
+
+Upstream: ``ConsumerStatsManager``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import trio
+
+from triomq_protocol.requests import ConsumeStatus
+
+SAMPLE_EVERY_S: Final = 10.0
+"""How often the counters are looked at."""
+
+SAMPLES_PER_MINUTE: Final = 6
+SAMPLES_PER_HOUR: Final = 360
+
+
+class TopicCounters:
+    """Sums of one topic since the consumer began."""
+
+    __slots__ = ("failed", "handling_s", "ok", "pulled", "pulling_s", "pulls")
+
+    def __init__(self) -> None:
+        self.ok = 0
+        self.failed = 0
+        self.handling_s = 0.0
+        self.pulls = 0
+        self.pulled = 0
+        self.pulling_s = 0.0
+
+    def copy(self) -> TopicCounters:
+        """The sums as they are now."""
+        copied = TopicCounters()
+        for name in self.__slots__:
+            setattr(copied, name, getattr(self, name))
+        return copied
+
+
+class ConsumerStatistics:
+    """The counters of one consumer, by topic, and samples of them of the last hour."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicCounters] = {}
+        self._samples: deque[dict[str, TopicCounters]] = deque(maxlen=SAMPLES_PER_HOUR)
+
+    def of(self, topic: str) -> TopicCounters:
+        """A topic's counters."""
+        return self.topics.setdefault(topic, TopicCounters())
+
+    async def keep_sampling(self) -> None:
+        """Look at the counters for ever."""
+        while True:
+            self.sample()
+            await trio.sleep(SAMPLE_EVERY_S)
+
+    def sample(self) -> None:
+        """Look at the counters now."""
+        self._samples.append({topic: counters.copy() for topic, counters in self.topics.items()})
+
+    def status(self, topic: str) -> ConsumeStatus:
+        """Rates of the last minute; the time per message of the last hour if nothing was handled in it."""
+        now = self.of(topic)
+        minute, seconds = self._since(topic, SAMPLES_PER_MINUTE)
+        hour, _ = self._since(topic, SAMPLES_PER_HOUR)
+        handled = now.ok + now.failed - minute.ok - minute.failed
+        then = minute if handled else hour
+        handled = handled or now.ok + now.failed - hour.ok - hour.failed
+        pulls = now.pulls - minute.pulls
+        return ConsumeStatus(
+            consume_failed_msgs=now.failed - hour.failed,
+            consume_failed_tps=(now.failed - minute.failed) / seconds,
+            consume_ok_tps=(now.ok - minute.ok) / seconds,
+            consume_rt=(now.handling_s - then.handling_s) * 1000 / handled if handled else 0.0,
+            pull_rt=(now.pulling_s - minute.pulling_s) * 1000 / pulls if pulls else 0.0,
+            pull_tps=(now.pulled - minute.pulled) / seconds,
+        )
+
+    def _since(self, topic: str, samples: int) -> tuple[TopicCounters, float]:
+        """The counters so many samples ago, or the oldest there are, and how many seconds ago that was."""
+        if not self._samples:
+            return TopicCounters(), SAMPLE_EVERY_S
+        back = min(samples, len(self._samples))
+        return self._samples[-back].get(topic) or TopicCounters(), back * SAMPLE_EVERY_S

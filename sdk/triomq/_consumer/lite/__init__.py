@@ -1,0 +1,1 @@
+"""The lite pull consumer: messages are fetched ahead, the caller polls them."""

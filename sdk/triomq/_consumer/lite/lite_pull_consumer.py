@@ -1,0 +1,276 @@
+"""The lite pull consumer: messages are fetched ahead in the background, the caller polls them (docs/protocol/consumer.md §5).
+
+Either it subscribes topics and shares their queues with its group, or its caller assigns queues.  What was
+polled counts as consumed when the caller comes back for more, or commits; offsets go to the broker every five
+seconds.  Upstream: ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from triomq._constructors import NoPublicConstructor
+from triomq._consumer.lite.membership import LiteMembership
+from triomq._consumer.membership import ClientResources, GroupOptions
+from triomq._message.message import MessageQueue
+from triomq._message.received import ReceivedMessage
+from triomq._message.subscription import ALL, ClassFilter, Sql, make_subscription
+from triomq.errors import ClientClosed, InvalidCall
+
+HELD_MAX: Final = 10_000
+"""How many messages are fetched ahead over all queues (``pullThresholdForAll``)."""
+
+POLL_S: Final = 5.0
+"""How long a poll waits for messages (``pollTimeoutMillis``)."""
+
+
+class LitePullConsumer(metaclass=NoPublicConstructor):
+    """Polls messages of one group; handed out by ``client.lite_pull_consumer(group)``, used in ``async with``.
+
+    ::
+
+        async with client.lite_pull_consumer("readers") as consumer:
+            await consumer.subscribe("orders", "new || paid")
+            while batch := await consumer.poll():
+                ...
+    """
+
+    def __init__(
+        self,
+        client: ClientResources,
+        options: GroupOptions,
+        *,
+        auto_commit: bool,
+        batch_max: int,
+        held_max: int,
+        left: Callable[[], object],
+    ) -> None:
+        self.group = options.group
+        self._member = LiteMembership(
+            client, options, auto_commit=auto_commit, batch_max=batch_max, held_max=held_max, left=left
+        )
+
+    @property
+    def auto_commit(self) -> bool:
+        """Whether what was polled is committed without being asked."""
+        return self._member.auto_commit
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin; ``async with`` and every other method do it by themselves.
+
+        Raises:
+            ClientClosed: the consumer is closed.
+        """
+        if not self._member.started:
+            await self._member.start()
+
+    async def aclose(self) -> None:
+        """Pull no more, commit what was polled before the last poll (with auto-commit), leave the group."""
+        if self._member.closed:
+            await trio.lowlevel.checkpoint()
+            return
+        await self._member.close(math.inf)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._member.finish_polled()  # a block that ends without an error is done with the last batch, too
+        await self.aclose()
+        if kind is None and self._member.failure is not None:
+            raise self._member.failure
+
+    # --- what is pulled --------------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, expression: str | Sql | ClassFilter = ALL) -> None:
+        """Share a topic's queues with the group.
+
+        Args:
+            topic: its name.
+            expression: ``"a || b"``, a :class:`triomq.Sql`; default: every message.
+
+        Raises:
+            InvalidCall: the expression cannot be used, or queues were assigned before.
+        """
+        self._choose_mode(assigns=False)
+        subscription = make_subscription(topic, expression, self._member.clock())
+        await self.start()
+        await self._member.check_filter(subscription)
+        known = self._member.subscriptions.get(topic)
+        self._member.subscriptions[topic] = subscription
+        await self._member.announce(self._member.subscriptions, look_up=True)
+        if known is not None and known.expression != subscription.expression:
+            # What was fetched ahead was chosen by the old expression.
+            for queue in [queue for queue in self._member.engine.queues if queue.topic == topic]:
+                self._member.engine.seek(queue, self._member.position(queue))
+        self._member.rebalance.wake()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Give a topic's queues back."""
+        self._check_open()
+        self._member.subscriptions.pop(topic, None)
+        await self._member.announce(self._member.subscriptions, look_up=True)
+        self._member.rebalance.wake()
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql | ClassFilter = ALL) -> None:
+        """Pull exactly these queues, whatever other members there are; the others are given up.
+
+        Args:
+            queues: which; ``fetch_queues`` of a pull consumer lists a topic's.
+            expression: what of them.
+
+        Raises:
+            InvalidCall: a topic was subscribed before.
+            MQError: where to start in a queue is not known now.
+        """
+        self._choose_mode(assigns=True)
+        wanted = list(dict.fromkeys(queues))
+        for queue in wanted:
+            if not isinstance(queue, MessageQueue):
+                raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue")
+        await self.start()
+        now = self._member.clock()
+        for topic in sorted({queue.topic for queue in wanted}):
+            subscription = make_subscription(topic, expression, now)
+            await self._member.check_filter(subscription)
+            self._member.subscriptions[topic] = subscription
+        for queue in [queue for queue in self._member.engine.queues if queue not in wanted]:
+            await self._member.revoked(queue)
+        for queue in wanted:
+            if queue not in self._member.engine.queues:
+                await self._member.take(queue)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are pulled now, sorted."""
+        return sorted(self._member.engine.queues)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Fetch these queues no further; what is fetched already is still polled."""
+        for queue in self._own(queues):
+            self._member.engine.pause(queue)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Fetch them again."""
+        for queue in self._own(queues):
+            self._member.engine.resume(queue)
+
+    # --- messages --------------------------------------------------------------------------------------------
+
+    async def poll(self, wait_s: float = POLL_S) -> list[ReceivedMessage]:
+        """The next messages, as they were fetched from one queue; none when none came in time.
+
+        What the poll before gave out counts as consumed now.
+
+        Args:
+            wait_s: how long to wait for the first message.
+
+        Raises:
+            ClientClosed: the consumer is closed.
+            OffsetIllegal: an offset is not there, and the policy is to raise.
+        """
+        if wait_s < 0:
+            raise InvalidCall(f"wait_s is {wait_s}, not at least 0")
+        await self.start()
+        self._member.finish_polled()
+        batch = await self._member.messages.batch(wait_s)
+        self._check_open()
+        return batch
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """The next message; the one before counts as consumed."""
+        try:
+            await self.start()
+            self._member.finish_polled()
+            return await self._member.messages.message()
+        except ClientClosed:
+            raise StopAsyncIteration from None
+
+    # --- offsets ---------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit now: everything that was given out, or these offsets.
+
+        Raises:
+            InvalidCall: an offset is negative.
+            MQError: some may not be kept.
+        """
+        self._check_open()
+        if offsets is None:
+            self._member.finish_polled()
+            await self._member.positions.commit(self._member.owned_queues())
+            return
+        for queue, offset in offsets.items():
+            if offset < 0:
+                raise InvalidCall(f"the offset is {offset}, not at least 0")
+            self._member.positions.update(queue, offset, increase_only=False)
+        await self._member.positions.commit(list(offsets))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset, or None when it has none."""
+        self._check_open()
+        return await self._member.positions.committed(queue)
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset behind the last message that was consumed."""
+        self._own([queue])
+        return self._member.position(queue)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on elsewhere in an assigned queue; what was fetched is given up.
+
+        Raises:
+            InvalidCall: the queue is not assigned, or has no such offset.
+        """
+        self._own([queue])
+        low, high = await self._member.bounds.min_offset(queue), await self._member.bounds.max_offset(queue)
+        if not low <= offset <= high:
+            raise InvalidCall(f"{queue} has no offset {offset}, only {low} to {high}")
+        self._member.go_to(queue, offset)
+
+    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Go to the queues' first messages; without queues, of all that are assigned."""
+        for queue in self._own(queues or self.assignment()):
+            self._member.go_to(queue, await self._member.bounds.min_offset(queue))
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go behind the queues' last messages."""
+        for queue in self._own(queues or self.assignment()):
+            self._member.go_to(queue, await self._member.bounds.max_offset(queue))
+
+    async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
+        """Go to the first message stored at a time (int: ms since 1970) or later."""
+        for queue in self._own(queues or self.assignment()):
+            self._member.go_to(queue, await self._member.positions.offset_at(queue, moment))
+
+    # --- small things ----------------------------------------------------------------------------------------
+
+    def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        self._check_open()
+        for queue in (found := list(queues)):
+            if queue not in self._member.engine.queues:
+                raise InvalidCall(f"{queue} is not assigned to this consumer; see assignment()")
+        return found
+
+    def _choose_mode(self, *, assigns: bool) -> None:
+        self._check_open()
+        if self._member.assigns is not None and self._member.assigns != assigns:
+            raise InvalidCall("subscribe and assign exclude each other; use two consumers")
+        self._member.assigns = assigns
+
+    def _check_open(self) -> None:
+        self._member.check_open()

@@ -1,0 +1,216 @@
+"""A lite pull consumer's membership: queues are taken and given up, their messages wait to be polled.
+
+What users call is in ``lite_pull_consumer.py``.  Upstream: ``DefaultLitePullConsumerImpl``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import trio
+
+from triomq._consumer.group.callbacks import call_with_queues
+from triomq._consumer.group.process_queue import HeldMessage
+from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
+from triomq._consumer.lite.fetched import PolledMessages
+from triomq._consumer.membership import ClientResources, GroupOptions, Membership
+from triomq._consumer.running_properties import consumer_properties
+from triomq._message.message import MessageQueue
+from triomq.errors import InvalidCall, MQError
+from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
+
+log = logging.getLogger("triomq.consumer")
+
+SUSPEND_S: Final = 20.0
+"""How long brokers may hold a pull (``brokerSuspendMaxTimeMillis``)."""
+
+
+class LiteMembership(Membership):
+    """The membership of one lite pull consumer.
+
+    Args:
+        client: the client's.
+        options: the caller's.
+        auto_commit: whether what was polled is committed without being asked.
+        batch_max: messages per pull.
+        held_max: messages fetched ahead over all queues.
+        left: called when it has left the group.
+
+    Raises:
+        InvalidCall: an option cannot be used.
+
+    Attributes:
+        assigns: whether the caller assigns queues; False: it subscribes topics; None: it has done neither yet.
+        messages: what was fetched.
+    """
+
+    def __init__(
+        self,
+        client: ClientResources,
+        options: GroupOptions,
+        *,
+        auto_commit: bool,
+        batch_max: int,
+        held_max: int,
+        left: Callable[[], object],
+    ) -> None:
+        for name, value in (("batch_max", batch_max), ("held_max", held_max)):
+            if value < 1:
+                raise InvalidCall(f"{name} is {value}, not at least 1")
+        super().__init__(client, options, left=left, lite=True)
+        self.auto_commit = auto_commit
+        self.assigns: bool | None = None
+        self.messages = PolledMessages(self.check_open)
+        self._held_max = held_max
+        self._holding_back = False
+        settings = PullSettings(max_messages=batch_max, suspend_s=SUSPEND_S, lite=True, limits=options.limits)
+        self.engine = self._make_engine(self, settings, self._holds_too_much)
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The wall clock in ms."""
+        return self._client.clock
+
+    def shared_topics(self) -> Collection[str]:
+        """The subscribed topics; none when queues are assigned."""
+        return () if self.assigns else self.subscriptions.keys()
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset behind the last message that was consumed of an assigned queue."""
+        source = self.engine.queues[queue]
+        point = source.process.commit_point
+        if point is not None:
+            return point
+        known = self.positions.get(queue)
+        return known if known is not None else source.next_offset
+
+    def go_to(self, queue: MessageQueue, offset: int) -> None:
+        """Go on elsewhere in a queue; what was fetched is given up.
+
+        Raises:
+            InvalidCall: it is not assigned any more.
+        """
+        if queue not in self.engine.queues:
+            raise InvalidCall(f"{queue} was given up meanwhile; seek again when it is assigned")
+        self.positions.update(queue, offset, increase_only=False)
+        self.engine.seek(queue, offset)
+        self._resume_fetching()
+
+    async def close(self, patience_s: float) -> None:
+        """Pull no more, give the queues up, leave the group."""
+        self.closed = True
+        self.messages.wake()
+        self.stop()
+        await super().close(patience_s)
+
+    # --- messages --------------------------------------------------------------------------------------------
+
+    def finish_polled(self) -> None:
+        """What was given out is consumed."""
+        self.messages.finish()
+        self._resume_fetching()
+
+    def _held(self) -> int:
+        return sum(source.process.count for source in self.engine.queues.values())
+
+    def _holds_too_much(self, _source: PulledQueue) -> bool:
+        if self._held() <= self._held_max:
+            return False
+        self._holding_back = True
+        return True
+
+    def _resume_fetching(self) -> None:
+        if self._holding_back and self._held() <= self._held_max:
+            self._holding_back = False
+            self.engine.wake()
+
+    def pulled(self, _source: PulledQueue, messages: list[HeldMessage]) -> None:
+        """New messages of a queue."""
+        self.messages.add(messages)
+
+    def restarted(self, _source: PulledQueue) -> None:
+        """Messages that were given up are passed over when their turn comes."""
+
+    def failed(self, error: MQError) -> None:
+        """The next poll raises it."""
+        self.messages.fail(error)
+
+    # --- tasks and queues ------------------------------------------------------------------------------------
+
+    def _start_tasks(self, nursery: trio.Nursery) -> None:
+        if self.auto_commit:
+            nursery.start_soon(self.positions.keep_persisting, self.owned_queues)
+
+    def _raise_to_waiters(self, error: Exception) -> None:
+        self.messages.fail(error)
+
+    async def assigned(self, queue: MessageQueue, /) -> bool:
+        """Take a queue."""
+        try:
+            await self.take(queue)
+        except MQError as error:
+            log.warning("%s cannot be pulled yet: %s", queue, error.reason)
+            return False
+        return True
+
+    async def take(self, queue: MessageQueue) -> None:
+        """Begin to fetch a queue.
+
+        Raises:
+            MQError: where to start cannot be determined now.
+        """
+        offset = await self.positions.start(queue)
+        await call_with_queues(self.callbacks.on_assigned, [queue])
+        self.engine.start(queue, offset)
+
+    async def revoked(self, queue: MessageQueue, /) -> bool:
+        """Give a queue up."""
+        # First nothing more is given out, so that a slow on_revoked delays no other queue's messages.
+        self.engine.stop(queue)
+        self._resume_fetching()
+        try:
+            await call_with_queues(self.callbacks.on_revoked, [queue])
+        finally:
+            if self.auto_commit:
+                await self.positions.persist_at_end([queue])
+        self.positions.forget(queue)
+        return True
+
+    async def topic_changed(self, _topic: str, /) -> None:
+        """Nothing to do: pulls carry their expression."""
+
+    async def _revoke_all(self) -> None:
+        await call_with_queues(self.callbacks.on_revoked, list(self.engine.queues))
+
+    async def _release_queues(self) -> None:
+        if self.auto_commit:
+            await self.positions.persist(self.owned_queues())
+
+    # --- what brokers and operators ask ----------------------------------------------------------------------
+
+    def positions_of(self, topic: str, /) -> dict[MessageQueue, int]:
+        """The positions of a topic's queues."""
+        return {queue: self.position(queue) for queue in self.engine.queues if queue.topic == topic}
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Parameters and subscriptions, as upstream's lite consumers report them."""
+        return ConsumerRunningInfo(
+            properties=consumer_properties(CONSUME_ACTIVELY)
+            | {"autoCommit": str(self.auto_commit).lower(), "pullThresholdForAll": str(self._held_max)},
+            subscription_set=[each.data() for each in self.subscriptions.values()],
+        )
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
+        """An operator set offsets: go there. Java's lite consumers overlook it until they restart."""
+        for queue in [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]:
+            await self.positions.reset(queue, offsets[queue])
+            if queue in self.engine.queues:
+                self.engine.seek(queue, offsets[queue])
+
+    async def consume_directly(self, _message: bytes, _broker_name: str, /) -> ConsumeMessageDirectlyResult:
+        """There is no handler."""
+        await trio.lowlevel.checkpoint()
+        return ConsumeMessageDirectlyResult(consume_result="CR_RETURN_NULL", remark="it polls and has no handler")

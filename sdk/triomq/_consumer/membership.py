@@ -1,0 +1,415 @@
+"""A consumer's membership in its group: what push and lite pull consumers have in common.
+
+A membership joins the group, announces subscriptions by heartbeats, owns the consumer's tasks, and leaves at the end.
+How queues are taken and given up differs, and is in ``push/membership.py`` and ``lite/membership.py``.  Brokers and
+the client call memberships; users hold the consumers.  Upstream: ``DefaultMQPushConsumerImpl``,
+``DefaultLitePullConsumerImpl``.
+
+All members own their tasks alike: one task in the client's nursery, which opens the member's own nursery.  A failure
+in it ends this consumer and no other: it is logged, the group is left, and those who wait for messages get the error.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import attrs
+import trio
+
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.broker_offsets import BrokerOffsets
+from triomq._cluster.client_requests import ClientRequests
+from triomq._cluster.heartbeats import Heartbeats
+from triomq._cluster.identity import Clock, UniqueKeys
+from triomq._cluster.queue_bounds import QueueBounds
+from triomq._cluster.replica_choice import ReadPreference, read_preference_of
+from triomq._cluster.routes import Routes
+from triomq._constructors import construct
+from triomq._consumer.filter_checks import FilterChecks
+from triomq._consumer.group.allocate import AllocateStrategy
+from triomq._consumer.group.callbacks import ConsumerCallbacks, limit_at_end, reporter
+from triomq._consumer.group.positions import END_TIMEOUT_S, IllegalOffset, Positions, StartFrom, consume_from_where
+from triomq._consumer.group.process_queue import FlowLimits
+from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
+from triomq._consumer.group.rebalance import Members, Rebalance
+from triomq._consumer.offset_files import FileOffsets, offset_file
+from triomq._consumer.offset_store import OffsetStore
+from triomq._consumer.puller import Puller
+from triomq._exception_groups import without_groups
+from triomq._message.hooks import PullHook
+from triomq._message.message import MessageQueue, check_group
+from triomq._message.subscription import Subscription
+from triomq._transport.links import Links
+from triomq.errors import ClientClosed, InvalidCall, MQError
+from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
+from triomq_protocol.requests.heartbeat import BROADCASTING, CLUSTERING, CONSUME_ACTIVELY, CONSUME_PASSIVELY
+
+log = logging.getLogger("triomq.consumer")
+
+MessageModel = Literal["clustering", "broadcasting"]
+"""Whether the members of a group share its queues, or each has all."""
+
+MODELS: Final[dict[MessageModel, str]] = {"clustering": CLUSTERING, "broadcasting": BROADCASTING}
+"""What users call a message model -> what heartbeats call it."""
+
+
+@attrs.frozen(kw_only=True)
+class ClientResources:
+    """What a client lends its consumers.
+
+    Args:
+        client_id: by which brokers know it.
+        file_id: by which local offset files know it; the same after a restart.
+        routes: where topics live.
+        links: how brokers are reached.
+        heartbeats: report the groups this client is in.
+        requests: what brokers ask.
+        nursery: where consumers run.
+        unique_keys: makes message ids.
+        clock: wall clock in ms.
+        chance: source of random choices.
+    """
+
+    client_id: str
+    file_id: str
+    routes: Routes
+    links: Links
+    heartbeats: Heartbeats
+    requests: ClientRequests
+    nursery: trio.Nursery
+    unique_keys: UniqueKeys
+    clock: Clock
+    chance: random.Random
+
+
+@attrs.frozen(kw_only=True)
+class GroupOptions:
+    """What push and lite pull consumers are both set; see ``client.push_consumer``."""
+
+    group: str
+    model: MessageModel
+    start_from: StartFrom
+    allocate: AllocateStrategy | None
+    limits: FlowLimits
+    offset_store: OffsetStore | None
+    illegal_offset: IllegalOffset | str
+    read_preference: ReadPreference | str
+    pull_hooks: Sequence[PullHook]
+    callbacks: ConsumerCallbacks
+
+
+class Membership(ABC):
+    """One consumer's membership; heartbeats report it from the beginning.
+
+    Args:
+        client: the client's.
+        options: the caller's.
+        left: called when it has left the group.
+        lite: whether the consumer polls.
+
+    Raises:
+        InvalidCall: an option or the group's name cannot be used, or the client is in the group already.
+
+    Attributes:
+        subscriptions: topic -> what is wanted of it, the retry topic included.
+        engine: the assigned queues; made by the subclass.
+        started: whether its tasks were started.
+        failure: what ended it, if a task failed.
+    """
+
+    engine: PullEngine
+
+    def __init__(
+        self, client: ClientResources, options: GroupOptions, *, left: Callable[[], object], lite: bool
+    ) -> None:
+        check_group(options.group)
+        if options.model not in MODELS:
+            raise InvalidCall(f"no message model {options.model!r}; there are {', '.join(MODELS)}")
+        self.group = options.group
+        self.callbacks = options.callbacks
+        self.subscriptions: dict[str, Subscription] = {}
+        self.report = reporter(options.callbacks.on_event)
+        self.started = False
+        self.closed = False
+        self.failure: Exception | None = None
+        self._client = client
+        self._model = options.model
+        self._lite = lite
+        self._left = left
+        self._nursery: trio.Nursery | None = None
+        self._starting = trio.Lock()
+        self._tasks = trio.CancelScope()
+        self._tasks_ended = trio.Event()
+        self._rebalancing = trio.CancelScope()
+        self._rebalancing_ended = trio.Event()
+        self._is_leaving = False
+        self.puller = Puller(
+            self.group,
+            client.routes,
+            client.links,
+            preference=read_preference_of(options.read_preference),
+            hooks=options.pull_hooks,
+            chance=client.chance,
+            beat=client.heartbeats.beat,
+        )
+        self.bounds = construct(QueueBounds, self.puller.brokers)
+        self._filters = FilterChecks(client.client_id, client.routes, client.links, client.heartbeats, client.chance)
+        try:
+            self.positions = Positions(
+                self._offset_store(options.offset_store, self.puller.brokers),
+                self.bounds,
+                start_from=options.start_from,
+                illegal_offset=options.illegal_offset,
+                memory_first=lite,
+                report=self.report,
+            )
+            client.heartbeats.add_consumer(self.group, self._heartbeat_data({}))
+        except InvalidCall:
+            self.puller.close()
+            raise
+        self.rebalance = Rebalance(
+            self.group,
+            client.client_id,
+            self,
+            topics=self.shared_topics,
+            routes=client.routes,
+            members=None if self.broadcasts else Members(self.group, client.routes, client.links, client.chance),
+            beat=client.heartbeats.beat,
+            strategy=options.allocate,
+            report=self.report,
+        )
+        client.requests.consumers[self.group] = self
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether every member of the group has all queues."""
+        return self._model == "broadcasting"
+
+    def check_open(self) -> None:
+        """Raise what ended the consumer, or :class:`ClientClosed` when it was closed."""
+        if self.failure is not None:
+            raise self.failure
+        if self.closed:
+            raise ClientClosed(f"the consumer of group {self.group} is closed")
+
+    def _offset_store(self, given: OffsetStore | None, brokers: BrokerLinks) -> OffsetStore:
+        if given is not None:
+            return given
+        if self.broadcasts:
+            return FileOffsets(offset_file(self._client.file_id, self.group))
+        return BrokerOffsets(self.group, brokers)
+
+    def _make_engine(
+        self, sink: PullSink, settings: PullSettings, held_back: Callable[[PulledQueue], bool] | None
+    ) -> PullEngine:
+        return PullEngine(
+            puller=self.puller,
+            positions=self.positions,
+            subscription=self.subscriptions.get,
+            sink=sink,
+            settings=settings,
+            beat=self._client.heartbeats.beat,
+            held_back=held_back,
+        )
+
+    # --- subscriptions ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def shared_topics(self) -> Collection[str]:
+        """The topics whose queues the group shares out."""
+
+    async def announce(self, subscriptions: Mapping[str, Subscription], *, look_up: bool = False) -> None:
+        """Send heartbeats with these subscriptions, now and from now on.
+
+        Args:
+            subscriptions: all of this member's, by topic.
+            look_up: first find the topics' brokers, in case they are not known yet.
+        """
+        self._client.heartbeats.update_consumer(self.group, self._heartbeat_data(subscriptions))
+        if look_up:
+            for topic in list(subscriptions):
+                try:
+                    await self._client.routes.for_subscribing(topic)
+                except MQError:
+                    # No broker serves it yet; one that does later gets a heartbeat then.
+                    continue
+        await self._client.heartbeats.beat()
+
+    async def check_filter(self, subscription: Subscription) -> None:
+        """Ask the topic's brokers whether they understand a filter; tags need no question.
+
+        Raises:
+            MQError: they do not, or cannot be asked.
+        """
+        if not subscription.filters_by_tag:
+            await self._filters.check(self.group, subscription)
+
+    def _heartbeat_data(self, subscriptions: Mapping[str, Subscription]) -> ConsumerData:
+        return ConsumerData(
+            consume_from_where=consume_from_where(self.positions.start_from),
+            consume_type=CONSUME_ACTIVELY if self._lite else CONSUME_PASSIVELY,
+            group_name=self.group,
+            message_model=MODELS[self._model],
+            subscription_data_set=[each.data() for each in subscriptions.values()],
+            unit_mode=False,
+        )
+
+    # --- tasks -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the tasks, unless they run already."""
+        async with self._starting:
+            self.check_open()
+            if not self.started:
+                await self._client.nursery.start(self._run)
+
+    @abstractmethod
+    def _start_tasks(self, nursery: trio.Nursery) -> None:
+        """Start what this kind of consumer does beside pulling and rebalancing."""
+
+    @abstractmethod
+    def _raise_to_waiters(self, error: Exception) -> None:
+        """The consumer cannot go on: those who wait for messages get this error."""
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start a task in the member's nursery; nothing happens when it has ended."""
+        if self._nursery is not None:
+            self._nursery.start_soon(function, *args)
+
+    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            with self._tasks:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    await nursery.start(self.engine.run)
+                    nursery.start_soon(self._keep_rebalancing)
+                    self._start_tasks(nursery)
+                    self.started = True
+                    task_status.started()
+        except Exception as error:
+            if not self.started:
+                raise _plain(error) from None
+            # The outermost edge of the consumer's tasks.
+            self._nursery = None
+            self.failure = cause = _plain(error)
+            log.exception("a task of the consumer of group %s failed; the consumer ends", self.group, exc_info=cause)
+            self._raise_to_waiters(cause)
+            await self._leave()
+        finally:
+            self._nursery = None
+            self._rebalancing_ended.set()
+            self._tasks_ended.set()
+
+    async def _keep_rebalancing(self) -> None:
+        try:
+            with self._rebalancing:
+                await self.rebalance.run()
+        finally:
+            self._rebalancing_ended.set()
+
+    def owned_queues(self) -> list[MessageQueue]:
+        """The assigned queues, with their positions up to date."""
+        self.engine.note_positions()
+        return list(self.engine.queues)
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Take no more queues and pull no more."""
+        self._rebalancing.cancel()
+        self.engine.stop_pulling()
+
+    async def close(self, patience_s: float) -> None:
+        """Give the queues up, leave the group, end the tasks.
+
+        Args:
+            patience_s: how long ``on_revoked`` may take.
+        """
+        try:
+            if not self._is_leaving:
+                with limit_at_end(patience_s):
+                    if self.started:
+                        # A round under way gives its queue up to the end.
+                        await self._rebalancing_ended.wait()
+                    await self._revoke_all()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._leave()
+                self._tasks.cancel()
+                if self.started:
+                    await self._tasks_ended.wait()
+
+    async def _leave(self) -> None:
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        with trio.move_on_after(END_TIMEOUT_S, shield=True):
+            if self.started:
+                await self._rebalancing_ended.wait()
+            await self._release_queues()
+        self._close_connections()
+        self._client.requests.consumers.pop(self.group, None)
+        self._left()
+        with trio.CancelScope(shield=True):
+            await self._client.heartbeats.remove_consumer(self.group)
+
+    def _close_connections(self) -> None:
+        self.puller.close()
+
+    @abstractmethod
+    async def _revoke_all(self) -> None:
+        """Call ``on_revoked`` for what is owned still."""
+
+    @abstractmethod
+    async def _release_queues(self) -> None:
+        """Commit the last offsets, and whatever else other members wait for."""
+
+    # --- what the rebalance asks -----------------------------------------------------------------------------
+
+    @abstractmethod
+    async def assigned(self, queue: MessageQueue, /) -> bool:
+        """Take a queue: find its start, begin to pull.  False: not now, ask again."""
+
+    @abstractmethod
+    async def revoked(self, queue: MessageQueue, /) -> bool:
+        """Give a queue up: pull no more, persist its offset.  False: not now, ask again."""
+
+    @abstractmethod
+    async def topic_changed(self, topic: str, /) -> None:
+        """Queues of a topic have moved."""
+
+    def is_stuck(self, queue: MessageQueue, /) -> bool:
+        """Whether an owned queue is not pulled any more; its task never ends by itself, so only if there is none."""
+        return queue not in self.engine.queues
+
+    # --- what brokers and operators ask ----------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """The group's members have changed."""
+        self.rebalance.wake()
+
+    @abstractmethod
+    def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
+        """The offsets of a topic's queues."""
+
+    @abstractmethod
+    def running_info(self) -> ConsumerRunningInfo:
+        """What operators see of this member."""
+
+    @abstractmethod
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
+        """An operator set offsets: owned queues go on there."""
+
+    @abstractmethod
+    async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
+        """Handle one message that an operator picked."""
+
+
+def _plain(error: Exception) -> Exception:
+    inner = without_groups(error)
+    assert isinstance(inner, Exception), "a group that is an Exception holds nothing else"
+    return inner

@@ -1,0 +1,338 @@
+"""The pull consumer: its caller decides what is pulled, and when (docs/protocol/consumer.md §2-§4).
+
+Upstream: ``DefaultMQPullConsumer``, ``PullAPIWrapper``, ``MQAdminImpl``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+from cachetools import LRUCache
+
+from triomq._cluster.broker_offsets import BrokerOffsets
+from triomq._cluster.queue_bounds import QueueBounds
+from triomq._cluster.replica_choice import ReadPreference, read_preference_of
+from triomq._constructors import NoPublicConstructor, construct
+from triomq._consumer.membership import ClientResources
+from triomq._consumer.offset_store import OffsetStore
+from triomq._consumer.puller import PullCall, Puller
+from triomq._consumer.running_properties import consumer_properties
+from triomq._message.hooks import PullHook
+from triomq._message.message import MessageQueue, check_group
+from triomq._message.pull_result import PullResult
+from triomq._message.subscription import Sql, Subscription, make_subscription
+from triomq.errors import ClientClosed, InvalidCall, RouteNotFound
+from triomq_protocol.filters.sql92 import Sql92Error, parse
+from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
+from triomq_protocol.requests.heartbeat import CLUSTERING, CONSUME_ACTIVELY, CONSUME_FROM_LAST_OFFSET
+
+log = logging.getLogger("triomq.consumer")
+
+PULL_TIMEOUT_S: Final = 10.0
+"""How long a pull that does not block may take (``consumerPullTimeoutMillis``)."""
+
+SUSPEND_S: Final = 20.0
+"""How long a broker may hold a blocking pull (``brokerSuspendMaxTimeMillis``)."""
+
+FILTERS_MAX: Final = 256
+"""How many parsed tag expressions a consumer keeps."""
+
+
+class PullConsumer(metaclass=NoPublicConstructor):
+    """Pulls messages for one consumer group; handed out by ``client.pull_consumer(group)``.
+
+    Nothing is committed unless :meth:`commit` is called.
+    """
+
+    def __init__(
+        self,
+        client: ClientResources,
+        group: str,
+        *,
+        offset_store: OffsetStore | None,
+        read_preference: ReadPreference | str,
+        pull_hooks: Sequence[PullHook],
+        left: Callable[[], object],
+    ) -> None:
+        check_group(group)
+        preference = read_preference_of(read_preference)
+        client.heartbeats.add_consumer(group, _heartbeat_data(group))
+        self.group = group
+        self._client = client
+        self._make_puller = partial(
+            Puller,
+            group,
+            client.routes,
+            client.links,
+            hooks=pull_hooks,
+            chance=client.chance,
+            beat=client.heartbeats.beat,
+        )
+        self._puller = self._make_puller(preference=preference)
+        self._pullers = {preference: self._puller}
+        self._bounds = construct(QueueBounds, self._puller.brokers)
+        self._offsets = offset_store if offset_store is not None else BrokerOffsets(group, self._puller.brokers)
+        self._left = left
+        self._positions: dict[MessageQueue, int] = {}
+        self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)
+        self._closed = False
+        client.requests.consumers[group] = _PullMembership(self.positions)
+
+    async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read, brokers by name, then queue ids.
+
+        Raises:
+            RouteNotFound: the name server does not know the topic, or none of its queues can be read.
+        """
+        self._check_open()
+        route = await self._client.routes.for_subscribing(topic)
+        if not route.subscribe_queues:
+            raise RouteNotFound(f"no queue of topic {topic} can be read")
+        return list(route.subscribe_queues)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int | None = None,
+        *,
+        tags: str | None = None,
+        sql: str | None = None,
+        max_messages: int = 32,
+        block: bool = False,
+        suspend_s: float = SUSPEND_S,
+        read_preference: ReadPreference | str | None = None,
+    ) -> PullResult:
+        """Pull one queue once.
+
+        Args:
+            queue: what to pull.
+            offset: from where; by default from this consumer's own position, which then moves on to the result's
+                ``next_offset``. At first that is the group's committed offset, or the queue's first message.
+            tags: ``"a || b"``; None and ``"*"`` mean all.
+            sql: an SQL92 expression over properties, instead of tags.
+            max_messages: at most so many.
+            block: whether the broker holds the request until a message comes.
+            suspend_s: for how many seconds, not without end; a nearer deadline of the caller shortens it.
+            read_preference: from whom to pull this time; by default from whom the consumer does.
+
+        Returns:
+            The result, whatever its status.
+
+        Raises:
+            InvalidCall: an argument is out of range, or the SQL92 expression cannot be parsed.
+            MQError: no broker of the queue could answer; all attempts are listed.
+
+        When the broker that was asked cannot be reached, the next one of the same name is asked at once.
+        Cancelling leaves the position where it was.
+        """
+        self._check_open()
+        if not isinstance(queue, MessageQueue):
+            raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue; fetch_queues(topic) lists them")
+        if max_messages < 1:
+            raise InvalidCall(f"max_messages is {max_messages}, not at least 1")
+        if offset is not None and offset < 0:
+            raise InvalidCall(f"the offset is {offset}, not at least 0")
+        if not math.isfinite(suspend_s):
+            raise InvalidCall(
+                f"suspend_s is {suspend_s}, and a broker wants to know for how many seconds to hold a pull"
+            )
+        wanted = self._subscription(queue.topic, tags, sql)
+        start = offset if offset is not None else await self.position(queue)
+        suspend_ms = self._suspend_ms(suspend_s) if block else 0
+        puller = self._puller if read_preference is None else self._puller_for(read_preference)
+        result = await puller.pull(
+            PullCall(
+                queue,
+                start,
+                max_messages=max_messages,
+                suspend_ms=suspend_ms,
+                subscription=wanted,
+                # A pull consumer's heartbeat carries no subscription (docs/protocol/consumer.md §4).
+                sub_version=0,
+                timeout_s=PULL_TIMEOUT_S,
+            )
+        )
+        if offset is None:
+            self._positions[queue] = result.next_offset
+        return result
+
+    async def position(self, queue: MessageQueue) -> int:
+        """Where the next pull without an offset starts.
+
+        At first: the group's committed offset, or else the queue's first message.
+        """
+        position = self._positions.get(queue)
+        if position is None:
+            committed = await self.committed(queue)
+            position = committed if committed is not None else await self.min_offset(queue)
+            self._positions[queue] = position
+        return position
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Set the position."""
+        if offset < 0:
+            raise InvalidCall(f"the offset is {offset}, not at least 0")
+        self._positions[queue] = offset
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset, or None when it has none."""
+        self._check_open()
+        return await self._offsets.read(queue)
+
+    async def commit(self, queue: MessageQueue, offset: int | None = None) -> None:
+        """Commit an offset for the group; by default this consumer's position.
+
+        Raises:
+            InvalidCall: no offset is given and nothing was pulled yet.
+            MQError: it may not be kept.
+        """
+        self._check_open()
+        if offset is None:
+            offset = self._positions.get(queue)
+            if offset is None:
+                raise InvalidCall(f"nothing was pulled from {queue} yet, so there is no position to commit")
+        await self._offsets.commit({queue: offset})
+
+    async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset of the queue's first message.
+
+        Args:
+            queue: which.
+            only_master: do not ask a slave when the master cannot be reached; it may hold other messages.
+        """
+        self._check_open()
+        return await self._bounds.min_offset(queue, only_master=only_master)
+
+    async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
+        """The offset behind the queue's last message.
+
+        Args:
+            queue: which.
+            only_master: do not ask a slave when the master cannot be reached; it may end earlier.
+        """
+        self._check_open()
+        return await self._bounds.max_offset(queue, only_master=only_master)
+
+    async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
+        """The offset of the message stored nearest to a time, in ms since 1970, within the queue's range."""
+        self._check_open()
+        return await self._bounds.offset_by_time(queue, time_ms)
+
+    async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
+        """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
+        self._check_open()
+        return await self._bounds.earliest_stored_ms(queue)
+
+    def positions(self, topic: str | None = None) -> Mapping[MessageQueue, int]:
+        """This consumer's positions, of a topic's queues or of all."""
+        return {queue: offset for queue, offset in self._positions.items() if topic is None or queue.topic == topic}
+
+    async def aclose(self) -> None:
+        """Pull no more and unregister the group; nothing is committed."""
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        for puller in self._pullers.values():
+            puller.close()
+        del self._client.requests.consumers[self.group]
+        self._left()
+        with trio.CancelScope(shield=True):
+            await self._client.heartbeats.remove_consumer(self.group)
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # --- arguments -------------------------------------------------------------------------------------------
+
+    def _subscription(self, topic: str, tags: str | None, sql: str | None) -> Subscription:
+        if tags is not None and not isinstance(tags, str):
+            raise InvalidCall(f"the tags are {type(tags).__name__}, not text like 'a || b'")
+        found = self._subscriptions.get((topic, tags, sql))
+        if found is None:
+            found = make_subscription(topic, _checked(sql) if sql is not None else tags, 0)
+            self._subscriptions[topic, tags, sql] = found
+        return found
+
+    def _puller_for(self, read_preference: ReadPreference | str) -> Puller:
+        # One for each preference: what brokers suggested to one is no advice for another.
+        preference = read_preference_of(read_preference)
+        puller = self._pullers.get(preference)
+        if puller is None:
+            puller = self._pullers[preference] = self._make_puller(preference=preference)
+        return puller
+
+    def _suspend_ms(self, suspend_s: float) -> int:
+        # The broker must not hold a request longer than its caller will wait for it (docs/protocol/consumer.md §4).
+        # In a scope that is cancelled already the deadline is minus infinity: the pull ends at its first checkpoint.
+        left_s = max(0.0, trio.current_effective_deadline() - trio.current_time())
+        return max(1, int(min(suspend_s, left_s) * 1000))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed(f"the consumer of group {self.group} is closed")
+
+
+def _checked(sql: str) -> Sql:
+    """An expression that can be parsed: to one that cannot, brokers answer with every message (docs/protocol/broker-api.md §5.2)."""
+    try:
+        parse(sql)
+    except Sql92Error as error:
+        raise InvalidCall(f"the SQL92 expression {sql!r} cannot be used: {error}") from error
+    return Sql(sql)
+
+
+def _heartbeat_data(group: str) -> ConsumerData:
+    return ConsumerData(
+        # Upstream reports this whatever is configured, and an empty subscription (docs/protocol/consumer.md §4).
+        consume_from_where=CONSUME_FROM_LAST_OFFSET,
+        consume_type=CONSUME_ACTIVELY,
+        group_name=group,
+        message_model=CLUSTERING,
+        subscription_data_set=[],
+        unit_mode=False,
+    )
+
+
+class _PullMembership:
+    """A pull consumer as brokers and operators see it: its caller decides, so there is nothing they could change.
+
+    Args:
+        positions: topic -> its positions.
+    """
+
+    def __init__(self, positions: Callable[[str], Mapping[MessageQueue, int]]) -> None:
+        self._positions = positions
+
+    def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
+        """The positions of a topic's queues."""
+        return self._positions(topic)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The little that operators' commands need."""
+        return ConsumerRunningInfo(properties=consumer_properties(CONSUME_ACTIVELY))
+
+    def wake(self) -> None:
+        """There is nothing to share out anew."""
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
+        """Its caller keeps the positions."""
+        await trio.lowlevel.checkpoint()
+        log.info("a reset of %d queues of %s is left to the pull consumer's owner", len(offsets), topic)
+
+    async def consume_directly(self, _message: bytes, _broker_name: str, /) -> ConsumeMessageDirectlyResult:
+        """There is no handler."""
+        await trio.lowlevel.checkpoint()
+        return ConsumeMessageDirectlyResult(consume_result="CR_RETURN_NULL", remark="a pull consumer has no handler")

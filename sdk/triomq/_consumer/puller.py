@@ -1,0 +1,429 @@
+"""One pull on the wire: whom to ask, what to write, what the answer means (docs/protocol/consumer.md §2 and §3).
+
+Pull, push and lite pull consumers all pull through a :class:`Puller` of their own; each keeps its group's
+node cache.  Upstream: ``PullAPIWrapper``, ``MQClientAPIImpl``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.replica_choice import Node, NodeCache, ReadPreference
+from triomq._cluster.routes import Route, Routes
+from triomq._message.hooks import PullContext, PullHook, call_after_pull, call_before_pull
+from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult, PullStatus
+from triomq._message.subscription import SQL92_VERSION, Subscription
+from triomq._transport.link import Link, Waiter
+from triomq._transport.links import Links
+from triomq.errors import (
+    Attempt,
+    ConnectFailed,
+    LinkLost,
+    MQError,
+    Overloaded,
+    ProtocolViolation,
+    RequestTimeout,
+    RouteNotFound,
+    UnsupportedRequest,
+    error_for_code,
+)
+from triomq_protocol import flags
+from triomq_protocol.errors import HeaderError
+from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
+from triomq_protocol.wire.command import Command
+
+_STATUSES: Final = {int(status): status for status in PullStatus}
+
+SUSPEND_MARGIN_S: Final = 10.0
+"""How much longer than the broker may hold a pull the client waits: brokers look every 5 s (docs/protocol/consumer.md §3)."""
+
+
+class PullCall:
+    """The parts of one pull that stay the same for every broker.
+
+    Args:
+        queue: what to pull.
+        offset: from where.
+        max_messages: at most so many.
+        suspend_ms: how long the broker may hold the request; 0: not at all.
+        subscription: what is wanted.
+        sub_version: ``subVersion`` on the wire; 0 for consumers whose heartbeat carries no subscription.
+        timeout_s: how long to wait for an answer that is not held.
+        carries_expression: whether the expression travels with the pull; else the broker takes the heartbeat's.
+        commit_offset: what the group has consumed, for the master to note; None: nothing to note.
+        lite: the bit of lite pull consumers.
+    """
+
+    __slots__ = (
+        "carries_expression", "commit_offset", "lite", "max_messages", "offset", "queue", "sub_version", "subscription",
+        "suspend_ms", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int,
+        suspend_ms: int,
+        subscription: Subscription,
+        sub_version: int,
+        timeout_s: float,
+        carries_expression: bool = True,
+        commit_offset: int | None = None,
+        lite: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.offset = offset
+        self.max_messages = max_messages
+        self.suspend_ms = suspend_ms
+        self.subscription = subscription
+        self.sub_version = sub_version
+        self.timeout_s = timeout_s
+        self.carries_expression = carries_expression
+        self.commit_offset = commit_offset
+        self.lite = lite
+
+    def frame(self, group: str, opaque: int, *, to_slave: bool = False) -> bytes:
+        """The request for one broker; slaves do not get the commit bit (docs/protocol/consumer.md §2.2)."""
+        wanted = self.subscription
+        sys_flag = flags.PULL_SUSPEND if self.suspend_ms else 0
+        if self.carries_expression:
+            sys_flag |= flags.PULL_SUBSCRIPTION
+        if self.commit_offset is not None and not to_slave:
+            sys_flag |= flags.PULL_COMMIT_OFFSET
+        if self.lite:
+            sys_flag |= flags.PULL_LITE
+        if wanted.class_filter:
+            sys_flag |= flags.PULL_CLASS_FILTER
+        return encode_pull_request(
+            opaque,
+            consumer_group=group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self.offset,
+            max_msg_nums=self.max_messages,
+            sys_flag=sys_flag,
+            commit_offset=self.commit_offset or 0,
+            suspend_timeout_millis=self.suspend_ms,
+            subscription=wanted.expression if self.carries_expression else None,
+            sub_version=self.sub_version,
+            expression_type=wanted.kind,
+            broker_name=self.queue.broker_name,
+        )
+
+
+GoOn = Callable[[PullResult], bool]
+"""Takes a result with messages, plain and quickly; whether the call, changed by then, is to be sent again at once."""
+
+
+class _Pull(Waiter):
+    """One pull under way, and the task that waits for its answer.
+
+    Args:
+        puller: whose it is.
+        link: to whom.
+        node: the same broker.
+        call: what is asked.
+        timeout_s: how long the answer may take.
+    """
+
+    __slots__ = ("_call", "_error", "_link", "_node", "_opaque", "_puller", "_result", "_task", "_timeout_s")
+
+    def __init__(self, puller: Puller, link: Link, node: Node, call: PullCall, timeout_s: float) -> None:
+        self._puller = puller
+        self._link = link
+        self._node = node
+        self._call = call
+        self._timeout_s = timeout_s
+        self._opaque = 0
+        self._task: trio.lowlevel.Task | None = None
+        self._result: PullResult | None = None
+        self._error: Exception | None = None
+
+    def send(self, now: float) -> None:
+        """Ask. Raises LinkLost when the link is no longer open."""
+        self.deadline = now + self._timeout_s
+        link = self._link
+        self._opaque = opaque = link.next_opaque()
+        # At once: the broker looks for the next messages while these are taken here. Kept until a whole round of answers is
+        # taken, the requests would let the broker idle in the meantime, and its answers us.
+        link.submit(self._call.frame(self._puller.group, opaque, to_slave=self._node.is_slave), opaque, self, now=True)
+
+    def answered(self, answer: Command) -> None:
+        try:
+            self._end(self._puller.result_of(answer, self._call, self._node))
+        except Exception as error:  # noqa: BLE001 - for the task that waits, not for the link's reader
+            self._end(None, error)
+
+    def failed(self, error: MQError) -> None:
+        self._end(None, error)
+
+    def _end(self, result: PullResult | None, error: Exception | None = None) -> None:
+        self._result = result
+        self._error = error
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+    async def wait(self) -> PullResult:
+        """Sleep until there is something to decide; a cancel forgets the request, and its late answer is dropped."""
+        if self._result is None and self._error is None:
+
+            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+                self._link.pending.pop(self._opaque, None)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
+class _RepeatedPull(_Pull):
+    """Pulls of one queue, one after the other, whose task sleeps as long as nothing else is to be decided.
+
+    The link's reader takes each answer and sends the next request: to wake the task for that would cost as much as
+    ten messages do.
+
+    Args:
+        puller: whose it is.
+        link: to whom.
+        node: the same broker.
+        call: what is asked; changed by ``go_on``.
+        timeout_s: how long each answer may take.
+        go_on: see :data:`GoOn`.
+        route: as it was when the broker was chosen.
+    """
+
+    __slots__ = ("_go_on", "_route")
+
+    def __init__(
+        self,
+        puller: Puller,
+        link: Link,
+        node: Node,
+        call: PullCall,
+        timeout_s: float,
+        *,
+        go_on: GoOn,
+        route: Route | None,
+    ) -> None:
+        super().__init__(puller, link, node, call, timeout_s)
+        self._go_on = go_on
+        self._route = route
+
+    def answered(self, answer: Command) -> None:
+        try:
+            result = self._puller.result_of(answer, self._call, self._node)
+            if result.status is not PullStatus.FOUND or not self._may_stay(result):
+                self._end(result)
+            elif self._go_on(result):
+                self.send(trio.current_time())
+            else:
+                result.taken = True
+                self._end(result)
+        except Exception as error:  # noqa: BLE001 - for the task that waits, not for the link's reader
+            self._end(None, error)
+
+    def _may_stay(self, result: PullResult) -> bool:
+        """Whether the next pull is to go to the same broker, over the same link, as far as is known here."""
+        puller = self._puller
+        return (
+            self._link.is_open
+            and self._link.has_capacity
+            and puller.nodes.stays(self._node, result.suggested_broker_id)
+            and puller.known_route(self._call.queue.topic) is self._route
+        )
+
+
+class Puller:
+    """Pulls for one consumer group.
+
+    Args:
+        group: consumer group.
+        routes: where topics live.
+        links: how brokers are reached.
+        preference: from whom to pull.
+        hooks: see :class:`PullHook`.
+        chance: chooses among filter servers.
+        beat: sends heartbeats now: brokers send their version in the answers.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        routes: Routes,
+        links: Links,
+        *,
+        preference: ReadPreference = ReadPreference.SUGGESTED,
+        hooks: Sequence[PullHook] = (),
+        chance: random.Random | None = None,
+        beat: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.group = group
+        self.nodes = NodeCache(preference)
+        """Which broker serves each queue next."""
+        self.brokers = BrokerLinks(routes, links)
+        """How the queues' masters are reached, for offsets and locks."""
+        self._routes = routes
+        self._links = links
+        self._hooks = tuple(hooks)
+        self._chance = chance if chance is not None else random.Random()
+        self._beat = beat
+        routes.changed.append(self._on_route)
+
+    def close(self) -> None:
+        """Follow route changes no longer."""
+        self._routes.changed.remove(self._on_route)
+
+    async def pull(self, call: PullCall, go_on: GoOn | None = None) -> PullResult:
+        """Pull once, or as often as ``go_on`` likes.
+
+        When the broker that was asked cannot be reached, the next one of the same name is asked at once.
+
+        Args:
+            call: what; ``go_on`` changes it to what is to be pulled next.
+            go_on: takes results with messages as they come. Without it, or where more is to be decided than it can
+                (another broker, hooks), one pull is all.
+
+        Returns:
+            The last result; ``taken`` says whether ``go_on`` had it.
+
+        Raises:
+            MQError: no broker of the queue could answer; all attempts are listed.
+        """
+        if not self._hooks:
+            return await self._pull(call, go_on)
+        context = PullContext(self.group, call.queue, call.offset)
+        call_before_pull(self._hooks, context)
+        try:
+            result = await self._pull(call, None)
+        except MQError as error:
+            call_after_pull(self._hooks, context, error)
+            raise
+        call_after_pull(self._hooks, context, result)
+        return result
+
+    async def _pull(self, call: PullCall, go_on: GoOn | None) -> PullResult:
+        addresses = await self.brokers.addresses(call.queue)
+        attempts: list[Attempt] = []
+        failed: set[str] = set()
+        lost: set[str] = set()
+        refreshed = False
+        is_down = self._links.is_down
+        while True:
+            started = trio.current_time()
+            # A function less to make where nothing has failed yet.
+            skip = (lambda address: address in failed or is_down(address)) if failed else is_down
+            node = self.nodes.choose(call.queue, addresses, skip=skip)
+            if node is None:
+                raise RouteNotFound(
+                    f"the route has no broker of {call.queue} to read from as {self.nodes.preference.value}"
+                )
+            try:
+                return await self._pull_from(node, call, go_on, started)
+            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+                attempts.append(Attempt(node.address, error, trio.current_time() - started))
+                if isinstance(error, LinkLost) and node.address not in lost:
+                    # A broker that restarted: its old link is gone, a new one may do. A pull changes nothing there.
+                    lost.add(node.address)
+                    continue
+                if isinstance(error, RequestTimeout):
+                    self.nodes.record_silence(node.address)
+                failed.add(node.address)
+                allowed = set(self.nodes.allowed(addresses).values())
+                if failed >= allowed or len(attempts) > 2 * len(addresses):
+                    # A broker may have come since the route was fetched: a slave, or the master at another address.
+                    fresh = None if refreshed else await self.brokers.fresh_addresses(call.queue)
+                    if fresh and not failed >= set(self.nodes.allowed(fresh).values()):
+                        addresses, refreshed = fresh, True
+                        continue
+                    what = f"pull of {call.queue} at offset {call.offset}"
+                    raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
+
+    async def _pull_from(self, node: Node, call: PullCall, go_on: GoOn | None, now: float) -> PullResult:
+        subscription = call.subscription
+        address = self._filter_server(call.queue, node) if subscription.class_filter else node.address
+        link = self._links.ready(address)
+        if link is None:
+            link = await self._links.get(address)
+            now = trio.current_time()
+        if not subscription.filters_by_tag and link.peer_version == 0 and self._beat is not None:
+            await self._beat()
+        if not subscription.filters_by_tag and link.peer_version < SQL92_VERSION:
+            raise UnsupportedRequest(
+                "the broker does not filter by SQL, or has not sent its version in an answer to a heartbeat yet",
+                address=link.address,
+            )
+        if not link.has_capacity:
+            with trio.move_on_after(call.timeout_s):
+                await link.wait_capacity()
+            if not link.has_capacity:
+                raise Overloaded("the link has too many requests waiting", address=link.address)
+            now = trio.current_time()
+        timeout_s = call.timeout_s if not call.suspend_ms else call.suspend_ms / 1000 + SUSPEND_MARGIN_S
+        pull = (
+            _Pull(self, link, node, call, timeout_s)
+            if go_on is None
+            else _RepeatedPull(self, link, node, call, timeout_s, go_on=go_on, route=self.known_route(call.queue.topic))
+        )
+        pull.send(now)
+        return await pull.wait()
+
+    def known_route(self, topic: str) -> Route | None:
+        """The newest route of a topic in the cache."""
+        return self._routes.known(topic)
+
+    def result_of(self, answer: Command, call: PullCall, node: Node) -> PullResult:
+        """What an answer means; its suggestion is noted.
+
+        Raises:
+            MQError: the broker refuses, or its answer cannot be read.
+        """
+        self.nodes.record_answer(node.address)
+        try:
+            status = _STATUSES[answer.code]
+        except KeyError:
+            what = f"pull of {call.queue} at offset {call.offset}"
+            raise error_for_code(answer.code, answer.remark, what=what, address=node.address) from None
+        try:
+            header = decode_pull_answer(answer)
+        except HeaderError as error:
+            what = f"pull of {call.queue} at offset {call.offset}"
+            raise ProtocolViolation(what, address=node.address, remark=str(error)) from error
+        suggested = header.suggest_which_broker_id or 0
+        self.nodes.suggest(call.queue, suggested)
+        tags = call.subscription.tags
+        return PullResult(
+            status,
+            call.queue,
+            next_offset=header.next_begin_offset if header.next_begin_offset is not None else call.offset,
+            min_offset=header.min_offset if header.min_offset is not None else -1,
+            max_offset=header.max_offset if header.max_offset is not None else -1,
+            suggested_broker_id=suggested,
+            broker_address=node.address,
+            body=answer.body,
+            tags=tags,
+        )
+
+    def _filter_server(self, queue: MessageQueue, node: Node) -> str:
+        """One of the filter servers that the broker announced: they, not the broker, run filter classes."""
+        route = self._routes.known(queue.topic)
+        table: Mapping[str, list[str]] = (route.data.filter_server_table or {}) if route is not None else {}
+        servers = table.get(node.address)
+        if not servers:
+            raise UnsupportedRequest(
+                f"the route of {queue.topic} has no filter server of this broker", address=node.address
+            )
+        return self._chance.choice(servers)
+
+    def _on_route(self, route: Route) -> None:
+        self.nodes.forget_gone(route.topic, route.addresses)

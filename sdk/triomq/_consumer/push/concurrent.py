@@ -1,0 +1,166 @@
+"""Giving messages out to many handlers at once, in no particular order (docs/protocol/consumer.md §8).
+
+Failed messages leave their queue only when a broker has taken them back.  Upstream:
+``ConsumeMessageConcurrentlyService``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from triomq._cluster.spawn import Spawn
+from triomq._consumer.group.callbacks import ConsumerEvent
+from triomq._consumer.group.process_queue import ENDED, STARTED, WAITING, HeldMessage
+from triomq._consumer.group.pull_loop import PulledQueue
+from triomq._consumer.push.dispatch import Later, Waiters
+from triomq._consumer.push.send_back import SendBack
+from triomq._message.message import MessageQueue
+from triomq.errors import MQError
+
+log = logging.getLogger("triomq.consumer")
+
+RESUBMIT_S: Final = 5.0
+"""When a message that no broker would take back is tried here again (docs/protocol/consumer.md §8)."""
+
+EXPIRED_LEVEL: Final = 3
+"""Delay level of messages that were in flight for too long."""
+
+EXPIRED_PER_SWEEP: Final = 16
+"""How many of a queue one sweep sends back at most."""
+
+SHARE_MAX: Final = 32
+"""How many messages one thread takes along at most."""
+
+
+class ConcurrentDispatch:
+    """Messages of all queues in the order they came, to the next task that asks.
+
+    Args:
+        send_back: where failed ones go; None (broadcast): they are logged and lost.
+        spawn: starts tasks.
+        report: called with events.
+    """
+
+    def __init__(self, *, send_back: SendBack | None, spawn: Spawn, report: Callable[[ConsumerEvent], None]) -> None:
+        self.waiters = Waiters()
+        self._ready: deque[HeldMessage] = deque()
+        self._send_back = send_back
+        self._spawn = spawn
+        self._report = report
+
+    def pulled(self, _source: PulledQueue, messages: list[HeldMessage]) -> None:
+        """New messages."""
+        self._ready.extend(messages)
+        self.waiters.wake()
+
+    def restarted(self, source: PulledQueue) -> None:
+        """Messages that were given up are passed over when their turn comes."""
+
+    def failed(self, error: MQError) -> None:
+        """The consumer cannot go on: tasks that wait for messages raise this."""
+        self.waiters.drain(error)
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def take(self, most: int, now: float) -> list[HeldMessage] | None:
+        """The next messages of one queue, at most so many."""
+        ready = self._ready
+        if self.waiters.draining:
+            return None
+        while ready:
+            message = ready.popleft()
+            if message.stage is not WAITING:
+                continue
+            message.stage = STARTED
+            message.started_s = now
+            batch = [message]
+            holder = message.page.holder
+            while most > len(batch) and ready and ready[0].page.holder is holder:
+                message = ready.popleft()
+                if message.stage is WAITING:
+                    message.stage = STARTED
+                    message.started_s = now
+                    batch.append(message)
+            holder.owner.consumed_s = now
+            if ready and not self.waiters.waking:
+                self.waiters.wake()
+            return batch
+        return None
+
+    def fair_share(self, waiters: int) -> int:
+        """How many messages one of so many waiters may fairly take at once."""
+        return min(SHARE_MAX, max(1, len(self._ready) // waiters))
+
+    def succeed(self, batch: Sequence[HeldMessage]) -> None:
+        """They are consumed."""
+        for message in batch:
+            holder = message.page.holder
+            holder.finish(message)
+            owner = holder.owner
+            if owner.awaited is not None:
+                owner.wake_unless_full()
+
+    async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
+        """They go back to the broker; those it does not take are tried here again after 5 s."""
+        for message in batch:
+            if message.stage is ENDED:
+                continue  # its queue is another member's now, and so is the message
+            if self._send_back is None:
+                log.error("a broadcast message was not consumed and is lost: %r", message)
+            elif not await self._send_back.send_back(message, later.delay_level):
+                self._try_again_here(message)
+                continue
+            message.holder.owner.finish(message)
+
+    def requeue(self, batch: Sequence[HeldMessage]) -> None:
+        """Give them out again, as the next ones."""
+        for message in reversed(batch):
+            if message.stage is STARTED:
+                message.stage = WAITING
+                self._ready.appendleft(message)
+        self.waiters.wake()
+
+    async def finish_batch(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
+        """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
+        self.succeed(batch[:done])
+        failed = batch[done : done + 1] if later is not None else []
+        self.requeue(batch[done + len(failed) :])
+        if later is not None:
+            await self.fail(failed, later)
+
+    async def keep_expiring(self, queues: Mapping[MessageQueue, PulledQueue], limit_s: float) -> None:
+        """Send back, for ever, what holds a queue's commit point and is in flight for too long; its handler runs on."""
+        while True:
+            await trio.sleep(limit_s)
+            await self._expire(list(queues.values()), limit_s)
+
+    async def _expire(self, sources: Sequence[PulledQueue], limit_s: float) -> None:
+        assert self._send_back is not None
+        for source in sources:
+            for _ in range(EXPIRED_PER_SWEEP):
+                first = source.process.first
+                if first is None or first.stage is not STARTED:
+                    break
+                if trio.current_time() - first.started_s < limit_s:
+                    break
+                text = f"{first!r} has been in flight for {limit_s:g} s: it is given out again"
+                self._report(ConsumerEvent("expired", text, source.queue))
+                if not await self._send_back.send_back(first, EXPIRED_LEVEL):
+                    break
+                source.finish(first)
+
+    def _try_again_here(self, message: HeldMessage) -> None:
+        message.extra_times += 1
+        text = f"no broker took {message!r} back; it is tried here again in {RESUBMIT_S:g} s"
+        self._report(ConsumerEvent("send_back_failed", text, message.queue))
+        self._spawn(self._resubmit, message)
+
+    async def _resubmit(self, message: HeldMessage) -> None:
+        await trio.sleep(RESUBMIT_S)
+        self.requeue((message,))

@@ -1,0 +1,118 @@
+"""One message and its answer, for ``async for`` over a push consumer.
+
+Upstream: ``ConsumeConcurrentlyContext``, with the status that Java's listeners return.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from triomq._consumer.group.process_queue import HeldMessage
+from triomq._consumer.push.dispatch import Dispatch, Later, later_in
+from triomq.errors import InvalidCall
+
+log = logging.getLogger("triomq.consumer")
+
+
+class Delivery:
+    """One message and its answer; what ``async for`` over a push consumer yields.
+
+    Leaving ``async with delivery:`` means success; an exception in the block is logged, does not leave it, and
+    means failure; :class:`Later` in the block means what it says.  A block that is cancelled says neither, and
+    the message comes again.  Without the block, call :meth:`done` or :meth:`later`; a delivery without an answer
+    is not consumed.
+
+    Args:
+        message: the message.
+        dispatch: takes the answer.
+    """
+
+    __slots__ = ("_answered", "_dispatch", "message")
+
+    def __init__(self, message: HeldMessage, dispatch: Dispatch) -> None:
+        self.message = message
+        self._dispatch = dispatch
+        self._answered = False
+
+    async def done(self) -> None:
+        """It is consumed. When cancelled, it comes again at once.
+
+        Raises:
+            InvalidCall: it was answered before.
+        """
+        await self._not_cancelled()
+        self._answer()
+        self._dispatch.succeed((self.message,))
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
+        """It failed, and shall come again; see :class:`Later`. When cancelled, it comes again at once.
+
+        Raises:
+            InvalidCall: it was answered before.
+        """
+        await self._fail(Later(delay_level, suspend_s=suspend_s))
+
+    async def __aenter__(self) -> Self:
+        await self._not_cancelled()
+        if self._answered:
+            raise InvalidCall("this delivery was answered already")
+        self._dispatch.waiters.busy(1)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            return await self._leave(error)
+        finally:
+            self._dispatch.waiters.busy(-1)
+
+    async def _leave(self, error: BaseException | None) -> bool:
+        if self._answered:
+            # By the block itself; what it raised afterwards is its own affair.
+            return False
+        if error is None:
+            self._answer()
+            self._dispatch.succeed((self.message,))
+            return False
+        if not isinstance(error, Exception):
+            # Cancelled, or the program ends: neither consumed nor failed.
+            self._answer()
+            self._dispatch.requeue((self.message,))
+            return False
+        later = later_in(error)
+        if later is None:
+            log.error("the handling of %r failed", self.message, exc_info=error)
+        await self._fail(later or Later())
+        return True
+
+    async def _fail(self, later: Later) -> None:
+        self._answer()
+        try:
+            await self._dispatch.fail((self.message,), later)
+        except BaseException:
+            self._dispatch.requeue((self.message,))
+            raise
+
+    async def _not_cancelled(self) -> None:
+        """A checkpoint; a caller cancelled here has given no answer, and the message must not wait for one."""
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            if not self._answered:
+                self._answer()
+                self._dispatch.requeue((self.message,))
+            raise
+
+    def _answer(self) -> None:
+        if self._answered:
+            raise InvalidCall("this delivery was answered already")
+        self._answered = True
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.message!r}>"

@@ -1,0 +1,119 @@
+"""What concurrent and ordered dispatch have in common: their protocol, a handler's answers, and the tasks that wait.
+
+Upstream: ``ConsumeMessageService``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from triomq._consumer.group.process_queue import HeldMessage
+from triomq._exception_groups import without_groups
+
+
+class Later(Exception):  # noqa: N818 - an answer, not an error
+    """A handler's answer: not now, bring it again.
+
+    Args:
+        delay_level: 1-18 of the broker's table (1 s to 2 h); 0 lets the broker choose, later at every failure;
+            negative: no more tries, to the dead letters. Not for ordered consumers.
+        suspend_s: ordered consumers: how long the queue rests before the message is tried again in place, 0.01-30;
+            default 1.
+    """
+
+    def __init__(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
+        super().__init__(delay_level)
+        self.delay_level = delay_level
+        self.suspend_s = suspend_s
+
+
+def later_in(error: BaseException) -> Later | None:
+    """The :class:`Later` that an exception is, or that a nursery of the handler's own has wrapped; None: it is none."""
+    inner = without_groups(error)
+    return inner if isinstance(inner, Later) else None
+
+
+class Dispatch(Protocol):
+    """Gives out held messages and takes the handlers' answers; concurrent and ordered consumers have one each."""
+
+    waiters: Waiters
+    """The tasks that wait for messages."""
+
+    def __len__(self) -> int:
+        """Whether something may be there to take."""
+
+    def take(self, most: int, now: float) -> list[HeldMessage] | None:
+        """The next messages of one queue; None when there is none to give out."""
+
+    def fair_share(self, waiters: int) -> int:
+        """How many messages one of so many waiters may fairly take at once."""
+
+    def succeed(self, batch: Sequence[HeldMessage]) -> None:
+        """They are consumed."""
+
+    async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
+        """They failed; may be cancelled, and then they are as if they had never been taken."""
+
+    def requeue(self, batch: Sequence[HeldMessage]) -> None:
+        """Nothing is known of them: give them out again, as the next ones."""
+
+    async def finish_batch(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
+        """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
+
+
+class Waiters:
+    """The tasks that wait for messages.
+
+    Each wakes the next only when something is left, so that quick handlers cost no switches between tasks.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.failure: Exception | None = None
+        self._lot = trio.lowlevel.ParkingLot()
+        self.waking = False
+        """Whether a task was woken that has not run yet."""
+        self._busy = 0
+        self._idle: trio.Event | None = None
+
+    def wake(self) -> None:
+        """Something can be taken."""
+        if not self.waking and self._lot:
+            self.waking = True
+            self._lot.unpark()
+
+    def drain(self, failure: Exception | None = None) -> None:
+        """Nothing is given out any more; waiters end, by an error if there is one."""
+        self.draining = True
+        self.failure = self.failure or failure
+        self._lot.unpark_all()
+
+    async def wait(self) -> None:
+        """Sleep until there may be something to take, or the consumer drains."""
+        if self.draining:
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            await self._lot.park()
+        finally:
+            self.waking = False
+
+    def busy(self, change: int) -> None:
+        """So many more handlers, or fewer, are at work."""
+        self._busy += change
+        if not self._busy and self._idle is not None:
+            self._idle.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no handler is at work."""
+        return not self._busy
+
+    async def wait_idle(self) -> None:
+        """Sleep until no handler is at work."""
+        if self._busy:
+            self._idle = trio.Event()
+            await self._idle.wait()

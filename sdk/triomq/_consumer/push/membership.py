@@ -1,0 +1,355 @@
+"""A push consumer's membership: queues are taken, locked and given up, their messages go to handlers.
+
+What users call is in ``push_consumer.py``; who handles what is decided in ``concurrent.py`` and ``ordered.py``.
+Upstream: ``DefaultMQPushConsumerImpl``, ``RebalancePushImpl``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import trio
+
+from triomq._consumer.group.callbacks import call_with_queues
+from triomq._consumer.group.positions import END_TIMEOUT_S
+from triomq._consumer.group.process_queue import HeldMessage
+from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
+from triomq._consumer.group.queue_locks import QueueLocks
+from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership
+from triomq._consumer.push.concurrent import ConcurrentDispatch
+from triomq._consumer.push.dispatch import later_in
+from triomq._consumer.push.handlers import Handlers
+from triomq._consumer.push.options import PushOptions
+from triomq._consumer.push.ordered import OrderedDispatch
+from triomq._consumer.push.send_back import SendBack
+from triomq._consumer.running_properties import consumer_properties
+from triomq._message.message import MessageQueue
+from triomq._message.subscription import (
+    ALL,
+    ClassFilter,
+    Sql,
+    Subscription,
+    make_subscription,
+    retry_topic,
+)
+from triomq._producer.retry import Retries
+from triomq._producer.sender import Sender, SendSettings
+from triomq.errors import MQError, RouteNotFound
+from triomq_protocol.errors import BodyError
+from triomq_protocol.names import RETRY_PREFIX
+from triomq_protocol.record.view import RecordView
+from triomq_protocol.requests import ConsumerRunningInfo
+from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ProcessQueueInfo
+from triomq_protocol.requests.heartbeat import CONSUME_PASSIVELY
+
+log = logging.getLogger("triomq.consumer")
+
+INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
+"""The producer group of messages that consumers send back themselves (``MixAll.CLIENT_INNER_PRODUCER_GROUP``)."""
+
+RESET_PAUSE_S: Final = 10.0
+"""How long handlers get to end before a reset takes effect (docs/protocol/consumer.md §14.1)."""
+
+
+class PushMembership(Membership):
+    """The membership of one push consumer.
+
+    Args:
+        client: the client's.
+        options: what all members are set.
+        push: what push consumers are set beside.
+        left: called when it has left the group.
+
+    Raises:
+        InvalidCall: an option cannot be used.
+
+    Attributes:
+        dispatch: gives messages to handlers.
+        handlers: the handler that runs now.
+        concurrency: how many handlers may be at work at the same time.
+    """
+
+    def __init__(
+        self, client: ClientResources, options: GroupOptions, push: PushOptions, *, left: Callable[[], object]
+    ) -> None:
+        super().__init__(client, options, left=left, lite=False)
+        self.push = push
+        self.handlers: Handlers | None = None
+        self.concurrency = 0
+        self._limits = options.limits
+        self._started_ms = client.clock()
+        self._revoked_called: set[MessageQueue] = set()
+        brokers = self.puller.brokers
+        clustering, group = not self.broadcasts, self.group
+        self._sender = Sender(
+            INNER_PRODUCER,
+            client.routes,
+            client.links,
+            unique_keys=client.unique_keys,
+            clock=client.clock,
+            chance=client.chance,
+            settings=SendSettings(policy=Retries(), compressor=None),
+        )
+        max_times = push.retries.limit(ordered=push.ordered)
+        self._send_back = SendBack(group, brokers, self._sender, max_times=max_times) if clustering else None
+        self._locks = QueueLocks(group, client.client_id, brokers) if clustering and push.ordered else None
+        self._ordered: OrderedDispatch | None = None
+        self._concurrent: ConcurrentDispatch | None = None
+        self.dispatch: ConcurrentDispatch | OrderedDispatch
+        if push.ordered:
+            self.dispatch = self._ordered = OrderedDispatch(
+                locks=self._locks,
+                send_back=self._send_back,
+                spawn=self.spawn,
+                report=self.report,
+                on_idle=self.wake,
+                suspend_s=push.retries.suspend_s,
+            )
+        else:
+            self.dispatch = self._concurrent = ConcurrentDispatch(
+                send_back=self._send_back, spawn=self.spawn, report=self.report
+            )
+        self._retry_topic = retry_topic(group) if clustering else None
+        settings = PullSettings(
+            max_messages=push.pulling.max_messages,
+            interval_s=push.pulling.interval_s,
+            expression_in_pulls=push.pulling.expression_in_pulls,
+            commit=clustering,
+            ordered=push.ordered,
+            limits=options.limits,
+            retry_topic=self._retry_topic,
+        )
+        held_back = self._ordered.held_back if self._ordered is not None and self._locks is not None else None
+        self.engine = self._make_engine(self.dispatch, settings, held_back)
+        if self._retry_topic is not None:
+            self.subscriptions[self._retry_topic] = make_subscription(self._retry_topic, ALL, self._started_ms)
+
+    def shared_topics(self) -> Collection[str]:
+        """The subscribed topics and the group's retry topic."""
+        return self.subscriptions.keys()
+
+    def subscription(self, topic: str, expression: str | Sql | ClassFilter | None) -> Subscription:
+        """A subscription as of now."""
+        return make_subscription(topic, expression, self._client.clock())
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Take messages of a topic.
+
+        Raises:
+            MQError: its brokers do not filter like this, or the name server could not be asked.
+        """
+        topic = subscription.topic
+        try:
+            await self._client.routes.for_subscribing(topic)
+        except RouteNotFound:
+            log.warning("topic %s is not known yet; group %s consumes it from when it exists", topic, self.group)
+        else:
+            await self.check_filter(subscription)
+        # Brokers first: a pull with a newer version than a broker knows is refused.
+        await self.announce({**self.subscriptions, topic: subscription})
+        self.subscriptions[topic] = subscription
+        self.engine.wake()
+        self.rebalance.wake()
+
+    def drain(self) -> None:
+        """Begin to end: pull no more and give nothing more out."""
+        self.stop()
+        self.dispatch.waiters.drain()
+
+    # --- tasks -----------------------------------------------------------------------------------------------
+
+    def _start_tasks(self, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self.positions.keep_persisting, self.owned_queues)
+        nursery.start_soon(self.engine.statistics.keep_sampling)
+        if self._concurrent is not None and self._send_back is not None:
+            nursery.start_soon(self._concurrent.keep_expiring, self.engine.queues, self.push.retries.timeout_s)
+        if self._ordered is not None and self._locks is not None:
+            # Until the very end: handlers that are waited for need their locks.
+            nursery.start_soon(self._ordered.keep_locks, self._restart, self.positions.forget)
+
+    def _raise_to_waiters(self, error: Exception) -> None:
+        self.dispatch.waiters.drain(error)
+
+    async def _restart(self, queue: MessageQueue) -> None:
+        try:
+            offset = await self.positions.start(queue)
+        except MQError as error:
+            log.warning("%s cannot be restarted now: %s", queue, error)
+            self.rebalance.wake()
+            return
+        if queue in self.engine.queues:
+            self.engine.seek(queue, offset)
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    async def _revoke_all(self) -> None:
+        for queue in list(self.engine.queues):
+            await self._call_revoked(queue)
+
+    async def _call_revoked(self, queue: MessageQueue) -> None:
+        if queue not in self._revoked_called:
+            self._revoked_called.add(queue)  # once, although the consumer may end in the midst of it
+            await call_with_queues(self.callbacks.on_revoked, [queue])
+
+    async def _release_queues(self) -> None:
+        queues = self.owned_queues()
+        await self.positions.persist(queues)
+        if self._locks is None or self._ordered is None:
+            return
+        # A function in a thread cannot be stopped: while it runs, no other member may; its lock runs out by itself.
+        locked = (*queues, *self._locks.leaving)
+        if owned := {queue for queue in locked if not self._ordered.is_in_flight(queue)}:
+            await self._locks.unlock(owned, wait=True)
+
+    def _close_connections(self) -> None:
+        super()._close_connections()
+        self._sender.close()
+
+    # --- what rebalancing asks -------------------------------------------------------------------------------
+
+    async def assigned(self, queue: MessageQueue, /) -> bool:
+        """Take a queue: lock it if need be, find its start, begin to pull.  False: not now, ask again."""
+        locks = self._locks
+        asked_s = trio.current_time()
+        if locks is not None:
+            locks.leaving.add(queue)  # until it is ours for good: a cancel may come in between
+            granted, _ = await locks.lock([queue])
+            if queue not in granted:
+                log.info("%s is locked by another member still", queue)
+                locks.leaving.discard(queue)
+                return False
+        try:
+            offset = await self.positions.start(queue)
+        except MQError as error:
+            log.warning("where to start in %s is not known now: %s", queue, error)
+            if locks is not None:
+                # The next round may find that it is another member's.
+                await locks.unlock([queue], wait=False)
+                locks.leaving.discard(queue)
+            return False
+        self._revoked_called.discard(queue)
+        await call_with_queues(self.callbacks.on_assigned, [queue])
+        source = self.engine.start(queue, offset)
+        if self._ordered is not None:
+            self._ordered.add(source, asked_s)
+            source.wake()
+        if locks is not None:
+            locks.leaving.discard(queue)
+        return True
+
+    async def revoked(self, queue: MessageQueue, /) -> bool:
+        """Give a queue up: pull no more, persist its offset, unlock it.  False: its handler is at work still."""
+        source = self.engine.queues.get(queue)
+        if source is None:
+            return True
+        if self._ordered is not None and not await self._ordered.wait_idle(queue):
+            return False
+        await self._call_revoked(queue)
+        undelivered = source.process.count > 0
+        self.engine.stop(queue)
+        if self._ordered is not None:
+            self._ordered.remove(queue)
+        locks = self._locks
+        with trio.move_on_after(END_TIMEOUT_S, shield=True):
+            # Before the next member can read it (docs/protocol/consumer.md §11.3), and also when this one ends meanwhile.
+            await self.positions.persist([queue])
+            if locks is not None and not undelivered:
+                await locks.unlock([queue], wait=False)
+        self.positions.forget(queue)
+        if locks is not None and undelivered:
+            locks.leaving.add(queue)
+            self.spawn(locks.unlock_later, queue, self.engine.queues.__contains__)
+        return True
+
+    async def topic_changed(self, topic: str, /) -> None:
+        """Queues of a topic have moved: heartbeats carry a newer version of its subscription (docs/protocol/consumer.md §11.3)."""
+        subscription = self.subscriptions.get(topic)
+        if subscription is not None:
+            # Brokers first: a pull with a newer version than a broker knows is refused.
+            renewed = subscription.renewed(self._client.clock())
+            await self.announce({**self.subscriptions, topic: renewed})
+            if topic in self.subscriptions:
+                self.subscriptions[topic] = renewed
+
+    # --- what brokers and operators ask ----------------------------------------------------------------------
+
+    def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
+        """The offsets of a topic's queues."""
+        self.engine.note_positions()
+        return self.positions.of_topic(topic)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What operators see of this member."""
+        properties = self.push.properties(self.group, MODELS[self._model], self._limits) | consumer_properties(
+            CONSUME_PASSIVELY, ordered=self.push.ordered, threads=self.concurrency, started_ms=self._started_ms
+        )
+        self.engine.note_positions()
+        # Operators see wall clock times; inside, only trio's clock counts.
+        zero_ms = self._client.clock() - int(trio.current_time() * 1000)
+        return ConsumerRunningInfo(
+            properties=properties,
+            subscription_set=[each.data() for each in self.subscriptions.values()],
+            mq_table={queue: self._queue_info(source, zero_ms) for queue, source in self.engine.queues.items()},
+            status_table={topic: self.engine.statistics.status(topic) for topic in self.subscriptions},
+        )
+
+    def _queue_info(self, source: PulledQueue, zero_ms: int) -> ProcessQueueInfo:
+        process = source.process
+        first = process.first
+        state = self._ordered.states.get(source.queue) if self._ordered is not None else None
+        return ProcessQueueInfo(
+            cached_msg_count=process.count,
+            cached_msg_max_offset=process.last_offset if first is not None else 0,
+            cached_msg_min_offset=first.queue_offset if first is not None else 0,
+            cached_msg_size_in_mib=process.size_bytes >> 20,
+            commit_offset=self.positions.get(source.queue) or 0,
+            droped=process.dropped,
+            last_consume_timestamp=zero_ms + int(source.consumed_s * 1000),
+            last_lock_timestamp=zero_ms + int(state.locked_s * 1000) if state is not None else 0,
+            last_pull_timestamp=zero_ms + int(source.pulled_s * 1000),
+            locked=state.locked if state is not None else False,
+        )
+
+    async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
+        """Handle one message that an operator picked: no offset moves, nothing is sent back."""
+        result = ConsumeMessageDirectlyResult(order=self.push.ordered, auto_commit=True)
+        if self.handlers is None:
+            result.consume_result = "CR_THROW_EXCEPTION"
+            result.remark = "the consumer has no handler now; it is read by `async for`, or not yet"
+            return result
+        started_s = trio.current_time()
+        try:
+            record = RecordView(message)
+            topic = record.topic
+            original = record.properties.get("RETRY_TOPIC") if topic.startswith(RETRY_PREFIX) else None
+            queue = MessageQueue(original or topic, broker_name, record.queue_id)
+            await self.handlers.call(HeldMessage(record, queue, original))
+            result.consume_result = "CR_SUCCESS"
+        except BodyError as error:
+            result.consume_result, result.remark = "CR_THROW_EXCEPTION", str(error)
+        except Exception as error:  # noqa: BLE001 - the user's code: its failure is the answer
+            if later_in(error) is not None:
+                result.consume_result = "CR_LATER"
+            else:
+                result.consume_result, result.remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
+        result.spent_time_mills = int((trio.current_time() - started_s) * 1000)
+        return result
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
+        """An operator moves the group: its queues go on at these offsets, after 10 s for handlers to end."""
+        self.engine.suspend(True)
+        self.rebalance.suspend()
+        queues = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
+        try:
+            for queue in queues:
+                self.engine.queues[queue].process.drop()
+            await trio.sleep(RESET_PAUSE_S)
+            for queue in queues:
+                if queue in self.engine.queues:
+                    await self.positions.reset(queue, offsets[queue])
+                    self.engine.seek(queue, offsets[queue])
+        finally:
+            self.engine.suspend(False)
+            self.rebalance.resume()

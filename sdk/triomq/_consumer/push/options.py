@@ -1,0 +1,112 @@
+"""What users set on push consumers beyond what all members of a group are set.
+
+Upstream: the fields of ``DefaultMQPushConsumer``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
+
+from triomq._consumer.group.process_queue import FlowLimits
+from triomq._message.hooks import ConsumeHook
+from triomq.errors import InvalidCall
+
+SUSPEND_BOUNDS_S: Final = (0.01, 30.0)
+"""How short and how long an ordered queue may rest after a failure."""
+
+
+def _between(low: float, high: float) -> Callable[[object, attrs.Attribute[Any], float], None]:
+    def check(_options: object, attribute: attrs.Attribute[Any], value: float) -> None:
+        if not low <= value <= high:
+            raise InvalidCall(f"{attribute.name} is {value}, not between {low} and {high}")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class PullOptions:
+    """How a push consumer pulls; Java's names in brackets.
+
+    Args:
+        max_messages: messages per pull, 1-1024 (``pullBatchSize``).
+        interval_s: pause between two pulls of a queue, up to 65.535 (``pullInterval``).
+        expression_in_pulls: each pull carries this member's own expression (``postSubscriptionWhenPull``). Else brokers
+            take what the group's heartbeats said last, and members that subscribe differently overwrite each other.
+    """
+
+    max_messages: int = attrs.field(default=32, validator=_between(1, 1024))
+    interval_s: float = attrs.field(default=0.0, validator=_between(0, 65.535))
+    expression_in_pulls: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ConsumeRetries:
+    """What becomes of messages whose handler fails or takes too long; Java's names in brackets.
+
+    Args:
+        max_times: failures before a message becomes a dead letter; None: 16, when ordered without end
+            (``maxReconsumeTimes``).
+        suspend_s: how long an ordered queue rests after a failure, 0.01-30 (``suspendCurrentQueueTimeMillis``).
+        timeout_s: a message that a handler has had for longer is given out again (``consumeTimeout``).
+    """
+
+    max_times: int | None = None
+    suspend_s: float = attrs.field(
+        default=1.0,
+        validator=_between(SUSPEND_BOUNDS_S[0], SUSPEND_BOUNDS_S[1]),
+    )
+    timeout_s: float = attrs.field(default=900.0, validator=_between(0.001, math.inf))
+
+    def limit(self, *, ordered: bool) -> int:
+        """Failures before a message is a dead letter."""
+        if self.max_times is not None and self.max_times >= 0:
+            return self.max_times
+        return 2**31 - 1 if ordered else 16
+
+
+@attrs.frozen(kw_only=True)
+class PushOptions:
+    """The arguments of ``client.push_consumer`` that lite pull consumers do not have.
+
+    Args:
+        ordered: one message of a queue after the other.
+        batch_max: messages per call of the handler, 1-1024 (``consumeMessageBatchMaxSize``).
+        pulling: see :class:`PullOptions`.
+        retries: see :class:`ConsumeRetries`.
+        drain_s: how long the end waits for handlers (``awaitTerminationMillisWhenShutdown``).
+        consume_hooks: see :class:`triomq.plugins.ConsumeHook`.
+    """
+
+    ordered: bool = False
+    batch_max: int = attrs.field(default=1, validator=_between(1, 1024))
+    pulling: PullOptions = attrs.Factory(PullOptions)
+    retries: ConsumeRetries = attrs.Factory(ConsumeRetries)
+    drain_s: float = attrs.field(default=10.0, validator=_between(0, math.inf))
+    consume_hooks: Sequence[ConsumeHook] = ()
+
+    def properties(self, group: str, message_model: str, limits: FlowLimits) -> dict[str, str]:
+        """As operators see them, by Java's names."""
+        return {
+            "consumerGroup": group,
+            "messageModel": message_model,
+            "consumeMessageBatchMaxSize": str(self.batch_max),
+            "pullBatchSize": str(self.pulling.max_messages),
+            "pullInterval": str(int(self.pulling.interval_s * 1000)),
+            "postSubscriptionWhenPull": str(self.pulling.expression_in_pulls).lower(),
+            "suspendCurrentQueueTimeMillis": str(int(self.retries.suspend_s * 1000)),
+            "pullThresholdForQueue": str(limits.count),
+            "pullThresholdSizeForQueue": str(limits.size_bytes >> 20),
+            "pullThresholdForTopic": str(_or_unlimited(limits.topic_count)),
+            "pullThresholdSizeForTopic": str(_or_unlimited(limits.topic_size_bytes, 20)),
+            "consumeConcurrentlyMaxSpan": str(limits.span),
+            "maxReconsumeTimes": str(self.retries.limit(ordered=self.ordered)),
+        }
+
+
+def _or_unlimited(limit: int | None, shift: int = 0) -> int:
+    """A limit as Java shows it: -1 for none."""
+    return -1 if limit is None else limit >> shift

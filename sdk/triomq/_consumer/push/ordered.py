@@ -1,0 +1,340 @@
+"""Ordered consumption: per queue one handler at a time, only under a lock, retried in place (docs/protocol/consumer.md §9).
+
+Upstream: ``ConsumeMessageOrderlyService``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from triomq._cluster.spawn import Spawn
+from triomq._consumer.group.callbacks import ConsumerEvent
+from triomq._consumer.group.process_queue import ENDED, STARTED, WAITING, HeldMessage
+from triomq._consumer.group.pull_loop import PulledQueue
+from triomq._consumer.group.queue_locks import BROKER_KEEPS_S, RENEW_EVERY_S, RETRY_S, VALID_S, QueueLocks
+from triomq._consumer.push.concurrent import SHARE_MAX
+from triomq._consumer.push.dispatch import Later, Waiters
+from triomq._consumer.push.options import SUSPEND_BOUNDS_S
+from triomq._consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
+from triomq._message.message import MessageQueue
+from triomq.errors import MQError
+
+log = logging.getLogger("triomq.consumer")
+
+FIRST_RENEWAL_S: Final = 1.0
+"""When locks are renewed for the first time."""
+
+GIVE_UP_WAIT_S: Final = 1.0
+"""How long giving a queue up waits for its handler."""
+
+GIVEN_UP_WITHIN_S: Final = 5.0
+"""How long a queue whose handler has just ended waits to be given up after all, before it goes on."""
+
+
+class OrderedQueue:
+    """What ordering needs to know of one assigned queue.
+
+    Args:
+        source: the queue.
+
+    Attributes:
+        waiting: messages that no handler has, in order.
+        in_flight: whether a handler has some.
+        offered: whether it is among those that can be taken from.
+        resting: whether it rests after a failure.
+        leaving: whether it is about to be given up.
+        locked: whether the broker said that it is ours, last time it said something.
+        locked_s: trio's clock when the request was sent that it granted.
+        idle: set when nothing is in flight; made when a task waits for it.
+    """
+
+    __slots__ = ("idle", "in_flight", "leaving", "locked", "locked_s", "offered", "resting", "source", "waiting")
+
+    def __init__(self, source: PulledQueue, locked_s: float) -> None:
+        self.source = source
+        self.waiting: deque[HeldMessage] = deque()
+        self.in_flight = False
+        self.offered = False
+        self.resting = False
+        self.leaving = False
+        self.locked = True
+        self.locked_s = locked_s
+        self.idle: trio.Event | None = None
+
+
+class OrderedDispatch:
+    """Queues that have messages, one after the other, to the next task that asks.
+
+    Args:
+        locks: the brokers' locks; None (broadcast): every member has all queues to itself.
+        send_back: where messages go that failed too often; None (broadcast): never.
+        spawn: starts tasks.
+        report: called with events.
+        on_idle: a queue that could not be given up can be now.
+        suspend_s: how long a queue rests after a failure.
+    """
+
+    def __init__(
+        self,
+        *,
+        locks: QueueLocks | None,
+        send_back: SendBack | None,
+        spawn: Spawn,
+        report: Callable[[ConsumerEvent], None],
+        on_idle: Callable[[], object] = lambda: None,
+        suspend_s: float,
+    ) -> None:
+        self.waiters = Waiters()
+        self.states: dict[MessageQueue, OrderedQueue] = {}
+        """The assigned queues."""
+        self._ready: deque[OrderedQueue] = deque()
+        self._locks = locks
+        self._send_back = send_back
+        self._spawn = spawn
+        self._report = report
+        self._on_idle = on_idle
+        self._suspend_s = suspend_s
+
+    # --- queues come and go ----------------------------------------------------------------------------------
+
+    def add(self, source: PulledQueue, locked_s: float) -> None:
+        """A queue was assigned, and locked at this time."""
+        self.states[source.queue] = OrderedQueue(source, locked_s)
+
+    def remove(self, queue: MessageQueue) -> None:
+        """A queue was given up."""
+        self.states.pop(queue, None)
+
+    async def wait_idle(self, queue: MessageQueue) -> bool:
+        """Give nothing more out of a queue and wait a moment until nothing is in flight.
+
+        Returns:
+            Whether it can be given up; else ``on_idle`` is called when it can.
+        """
+        state = self.states.get(queue)
+        if state is None:
+            return True
+        state.leaving = True
+        if state.in_flight:
+            state.idle = trio.Event()
+            with trio.move_on_after(GIVE_UP_WAIT_S):
+                await state.idle.wait()
+            state.idle = None
+        # It is still about to be given up: the end of its handler calls `on_idle`.
+        return not state.in_flight
+
+    def is_in_flight(self, queue: MessageQueue) -> bool:
+        """Whether a handler is at work on a queue's messages; a delivery that is never answered does not count."""
+        state = self.states.get(queue)
+        return state is not None and state.in_flight and not self.waiters.is_idle
+
+    def held_back(self, source: PulledQueue) -> bool:
+        """Whether nothing is to be pulled now: the lock is another member's."""
+        state = self.states.get(source.queue)
+        return state is None or not state.locked
+
+    def pulled(self, source: PulledQueue, messages: list[HeldMessage]) -> None:
+        """New messages of a queue."""
+        state = self.states.get(source.queue)
+        if state is not None:
+            state.waiting.extend(messages)
+            self._offer(state)
+
+    def restarted(self, source: PulledQueue) -> None:
+        """What was held is given up."""
+        state = self.states.get(source.queue)
+        if state is not None:
+            state.waiting.clear()
+
+    # --- handlers --------------------------------------------------------------------------------------------
+
+    def failed(self, error: MQError) -> None:
+        """The consumer cannot go on: tasks that wait for messages raise this."""
+        self.waiters.drain(error)
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def take(self, most: int, now: float) -> list[HeldMessage] | None:
+        """The next messages of the next queue; it gives out nothing more until they are answered."""
+        ready = self._ready
+        if self.waiters.draining:
+            return None
+        while ready:
+            state = ready.popleft()
+            state.offered = False
+            if not self._may_give(state, now):
+                continue
+            batch: list[HeldMessage] = []
+            while len(batch) < most and state.waiting:
+                message = state.waiting.popleft()
+                if message.stage is WAITING:
+                    message.stage = STARTED
+                    message.started_s = now
+                    batch.append(message)
+            if not batch:
+                continue
+            state.in_flight = True
+            state.source.consumed_s = now
+            if ready and not self.waiters.waking:
+                self.waiters.wake()
+            return batch
+        return None
+
+    def fair_share(self, _consumers: int) -> int:
+        """How many messages one task may take at once: they are of one queue, which no other may serve anyway."""
+        return SHARE_MAX
+
+    def succeed(self, batch: Sequence[HeldMessage]) -> None:
+        """They are consumed; the queue's next ones can be taken."""
+        for message in batch:
+            message.holder.owner.finish(message)
+        self._release(batch)
+
+    async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
+        """Try them again in place after a rest; those that failed too often become dead letters."""
+        for message in batch:
+            if message.stage is ENDED:
+                continue
+            if (
+                self._send_back is not None
+                and message.reconsume_times >= self._send_back.max_times
+                and await self._send_dead_letter(message)
+            ):
+                message.holder.owner.finish(message)
+            else:
+                message.extra_times += 1
+        state = self.states.get(batch[0].queue)
+        if state is None or state.source.process is not batch[0].holder:
+            self._release(batch)
+            return
+        if any(message.stage is STARTED for message in batch):
+            low, high = SUSPEND_BOUNDS_S
+            wanted = later.suspend_s if later.suspend_s is not None else self._suspend_s
+            state.resting = True
+            self._spawn(self._rest, state, min(max(wanted, low), high))
+        self.requeue(batch)
+
+    def requeue(self, batch: Sequence[HeldMessage]) -> None:
+        """Give them out again, as the queue's next ones."""
+        self._put_first(batch)
+        self._release(batch)
+
+    async def finish_batch(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
+        """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
+        for message in batch[:done]:
+            message.holder.owner.finish(message)
+        failed = batch[done : done + 1] if later is not None else []
+        self._put_first(batch[done + len(failed) :])
+        if later is None:
+            self._release(batch)
+        else:
+            await self.fail(failed, later)
+
+    def _put_first(self, batch: Sequence[HeldMessage]) -> None:
+        state = self.states.get(batch[0].queue) if batch else None
+        if state is not None:
+            for message in reversed(batch):
+                if message.stage is STARTED:
+                    message.stage = WAITING
+                    state.waiting.appendleft(message)
+
+    def _release(self, batch: Sequence[HeldMessage]) -> None:
+        state = self.states.get(batch[0].queue)
+        # A queue that was given up and came back meanwhile is another one.
+        if state is None or state.source is not batch[0].holder.owner:
+            return
+        state.in_flight = False
+        if state.idle is not None:
+            state.idle.set()
+        elif state.leaving:
+            self._spawn(self._keep_after_all, state)
+            self._on_idle()
+        self._offer(state)
+
+    async def _keep_after_all(self, state: OrderedQueue) -> None:
+        """It was not given up: shares have changed again, and it is still ours."""
+        await trio.sleep(GIVEN_UP_WITHIN_S)
+        state.leaving = False
+        self._offer(state)
+
+    def _offer(self, state: OrderedQueue) -> None:
+        if state.waiting and not (state.offered or state.in_flight or state.resting or state.leaving):
+            state.offered = True
+            self._ready.append(state)
+            self.waiters.wake()
+
+    def _may_give(self, state: OrderedQueue, now: float) -> bool:
+        if state.in_flight or state.resting or state.leaving or not state.waiting:
+            return False
+        if self.states.get(state.source.queue) is not state:
+            return False
+        # Without a fresh lock another member may be at work on this queue.
+        return self._locks is None or (state.locked and now - state.locked_s <= VALID_S)
+
+    async def _rest(self, state: OrderedQueue, seconds: float) -> None:
+        await trio.sleep(seconds)
+        state.resting = False
+        self._offer(state)
+
+    async def _send_dead_letter(self, message: HeldMessage) -> bool:
+        assert self._send_back is not None
+        # With as many failures as are allowed the broker makes a dead letter of it (docs/protocol/consumer.md §9).
+        return await self._send_back.send_copy(
+            message, delay_level=FIRST_RETRY_LEVEL + message.reconsume_times, times=message.reconsume_times
+        )
+
+    # --- locks -----------------------------------------------------------------------------------------------
+
+    async def keep_locks(
+        self, restart: Callable[[MessageQueue], Awaitable[None]], forget: Callable[[MessageQueue], object]
+    ) -> None:
+        """Renew the locks for ever, in a task of its own: a slow handler must not hold it up.
+
+        Args:
+            restart: begins a queue anew from its committed offset: it was another member's meanwhile.
+            forget: of a queue that is another member's, no offset may be committed any more.
+        """
+        assert self._locks is not None
+        pause_s = FIRST_RENEWAL_S
+        while True:
+            await trio.sleep(pause_s)
+            done = await self._renew(restart, forget)
+            pause_s = RENEW_EVERY_S if done else RETRY_S
+
+    async def _renew(
+        self, restart: Callable[[MessageQueue], Awaitable[None]], forget: Callable[[MessageQueue], object]
+    ) -> bool:
+        assert self._locks is not None
+        asked_s = trio.current_time()
+        queues = list(self.states)
+        granted, refused = await self._locks.lock(queues)
+        for queue in refused:
+            state = self.states.get(queue)
+            if state is not None and state.locked:
+                self._lose(state)
+                forget(queue)
+        for queue in granted:
+            state = self.states.get(queue)
+            if state is None:
+                continue
+            # The broker forgot it long ago: another member may have had it in between.
+            was_ours = state.locked and asked_s - state.locked_s <= BROKER_KEEPS_S
+            state.locked, state.locked_s = True, asked_s
+            if not was_ours:
+                await restart(queue)
+            self._offer(state)
+            state.source.wake()
+        return len(granted) == len(queues)
+
+    def _lose(self, state: OrderedQueue) -> None:
+        state.locked = False
+        state.waiting.clear()
+        state.source.process.drop()
+        text = f"{state.source.queue} is locked by another member; what was pulled of it is given up"
+        self._report(ConsumerEvent("lock_lost", text, state.source.queue))

@@ -1,0 +1,173 @@
+"""The push consumer: a group member that is given messages as they come (docs/protocol/consumer.md §6-§10, §14, §18).
+
+What users call.  What brokers and rebalancing ask is in ``membership.py``.  Upstream: ``DefaultMQPushConsumer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from triomq._constructors import NoPublicConstructor
+from triomq._consumer.group.allocate import sorted_queues
+from triomq._consumer.membership import ClientResources, GroupOptions
+from triomq._consumer.push.delivery import Delivery
+from triomq._consumer.push.handlers import Handler, Handlers
+from triomq._consumer.push.membership import PushMembership
+from triomq._consumer.push.options import PushOptions
+from triomq._exception_groups import without_groups
+from triomq._message.message import MessageQueue, check_name
+from triomq._message.subscription import ALL, ClassFilter, Sql, retry_topic
+from triomq.errors import InvalidCall
+from triomq_protocol.names import MAX_TOPIC_BYTES
+
+
+class PushConsumer(metaclass=NoPublicConstructor):
+    """A member of a consumer group; handed out by ``client.push_consumer(group)``, used by ``async with``.
+
+    Messages come by ``async for delivery in consumer`` or to a handler by :meth:`run`; either way at least once.
+    """
+
+    def __init__(
+        self, client: ClientResources, options: GroupOptions, push: PushOptions, *, left: Callable[[], object]
+    ) -> None:
+        self.group = options.group
+        self._member = PushMembership(client, options, push, left=left)
+        self._runs: set[trio.CancelScope] = set()
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now, the retry topic's aside."""
+        return sorted_queues([queue for queue in self._member.engine.queues if queue.topic != retry_topic(self.group)])
+
+    async def subscribe(self, topic: str, expression: str | Sql | ClassFilter | None = ALL) -> None:
+        """Take messages of a topic; all members of a group must subscribe alike.
+
+        Args:
+            topic: its name; it may come into being later.
+            expression: ``"a || b"`` for tags, :class:`triomq.Sql` for properties; by default all messages.
+
+        Raises:
+            InvalidCall: topic or expression cannot be used.
+            UnsupportedRequest: a broker is too old for the filter.
+            SubscriptionRefused: a broker does not understand it, or does not allow it.
+            MQError: the name server could not be asked.
+        """
+        self._member.check_open()
+        check_name(topic, "topic", MAX_TOPIC_BYTES)
+        if not self._member.started:
+            raise InvalidCall("enter the consumer first: `async with client.push_consumer(group) as consumer:`")
+        await self._member.subscribe(self._member.subscription(topic, expression))
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Take no more messages of a topic; its queues are given up at once."""
+        self._member.check_open()
+        self._member.subscriptions.pop(topic, None)
+        await self._member.announce(self._member.subscriptions)
+        self._member.rebalance.wake()
+
+    async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
+        """Give every message to a handler until the consumer drains; see :meth:`drain`.
+
+        Args:
+            handler: takes a message (with ``batch_max`` above 1 a list of messages of one queue). An async one is
+                awaited; a plain one runs in a thread. Returning means success; raising means failure and
+                :class:`triomq.Later` says when to try again.
+            concurrency: how many handlers may be at work at the same time.
+
+        Cancelling says neither success nor failure: messages in flight are given out again, nothing is committed.
+
+        Raises:
+            InvalidCall: it is no function, or runs already.
+            OffsetIllegal: with the policy ``"raise"``.
+        """
+        member = self._member
+        member.check_open()
+        if member.handlers is not None:
+            raise InvalidCall("the consumer runs a handler already")
+        if concurrency < 1:
+            raise InvalidCall(f"concurrency is {concurrency}, not at least 1")
+        waiters = member.dispatch.waiters
+        member.handlers = Handlers(
+            self.group, member.dispatch, handler, batch_max=member.push.batch_max, hooks=member.push.consume_hooks
+        )
+        member.concurrency = concurrency
+        try:
+            with trio.CancelScope() as scope:
+                self._runs.add(scope)
+                waiters.busy(1)
+                try:
+                    await member.handlers.run(concurrency)
+                except BaseExceptionGroup as group:
+                    raise without_groups(group) from None
+                finally:
+                    waiters.busy(-1)
+                    self._runs.discard(scope)
+        finally:
+            member.handlers = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next message; the iteration ends when the consumer drains."""
+        self._member.check_open()
+        dispatch = self._member.dispatch
+        waiters = dispatch.waiters
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            if waiters.failure is not None:
+                raise waiters.failure
+            if waiters.draining:
+                raise StopAsyncIteration
+            batch = dispatch.take(1, trio.current_time())
+            if batch is not None:
+                return Delivery(batch[0], dispatch)
+            await waiters.wait()
+
+    def drain(self) -> None:
+        """Begin to end: pull no more and give nothing more out; :meth:`run` returns when its handlers have."""
+        self._member.drain()
+
+    async def aclose(self) -> None:
+        """Drain, wait up to ``drain_s`` for handlers, commit the final offsets, leave the group.
+
+        ``on_revoked`` is called for what is still owned, and gets ``drain_s`` too. When cancelled, this does not wait
+        for handlers; the rest is shielded and takes at most 7 s.
+        """
+        member = self._member
+        if member.closed:
+            await trio.lowlevel.checkpoint()
+            return
+        member.closed = True
+        member.drain()
+        drain_s = member.push.drain_s
+        try:
+            with trio.move_on_after(drain_s):
+                await member.dispatch.waiters.wait_idle()
+        finally:
+            for scope in self._runs:
+                scope.cancel()
+            await member.close(drain_s)
+
+    async def __aenter__(self) -> Self:
+        if self._member.started:
+            self._member.check_open()
+            raise InvalidCall("the consumer was entered before")
+        try:
+            await self._member.start()
+            await self._member.announce(self._member.subscriptions)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+        if kind is None and self._member.failure is not None:
+            raise self._member.failure

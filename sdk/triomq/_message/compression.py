@@ -1,0 +1,141 @@
+"""Compressed bodies: zlib always, LZ4 and Zstandard when their libraries are installed (docs/protocol/messages.md §5).
+
+Upstream: ``Compressor``, ``CompressorFactory``, ``CompressionType``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from typing import Any, Final, Protocol
+
+from triomq.errors import InvalidCall, MessageIllegal
+from triomq_protocol.record.layout import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+)
+
+COMPRESS_FROM_BYTES: Final = 4096
+"""Bodies from this size on are compressed (``compressMsgBodyOverHowmuch``)."""
+
+MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
+"""A body that grows beyond this is refused: 4 MiB of zeros compressed well would fill the memory."""
+
+
+class Compressor(Protocol):
+    """Makes bodies smaller before they travel."""
+
+    @property
+    def sys_flag(self) -> int:
+        """The message sysFlag bits that say how readers decompress."""
+
+    def compress(self, body: bytes, /) -> bytes:
+        """The compressed body."""
+
+
+class ZlibCompressor:
+    """RFC 1950; the only kind that clients and brokers of every age read.
+
+    Args:
+        level: 1-9, upstream's default is 5.
+    """
+
+    sys_flag = COMPRESSED | COMPRESSION_ZLIB
+
+    def __init__(self, level: int = 5) -> None:
+        self._level = level
+
+    def compress(self, body: bytes, /) -> bytes:
+        """The compressed body."""
+        return zlib.compress(body, self._level)
+
+
+class Lz4Compressor:
+    """LZ4 frames; needs the package ``lz4``.
+
+    Args:
+        level: see ``lz4.frame.compress``.
+    """
+
+    sys_flag = COMPRESSED | COMPRESSION_LZ4
+
+    def __init__(self, level: int = 0) -> None:
+        self._lz4 = _library("lz4.frame", "lz4")
+        self._level = level
+
+    def compress(self, body: bytes, /) -> bytes:
+        """The compressed body."""
+        return bytes(self._lz4.compress(body, compression_level=self._level))
+
+
+class ZstdCompressor:
+    """One Zstandard frame; needs the package ``zstandard``.
+
+    Args:
+        level: 1-22.
+    """
+
+    sys_flag = COMPRESSED | COMPRESSION_ZSTD
+
+    def __init__(self, level: int = 5) -> None:
+        self._compressor = _library("zstandard", "zstandard").ZstdCompressor(level=level)
+
+    def compress(self, body: bytes, /) -> bytes:
+        """The compressed body."""
+        return bytes(self._compressor.compress(body))
+
+
+def decompress(body: bytes, sys_flag: int) -> bytes:
+    """The body as it was before compression; unchanged when the flag says that it was not compressed.
+
+    Raises:
+        MessageIllegal: it is not what the flag says, or grows beyond :data:`MAX_DECOMPRESSED_BYTES`.
+        InvalidCall: the library it needs is not installed.
+    """
+    if not sys_flag & COMPRESSED:
+        return body
+    kind = sys_flag & COMPRESSION_MASK
+    if kind in (0, COMPRESSION_ZLIB):
+        return _unzlib(body)
+    if kind == COMPRESSION_LZ4:
+        lz4 = _library("lz4.frame", "lz4")
+        try:
+            data = lz4.LZ4FrameDecompressor().decompress(body, max_length=MAX_DECOMPRESSED_BYTES + 1)
+        except RuntimeError as error:
+            raise MessageIllegal("the body is no LZ4 frame", remark=str(error)) from error
+        return _bounded(bytes(data))
+    if kind == COMPRESSION_ZSTD:
+        zstandard = _library("zstandard", "zstandard")
+        try:
+            data = zstandard.ZstdDecompressor().stream_reader(body).read(MAX_DECOMPRESSED_BYTES + 1)
+        except zstandard.ZstdError as error:
+            raise MessageIllegal("the body is no Zstandard frame", remark=str(error)) from error
+        return _bounded(bytes(data))
+    raise MessageIllegal(f"the body is compressed in an unknown way, sysFlag {sys_flag:#x}")
+
+
+def _unzlib(body: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(body, MAX_DECOMPRESSED_BYTES + 1)
+    except zlib.error as error:
+        raise MessageIllegal("the body is no zlib stream", remark=str(error)) from error
+    if not stream.eof and len(data) <= MAX_DECOMPRESSED_BYTES:
+        raise MessageIllegal("the body's zlib stream is cut short")
+    return _bounded(data)
+
+
+def _bounded(data: bytes) -> bytes:
+    if len(data) > MAX_DECOMPRESSED_BYTES:
+        raise MessageIllegal(f"the body grows beyond {MAX_DECOMPRESSED_BYTES} bytes when decompressed")
+    return data
+
+
+def _library(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidCall(f"this compression needs the package {package}: pip install {package}") from error

@@ -1,0 +1,147 @@
+"""Hooks: user code that sees every send, every pull and every call of a handler (docs/protocol/client.md §6.15).
+
+They are plain functions, called before and after; what they raise is logged and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from triomq._message.message import Message, MessageQueue
+from triomq._message.pull_result import PullResult
+from triomq._message.received import ReceivedMessage
+from triomq._message.send_result import SendResult
+from triomq.errors import MQError
+
+log = logging.getLogger("triomq.hooks")
+
+
+@attrs.frozen
+class SendContext:
+    """A send, as hooks see it.
+
+    Args:
+        group: producer group.
+        message: what is sent.
+        message_id: its ``UNIQ_KEY``.
+    """
+
+    group: str
+    message: Message
+    message_id: str
+
+
+class SendHook(Protocol):
+    """Sees every message once before its first attempt and once after its last."""
+
+    def before_send(self, context: SendContext, /) -> None:
+        """The message is about to be sent."""
+
+    def after_send(self, context: SendContext, outcome: SendResult | MQError, /) -> None:
+        """The send has ended; not called when its caller was cancelled."""
+
+
+@attrs.frozen
+class PullContext:
+    """A pull, as hooks see it.
+
+    Args:
+        group: consumer group.
+        queue: what is pulled.
+        queue_offset: from where.
+    """
+
+    group: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+class PullHook(Protocol):
+    """Sees every pull before it goes out and after its answer."""
+
+    def before_pull(self, context: PullContext, /) -> None:
+        """The request is about to be sent."""
+
+    def after_pull(self, context: PullContext, outcome: PullResult | MQError, /) -> None:
+        """The pull has ended; not called when its caller was cancelled."""
+
+
+@attrs.frozen
+class ConsumeContext:
+    """Messages given to a handler, as hooks see it.
+
+    Args:
+        group: consumer group.
+        messages: of one queue; one, unless the consumer takes batches.
+    """
+
+    group: str
+    messages: Sequence[ReceivedMessage]
+
+
+class ConsumeHook(Protocol):
+    """Sees every call of a push consumer's handler."""
+
+    def before_consume(self, context: ConsumeContext, /) -> None:
+        """The handler is about to be called."""
+
+    def after_consume(self, context: ConsumeContext, error: Exception | None, /) -> None:
+        """The handler has returned, or raised; not called when it was cancelled."""
+
+
+def call_before_send(hooks: Sequence[SendHook], context: SendContext) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.before_send(context)
+        except Exception:
+            log.exception("the hook %r failed before a send", hook)
+
+
+def call_after_send(hooks: Sequence[SendHook], context: SendContext, outcome: SendResult | MQError) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.after_send(context, outcome)
+        except Exception:
+            log.exception("the hook %r failed after a send", hook)
+
+
+def call_before_pull(hooks: Sequence[PullHook], context: PullContext) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.before_pull(context)
+        except Exception:
+            log.exception("the hook %r failed before a pull", hook)
+
+
+def call_after_pull(hooks: Sequence[PullHook], context: PullContext, outcome: PullResult | MQError) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.after_pull(context, outcome)
+        except Exception:
+            log.exception("the hook %r failed after a pull", hook)
+
+
+def call_before_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.before_consume(context)
+        except Exception:
+            log.exception("the hook %r failed before a handler", hook)
+
+
+def call_after_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext, error: Exception | None) -> None:
+    """Call every hook; one that raises is logged."""
+    for hook in hooks:
+        try:
+            hook.after_consume(context, error)
+        except Exception:
+            log.exception("the hook %r failed after a handler", hook)

@@ -1,0 +1,152 @@
+"""What users send: messages, and the queues they go to.
+
+Rules of names, sizes and properties are those of docs/protocol/messages.md §3 and §9 (upstream ``Message``,
+``Validators``, ``TopicValidator``).  What users receive is in ``received.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from triomq.errors import InvalidCall, MessageIllegal
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARACTERS, MAX_TOPIC_BYTES, RESERVED_PROPERTIES
+from triomq_protocol.requests import MessageQueue as MessageQueue
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Largest body a stock broker stores (``maxMessageSize``)."""
+
+DELAY_LEVEL_MAX = 18
+"""The last level of a stock broker's ``messageDelayLevel``; brokers send what is beyond it with their last one."""
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message to send.
+
+    Nothing is checked here; :meth:`check` says what is wrong, and every send calls it.
+
+    Args:
+        topic: where it goes.
+        body: the payload, at least one byte.
+        tags: one tag for consumers to filter by.
+        keys: a key or several, by which brokers index the message.
+        properties: user properties; names and values are non-blank text.
+        flag: an int32 of the sender's own; brokers and clients keep it as it is.
+        delay_level: 0 for none, else 1-18 of the broker's ``messageDelayLevel`` table.
+        wait_store_ok: whether a broker with synchronous flush or replication lets this send wait for it.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | Sequence[str] | None = None
+    properties: Mapping[str, str] | None = None
+    flag: int = 0
+    delay_level: int = 0
+    wait_store_ok: bool = True
+
+    def check(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        """Raise :class:`~triomq.errors.MessageIllegal` or :class:`~triomq.errors.InvalidCall` when a broker would have to refuse this message."""
+        check_topic(self.topic)
+        self.check_parts(max_body_bytes)
+
+    def check_parts(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        """:meth:`check` without the topic's name, for topics whose name was checked before."""
+        check_body(self.body, max_body_bytes)
+        if self.properties:
+            check_properties(self.properties)
+        tags, keys = self.tags, self.keys
+        if tags and not _is_clean(tags):
+            raise InvalidCall("tags need text that is not blank and free of U+0001 and U+0002")
+        if keys and not _are_clean(keys):
+            raise InvalidCall("keys need text that is not blank and free of U+0001 and U+0002")
+        if self.delay_level and not 1 <= self.delay_level <= DELAY_LEVEL_MAX:
+            raise InvalidCall(f"delay level {self.delay_level} is neither 0, no delay, nor 1 to {DELAY_LEVEL_MAX}")
+        if not -(2**31) <= self.flag < 2**31:
+            raise InvalidCall(f"flag {self.flag} is no int32")
+
+    def property_pairs(self) -> list[tuple[str, str]]:
+        """Properties as they travel, without UNIQ_KEY: the user's own first, then the ones with a meaning."""
+        pairs = list(self.properties.items()) if self.properties else []
+        if self.keys:
+            pairs.append(("KEYS", self.keys if isinstance(self.keys, str) else " ".join(self.keys)))
+        if not self.wait_store_ok:
+            # Absence means true, so that only the exception costs bytes.
+            pairs.append(("WAIT", "false"))
+        if self.delay_level > 0:
+            pairs.append(("DELAY", str(self.delay_level)))
+        if self.tags:
+            pairs.append(("TAGS", self.tags))
+        return pairs
+
+
+def check_body(body: bytes, max_body_bytes: int) -> None:
+    """Raise unless the body is bytes of a length brokers accept."""
+    if not isinstance(body, bytes):
+        raise InvalidCall(f"body is {type(body).__name__}, not bytes")
+    if not body:
+        raise MessageIllegal(
+            "the body is empty; brokers index messages by content, send at least one byte",
+            code=ResponseCode.MESSAGE_ILLEGAL,
+        )
+    if len(body) > max_body_bytes:
+        raise MessageIllegal(
+            f"the body has {len(body)} bytes, more than {max_body_bytes}", code=ResponseCode.MESSAGE_ILLEGAL
+        )
+
+
+def check_topic(topic: str) -> None:
+    """Raise unless messages may be sent to a topic of this name."""
+    check_name(topic, "topic", MAX_TOPIC_BYTES)
+    if topic in FORBIDDEN_TOPICS:
+        raise InvalidCall(f"sending to the system topic {topic} is forbidden")
+
+
+def check_name(name: str, kind: str, max_length: int) -> None:
+    """Raise unless the name fits RocketMQ's charset and length.
+
+    Args:
+        name: the text.
+        kind: ``"topic"`` or ``"group"``, for the error.
+        max_length: 127 for topics, 255 for groups.
+    """
+    if not isinstance(name, str):
+        raise InvalidCall(f"the {kind} is {type(name).__name__}, not text")
+    if not name.strip():
+        raise InvalidCall(f"the {kind} is blank")
+    if len(name) > max_length:
+        raise InvalidCall(f"the {kind} has {len(name)} characters, more than {max_length}")
+    if not _NAME.match(name):
+        raise InvalidCall(f"the {kind} {name!r} has characters other than % | a-z A-Z 0-9 _ -")
+
+
+def check_group(group: str) -> None:
+    """Raise unless the producer or consumer group's name can be used."""
+    check_name(group, "group", MAX_GROUP_CHARACTERS)
+    if group in ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"):
+        raise InvalidCall(f"the group {group} is reserved, choose another")
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise unless user properties survive the property string's separators."""
+    for name, value in properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise InvalidCall(f"the property name {name} is reserved")
+        if not _is_clean(name) or not _is_clean(value):
+            raise InvalidCall(f"the property {name!r} needs text that is not blank and free of U+0001 and U+0002")
+
+
+def _are_clean(keys: object) -> bool:
+    if isinstance(keys, str):
+        return _is_clean(keys)
+    # What can be read only once, like a generator, would be empty when the message is encoded.
+    return isinstance(keys, list | tuple | Collection) and all(map(_is_clean, keys))
+
+
+def _is_clean(text: object) -> bool:
+    return isinstance(text, str) and bool(text.strip()) and "\x01" not in text and "\x02" not in text

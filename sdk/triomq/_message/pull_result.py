@@ -1,0 +1,104 @@
+"""What a pull gives back (docs/protocol/consumer.md §2.6 and §3; upstream ``PullResult``, ``PullStatus``)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+from triomq._message.message import MessageQueue
+from triomq._message.received import Page, ReceivedMessage, received_messages
+from triomq_protocol.filters.tags import TagFilter
+
+
+class PullStatus(enum.IntEnum):
+    """How a pull ended; the value is the response code."""
+
+    FOUND = 0
+    """There are messages; none may be left after the exact test of tags."""
+
+    NO_NEW_MESSAGE = 19
+    """The queue has no message at or behind this offset yet."""
+
+    NO_MATCHED_MESSAGE = 20
+    """What was looked at does not match; go on at ``next_offset`` at once."""
+
+    OFFSET_ILLEGAL = 21
+    """The offset lies outside the queue; ``next_offset`` lies inside."""
+
+
+class PullResult:
+    """The answer to one pull.  It keeps the answer's bytes; records are cut out when :attr:`messages` is read.
+
+    Attributes:
+        status: see :class:`PullStatus`.
+        queue: what was pulled.
+        next_offset: where the next pull should start, whatever the status.
+        min_offset: first offset of the queue.
+        max_offset: offset behind its last message.
+        suggested_broker_id: the broker to ask next, as the one that answered suggests.
+        broker_address: the one that answered.
+        taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
+        body: the records' bytes, one behind the other.
+    """
+
+    __slots__ = (
+        "_messages", "_tags", "body", "broker_address", "max_offset", "min_offset", "next_offset", "queue", "status",
+        "suggested_broker_id", "taken",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        status: PullStatus,
+        queue: MessageQueue,
+        *,
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+        suggested_broker_id: int,
+        broker_address: str,
+        body: bytes = b"",
+        tags: TagFilter | None = None,
+    ) -> None:
+        self.status = status
+        self.queue = queue
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.suggested_broker_id = suggested_broker_id
+        self.broker_address = broker_address
+        self.body = body
+        self.taken = False
+        self._tags = tags if tags is not None and tags.tags else None
+        self._messages: list[ReceivedMessage] | None = None
+
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """The messages, in order; those whose tag only shares a hash with a wanted one are left out.
+
+        A record that cannot be decoded ends the list, as in Java's client.
+        """
+        if self._messages is None:
+            messages: list[ReceivedMessage] = []
+            if self.status is PullStatus.FOUND:
+                messages = received_messages(Page(self.body, self.queue, self.min_offset, self.max_offset))
+                if (tags := self._tags) is not None:
+                    # The broker compares 32-bit hashes only.
+                    messages = [message for message in messages if tags.matches_tag(message.tags)]
+            self._messages = messages
+        return self._messages
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        # A result is true even when it holds no message: `if result` would otherwise decode it all.
+        return True
+
+    def __repr__(self) -> str:
+        return (
+            f"<PullResult {self.status.name} {self.queue.topic}@{self.queue.broker_name}:{self.queue.queue_id} "
+            f"next {self.next_offset} of {self.min_offset}..{self.max_offset} from {self.broker_address}>"
+        )

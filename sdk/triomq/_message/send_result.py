@@ -1,0 +1,63 @@
+"""What a send gives back (docs/protocol/client.md §6.12; upstream ``SendResult``, ``SendStatus``)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from triomq._message.message import MessageQueue
+from triomq.errors import MQError
+
+
+class SendStatus(enum.IntEnum):
+    """How far the broker got; everything but :attr:`SEND_OK` means: stored, but not as safely as asked."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+class SendResult(msgspec.Struct, frozen=True):
+    """A message that a broker has stored.
+
+    Args:
+        status: whether flush and replication went as configured.
+        message_id: the client's id, property ``UNIQ_KEY``; comma-joined for a batch.
+        offset_message_id: the broker's id: its address and the commitlog offset in hex; comma-joined for a batch.
+        queue: the queue it lies in.
+        queue_offset: its place there; the first one's for a batch.
+        transaction_id: set by brokers for half messages only.
+        region_id: the broker's region.
+        trace_on: whether the broker wants traces.
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+
+
+class SendCallback(Protocol):
+    """Is called when a send has ended: exactly one of the two methods, exactly once, also when the producer closes.
+
+    Either method may be a plain function, called from the link's reader and therefore fast, or an async one, which
+    runs as a task of the client.  What they raise is logged and goes no further.
+    """
+
+    def on_success(self, result: SendResult, /) -> Awaitable[None] | None:
+        """The broker has stored the message."""
+
+    def on_exception(self, error: MQError, /) -> Awaitable[None] | None:
+        """All attempts are used up, or the producer closed before the answer came."""
+
+
+SendFunction = Callable[[SendResult | None, MQError | None], Awaitable[None] | None]
+"""A callback that is one function of ``(result, error)``, one of which is None; else as :class:`SendCallback`."""

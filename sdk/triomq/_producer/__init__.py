@@ -1,0 +1,1 @@
+"""Sending: one attempt, its retries, callbacks, batches, and the choice of a queue."""

@@ -1,0 +1,265 @@
+"""One attempt at sending one message, and the loop over attempts: awaited, with callback and retried sends alike.
+
+An attempt is a request on a link whose outcome is a result or an error, never an exception.  After each one
+:meth:`Attempts.pause_after` records it and lets ``tenacity`` decide from the first attempt on, by the pure decisions of
+``retry.py``, whether and when the next one follows.  Upstream: ``DefaultMQProducerImpl.sendDefaultImpl``
+(docs/protocol/client.md §6.9).
+"""
+
+from __future__ import annotations
+
+import random
+
+import tenacity
+import trio
+
+from triomq._message.message import MessageQueue
+from triomq._message.send_result import SendResult
+from triomq._producer.outgoing import Outgoing
+from triomq._producer.request import SendRequests, outcome_of
+from triomq._producer.retry import (
+    FaultStrategy,
+    Retries,
+    RetryPolicy,
+    error_to_raise,
+    is_last_attempt,
+    pause_before_retry_s,
+    wants_retry,
+)
+from triomq._producer.targets import Target, Targets
+from triomq._transport.link import Link, Waiter
+from triomq.errors import Attempt as FailedAttempt
+from triomq.errors import MQError, RequestTimeout
+from triomq_protocol.wire.command import Command
+
+
+class Attempt(Waiter):
+    """One request for one message, waiting for its outcome on behalf of a task.
+
+    Args:
+        out: the message.
+        started: on trio's clock.
+    """
+
+    __slots__ = ("_task", "address", "link", "opaque", "out", "outcome", "queue", "started")
+
+    # Set when its request is written.
+    queue: MessageQueue
+    link: Link
+    opaque: int
+
+    def __init__(self, out: Outgoing, started: float) -> None:
+        self.out = out
+        self.started = started
+        self.address = ""
+        self.outcome: SendResult | MQError | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def answered(self, answer: Command) -> None:
+        """Called by the link's reader."""
+        self.outcome = outcome_of(answer, self.queue, self.out.unique_key, self.address)
+        self.ended()
+
+    def failed(self, error: MQError) -> None:
+        """Called by the link's tasks, or when there was no link to send by."""
+        self.outcome = error
+        self.ended()
+
+    def ended(self) -> None:
+        """The outcome is there: wake the task that waits for it."""
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+    async def wait(self) -> SendResult | MQError:
+        """Sleep until the outcome; a cancel forgets the request, and its late answer is dropped."""
+        if self.outcome is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        assert self.outcome is not None
+        return self.outcome
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.link.pending.pop(self.opaque, None)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class Attempts:
+    """Makes the attempts of one producer group's messages.
+
+    Args:
+        targets: chooses queues and links.
+        requests: encodes requests.
+        policy: what is tried again.
+        faults: remembers slow and broken brokers.
+        chance: jitter.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        requests: SendRequests,
+        *,
+        policy: RetryPolicy,
+        faults: FaultStrategy | None,
+        chance: random.Random,
+    ) -> None:
+        self._targets = targets
+        self._encode = requests.encode
+        self._policy = policy
+        self._faults = faults
+        self._chance = chance
+        # Most producers do not compare results: then any result ends the send.
+        self._results_are_final = faults is None and type(policy) is Retries and not policy.retry_not_stored_ok
+        # One machine for all sends: it is stepped, never called, and what belongs to one send is in the send's own
+        # RetryCallState. tenacity's own stops by time would read the real clock; this one reads trio's.
+        self._retrying = tenacity.Retrying(retry=self._wants_retry, stop=self._is_last, wait=self._pause_s)
+        self._retrying.begin()
+
+    def start(self, attempt: Attempt, target: Target, link: Link, deadline: float) -> None:
+        """Write an attempt's request; its answer must be there at the deadline."""
+        out = attempt.out
+        attempt.queue = queue = target.queue
+        attempt.link = link
+        attempt.address = link.address
+        attempt.deadline = deadline
+        out.last_broker = queue.broker_name
+        attempt.opaque = opaque = link.next_opaque()
+        try:
+            link.submit(self._encode(out, target, opaque), opaque, attempt)
+        except MQError as error:
+            attempt.failed(error)
+
+    async def deliver(self, out: Outgoing, started: float | None = None) -> SendResult:
+        """Make all attempts that are left.
+
+        Args:
+            out: the message.
+            started: when the send began, on trio's clock; default now.
+
+        Raises:
+            MQError: none succeeded; it lists them all.
+        """
+        while True:
+            attempt = Attempt(out, trio.current_time() if started is None else started)
+            started = None
+            # A further attempt avoids the broker of the one before, which may take a fresh route or a new link.
+            ready = self._targets.ready_nowait(out) if out.last_broker is None else None
+            if ready is not None:
+                target, link, timeout_s = ready
+                self.start(attempt, target, link, attempt.started + timeout_s)
+            else:
+                await self._start_when_ready(attempt)
+            outcome = await attempt.wait()
+            pause = self.pause_after(attempt)
+            if pause is not None:
+                await trio.sleep(pause)
+                continue
+            if isinstance(outcome, SendResult):
+                return outcome
+            if out.result is not None:
+                # An earlier attempt has stored the message, however weakly: it is sent.
+                return out.result
+            raise self.final_error(out, outcome)
+
+    def pause_after(self, attempt: Attempt) -> float | None:
+        """Record how an attempt ended; returns the seconds before the next one, None when there is none."""
+        outcome = attempt.outcome
+        assert outcome is not None
+        if self._results_are_final and isinstance(outcome, SendResult):
+            return None
+        out = attempt.out
+        self._record(attempt, outcome)
+        state = out.retry_state
+        if state is None:
+            if isinstance(outcome, SendResult) and not self._policy.retries_result(outcome):
+                # There is nothing to decide: tenacity's state and its steps would cost as much as the send itself.
+                return None
+            state = out.retry_state = tenacity.RetryCallState(self._retrying, None, (out,), {})
+        # Errors are outcomes too: nothing is to be raised inside the machine.
+        state.set_result(outcome)
+        try:
+            step = self._retrying.iter(state)
+        except tenacity.RetryError:
+            step = None
+        if not isinstance(step, tenacity.DoSleep):
+            # The state refers to the message: no cycle is left behind.
+            out.retry_state = None
+            return None
+        state.prepare_for_next_attempt()
+        return float(step)
+
+    def final_error(self, out: Outgoing, outcome: MQError) -> MQError:
+        """What the caller gets when the last attempt failed: an error of the kind that fits best, with all attempts."""
+        error = error_to_raise(outcome, out.attempts)
+        final = type(error)(
+            f"send to topic {out.topic}, message {out.unique_key}, {len(out.attempts)} attempt(s)",
+            address=error.address,
+            code=error.code,
+            remark=error.remark if error.code is not None else error.remark or error.what,
+            attempts=out.attempts,
+        )
+        final.__cause__ = outcome
+        return final
+
+    async def _start_when_ready(self, attempt: Attempt) -> None:
+        out, started = attempt.out, attempt.started
+        try:
+            until = started + self.timeout_s(out, started)
+            target, link = await self._targets.ready(out, until)
+            # Before the route was known, there could have been another broker to keep time for.
+            until = max(until, started + self.timeout_s(out, started))
+        except MQError as error:
+            attempt.failed(error)
+        else:
+            self.start(attempt, target, link, until)
+
+    def timeout_s(self, out: Outgoing, now: float) -> float:
+        """How long an attempt that begins now may take.
+
+        Raises:
+            RequestTimeout: there is no time left.
+        """
+        left_s = out.deadline - now
+        if left_s <= 0:
+            raise RequestTimeout("no time left for another attempt")
+        attempts_left = self._policy.attempts - len(out.attempts)
+        # Perhaps, as long as the route is unknown.
+        elsewhere = out.pinned is None and self._targets.several_brokers(out.topic) is not False
+        return self._policy.attempt_timeout_s(left_s, attempts_left, elsewhere=elsewhere)
+
+    def _record(self, attempt: Attempt, outcome: SendResult | MQError) -> None:
+        """Enter an attempt into the message's list and into the memory of faults."""
+        out, faults = attempt.out, self._faults
+        if isinstance(outcome, SendResult):
+            out.result = outcome
+            if faults is not None and out.last_broker is not None:
+                now = trio.current_time()
+                faults.update(out.last_broker, now - attempt.started, now, isolate=False)
+            return
+        now = trio.current_time()
+        out.attempts.append(FailedAttempt(outcome.address or attempt.address, outcome, now - attempt.started))
+        out.refresh_route = out.refresh_route or outcome.refresh_route
+        if faults is not None and out.last_broker is not None:
+            faults.update(out.last_broker, now - attempt.started, now, isolate=True)
+
+    # --- what tenacity asks ----------------------------------------------------------------------------------
+
+    def _wants_retry(self, state: tenacity.RetryCallState) -> bool:
+        out: Outgoing = state.args[0]
+        assert state.outcome is not None
+        return out.pinned is None and wants_retry(self._policy, state.outcome.result())
+
+    def _is_last(self, state: tenacity.RetryCallState) -> bool:
+        out: Outgoing = state.args[0]
+        return is_last_attempt(state.attempt_number, self._policy.attempts, out.deadline - trio.current_time())
+
+    def _pause_s(self, state: tenacity.RetryCallState) -> float:
+        out: Outgoing = state.args[0]
+        return pause_before_retry_s(
+            self._policy,
+            state.attempt_number,
+            self._chance.random(),
+            elsewhere=self._targets.several_brokers(out.topic) is True,
+            redial_in_s=self._targets.redial_in_s(out),
+            left_s=out.deadline - trio.current_time(),
+        )

@@ -1,0 +1,111 @@
+"""Batches: several messages of one topic in one request (docs/protocol/messages.md §7; upstream ``MessageBatch``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from triomq._message.message import MAX_BODY_BYTES, Message
+from triomq.errors import InvalidCall, MessageIllegal
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.names import MAX_PROPERTIES_BYTES, RETRY_PREFIX, UNIQ_KEY
+from triomq_protocol.properties import encode_properties
+from triomq_protocol.record.batch import encode_batch_element
+
+ELEMENT_BYTES = 22
+"""What one message of a batch costs beside its body and properties."""
+
+_UNIQUE_KEY_BYTES = len(UNIQ_KEY) + 56 + 3
+
+
+def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
+    """Raise unless brokers take these messages as one batch (docs/protocol/client.md §6.11).
+
+    Raises:
+        InvalidCall: none at all, several topics or wait flags, a delay level, a retry topic.
+        MessageIllegal: one of them breaks a rule of its own.
+    """
+    if not messages:
+        raise InvalidCall("the batch is empty")
+    first = messages[0]
+    for number, message in enumerate(messages):
+        message.check(max_body_bytes)
+        if message.topic != first.topic:
+            raise InvalidCall(f"message {number} of the batch goes to topic {message.topic}, not to {first.topic}")
+        if message.wait_store_ok != first.wait_store_ok:
+            raise InvalidCall(f"message {number} of the batch differs in wait_store_ok")
+        if message.delay_level > 0:
+            raise InvalidCall(f"message {number} of the batch has a delay level; batches cannot be delayed")
+        if message.topic.startswith(RETRY_PREFIX):
+            raise InvalidCall("batches cannot go to a retry topic")
+
+
+def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str], max_body_bytes: int) -> bytes:
+    """The body of a batch request; each message carries its own UNIQ_KEY.
+
+    Raises:
+        MessageIllegal: the batch or the properties of a message are too large.
+    """
+    elements = []
+    for number, (message, unique_key) in enumerate(zip(messages, unique_keys, strict=True)):
+        pairs = dict(message.property_pairs())
+        pairs[UNIQ_KEY] = unique_key
+        properties = encode_properties(pairs).encode()
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise MessageIllegal(
+                f"the properties of message {number} have {len(properties)} bytes, more than {MAX_PROPERTIES_BYTES}",
+                code=ResponseCode.MESSAGE_ILLEGAL,
+            )
+        elements.append(encode_batch_element(message.body, properties, message.flag))
+    body = b"".join(elements)
+    if len(body) > max_body_bytes:
+        raise MessageIllegal(
+            f"the batch has {len(body)} bytes, more than {max_body_bytes}; triomq.split_batch cuts it",
+            code=ResponseCode.MESSAGE_ILLEGAL,
+        )
+    return body
+
+
+def element_bytes(message: Message) -> int:
+    """An upper bound of what a message costs in a batch."""
+    properties = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in message.property_pairs())
+    return ELEMENT_BYTES + len(message.body) + properties + _UNIQUE_KEY_BYTES
+
+
+def split_batch(
+    messages: Iterable[Message], *, max_bytes: int = MAX_BODY_BYTES, max_count: int = 1024
+) -> Iterator[list[Message]]:
+    """Cut many messages into batches that brokers accept, in order.
+
+    A batch ends where topic or ``wait_store_ok`` change, too.
+
+    Args:
+        messages: any number, also a generator.
+        max_bytes: upper bound of a batch's body; at most the broker's ``maxMessageSize``.
+        max_count: upper bound of messages per batch.
+
+    Raises:
+        MessageIllegal: one message alone is too large.
+    """
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        own = element_bytes(message)
+        if own > max_bytes:
+            raise MessageIllegal(
+                f"a message needs {own} bytes, more than a batch may have ({max_bytes})",
+                code=ResponseCode.MESSAGE_ILLEGAL,
+            )
+        fits = (
+            bool(batch)
+            and len(batch) < max_count
+            and size + own <= max_bytes
+            and message.topic == batch[0].topic
+            and message.wait_store_ok == batch[0].wait_store_ok
+        )
+        if batch and not fits:
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += own
+    if batch:
+        yield batch

@@ -1,0 +1,225 @@
+"""Sends with a callback: bounded in number and bytes, each ended exactly once, also when the producer closes.
+
+A send is in flight from the moment it is accepted until its callback has been called.  Leaving the set of sends in
+flight is what makes the call happen once, whatever ends the send first: an answer, a deadline, a lost link, the last
+retry, or the producer's end.  Upstream: ``MQClientAPIImpl.sendMessageAsync``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Final, cast
+
+import trio
+
+from triomq._cluster.spawn import Spawn
+from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
+from triomq._message.message import Message
+from triomq._message.send_result import SendCallback, SendFunction, SendResult
+from triomq._producer.attempt import Attempt, Attempts
+from triomq._producer.outgoing import Outgoing
+from triomq._producer.sender import Sender
+from triomq.errors import ClientClosed, InvalidCall, MQError
+
+log = logging.getLogger("triomq.producer")
+
+CALLBACK_GRACE_S: Final = 5.0
+"""How long async callbacks may run on when their producer closes by force."""
+
+
+class _Function:
+    """A callback that is a plain function, as an object with methods."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: SendFunction) -> None:
+        self._function = function
+
+    def on_success(self, result: SendResult, /) -> Awaitable[None] | None:
+        return self._function(result, None)
+
+    def on_exception(self, error: MQError, /) -> Awaitable[None] | None:
+        return self._function(None, error)
+
+
+def _with_methods(callback: SendCallback | SendFunction) -> SendCallback:
+    if hasattr(callback, "on_success") and hasattr(callback, "on_exception"):
+        return cast("SendCallback", callback)
+    if callable(callback):
+        return _Function(callback)
+    raise InvalidCall(
+        "the callback is neither a function of (result, error) nor an object with the methods "
+        "on_success(result) and on_exception(error)"
+    )
+
+
+class CallbackSend(Attempt):
+    """A send with a callback, and its first attempt; further attempts are made by a task.
+
+    Args:
+        in_flight: where it is accepted.
+        out: the message.
+        callback: what is called at the end.
+        started: when ``send`` was called, on trio's clock.
+
+    Raises:
+        InvalidCall: the callback is of neither kind.
+    """
+
+    __slots__ = ("callback", "context", "in_flight", "size_bytes")
+
+    def __init__(
+        self, in_flight: InFlight, out: Outgoing, callback: SendCallback | SendFunction, started: float
+    ) -> None:
+        super().__init__(out, started)
+        self.in_flight = in_flight
+        self.callback = _with_methods(callback)
+        self.size_bytes = len(out.body)
+        self.context: SendContext | None = None
+
+    def ended(self) -> None:
+        """Called by the link's tasks, and so without a task of the send's own."""
+        self.in_flight.attempt_ended(self)
+
+
+class InFlight:
+    """The sends with a callback of one producer that have not ended.
+
+    Args:
+        sender: prepares messages and makes attempts.
+        spawn: starts tasks for retries and async callbacks.
+        hooks: see :class:`SendHook`.
+        max_count: how many there may be.
+        max_bytes: how large their bodies may be together; a single larger one is accepted when it is the only one.
+    """
+
+    def __init__(
+        self, sender: Sender, spawn: Spawn, hooks: Sequence[SendHook], *, max_count: int, max_bytes: int
+    ) -> None:
+        self.closing = False
+        self.aborted = False
+        self._group = sender.group
+        self._attempts: Attempts = sender.attempts
+        self._spawn = spawn
+        self._hooks = hooks
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._sends: set[CallbackSend] = set()
+        self._bytes = 0
+        self._running: set[trio.CancelScope] = set()
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    def __len__(self) -> int:
+        return len(self._sends) + len(self._running)
+
+    def has_capacity(self, size_bytes: int) -> bool:
+        """Whether a body of this size can be accepted now."""
+        count = len(self._sends) + len(self._running)
+        return count < self._max_count and (self._bytes + size_bytes <= self._max_bytes or not count)
+
+    async def wait_capacity(self, size_bytes: int) -> None:
+        """Wait until a body of this size can be accepted.
+
+        Raises:
+            ClientClosed: the producer closed meanwhile.
+        """
+        while not self.has_capacity(size_bytes):
+            await self._waiting.park()
+            self.check_open()
+
+    def check_open(self) -> None:
+        """Raise :class:`ClientClosed` when the producer closes."""
+        if self.closing:
+            raise self._closed_error()
+
+    async def wait_empty(self) -> None:
+        """Wait until every send and every callback has ended."""
+        while self._sends or self._running:
+            await self._waiting.park()
+        await trio.lowlevel.checkpoint()
+
+    def accept(self, message: Message, send: CallbackSend) -> None:
+        """From now on the callback will be called; nothing may wait between here and the send's first request."""
+        self._sends.add(send)
+        self._bytes += send.size_bytes
+        if self._hooks:
+            send.context = SendContext(self._group, message, send.out.unique_key)
+            call_before_send(self._hooks, send.context)
+
+    def attempt_ended(self, send: CallbackSend) -> None:
+        """A send's first attempt has ended; a task makes the others, if there may be any."""
+        if send not in self._sends:
+            return
+        outcome = send.outcome
+        assert outcome is not None
+        pause_s = self._attempts.pause_after(send)
+        if pause_s is not None:
+            self._spawn(self._retry, send, pause_s)
+        elif isinstance(outcome, SendResult):
+            self._finish(send, outcome)
+        else:
+            self._finish(send, send.out.result or self._attempts.final_error(send.out, outcome))
+
+    def abort(self) -> None:
+        """Fail everything now, each callback once."""
+        self.closing = self.aborted = True
+        for send in list(self._sends):
+            self._finish(send, self._closed_error())
+        self._waiting.unpark_all()
+
+    async def end_callbacks(self) -> None:
+        """Wait for async callbacks that still run, for at most :data:`CALLBACK_GRACE_S`."""
+        with trio.move_on_after(CALLBACK_GRACE_S):
+            while self._running:
+                await self._waiting.park()
+        for scope in self._running:
+            scope.cancel()
+
+    async def _retry(self, send: CallbackSend, pause_s: float) -> None:
+        try:
+            await trio.sleep(pause_s)
+            outcome: SendResult | MQError = await self._attempts.deliver(send.out)
+        except MQError as error:
+            outcome = error
+        except trio.Cancelled:
+            self._finish(send, self._closed_error())
+            raise
+        self._finish(send, outcome)
+
+    def _finish(self, send: CallbackSend, outcome: SendResult | MQError) -> None:
+        if send not in self._sends:
+            return
+        self._sends.discard(send)
+        self._bytes -= send.size_bytes
+        if self._waiting:
+            self._waiting.unpark_all()
+        if send.context is not None:
+            call_after_send(self._hooks, send.context, outcome)
+        try:
+            if isinstance(outcome, SendResult):
+                later = send.callback.on_success(outcome)
+            else:
+                later = send.callback.on_exception(outcome)
+        except Exception:
+            log.exception("the callback of message %s failed", send.out.unique_key)
+            return
+        if later is not None and inspect.isawaitable(later):
+            # Shielded: an async callback that was started is not cut off by its client's cancel.
+            scope = trio.CancelScope(shield=True)
+            self._running.add(scope)
+            self._spawn(self._run, later, scope, send.out.unique_key)
+
+    async def _run(self, later: Awaitable[None], scope: trio.CancelScope, unique_key: str) -> None:
+        try:
+            with scope:
+                await later
+        except Exception:
+            log.exception("the callback of message %s failed", unique_key)
+        finally:
+            self._running.discard(scope)
+            self._waiting.unpark_all()
+
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed(f"the producer of group {self._group} is closed")

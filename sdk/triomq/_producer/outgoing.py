@@ -1,0 +1,84 @@
+"""One message on its way: its content as it travels, and what its attempts came to (docs/protocol/client.md §6.8).
+
+The bytes of its requests are made in ``request.py``, the attempts in ``attempt.py``.
+"""
+
+from __future__ import annotations
+
+from tenacity import RetryCallState
+
+from triomq._message.message import Message, MessageQueue
+from triomq._message.send_result import SendResult
+from triomq.errors import Attempt, MessageIllegal
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, TAGS, UNIQ_KEY
+from triomq_protocol.properties import encode_properties
+
+
+class Outgoing:
+    """One message on its way: what stays the same over all attempts, and how the earlier ones ended.
+
+    Attributes:
+        topic: where it goes.
+        body: as it travels, perhaps compressed, perhaps a batch.
+        properties: the property string, UNIQ_KEY included.
+        unique_key: the id users see.
+        deadline: on trio's clock, for all attempts together.
+        pinned: the queue it must go to; such a message gets one attempt, so that order is kept.
+        retry: of a copy for a retry topic: how often it failed, and how often it may before it is a dead letter.
+        attempts: those that failed.
+        result: of the latest attempt that stored it, if the policy asked for another one nevertheless.
+        last_broker: the broker of the latest attempt.
+        refresh_route: whether the next attempt asks for the route again first.
+        retry_state: tenacity's record of the attempts; None as long as there was nothing to decide.
+    """
+
+    __slots__ = (
+        "attempts", "batch", "body", "born_ms", "deadline", "flag", "last_broker", "pinned", "properties",
+        "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: str, body: bytes, properties: str, unique_key: str, born_ms: int, deadline: float
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.unique_key = unique_key
+        self.born_ms = born_ms
+        self.deadline = deadline
+        self.sys_flag = 0
+        self.flag = 0
+        self.batch = False
+        self.pinned: MessageQueue | None = None
+        self.attempts: list[Attempt] = []
+        self.last_broker: str | None = None
+        self.refresh_route = False
+        self.result: SendResult | None = None
+        self.retry: tuple[int, int] | None = None
+        self.retry_state: RetryCallState | None = None
+
+
+def properties_text(message: Message, unique_key: str) -> str:
+    """The property string, UNIQ_KEY included.
+
+    Raises:
+        MessageIllegal: it is longer than a stored record can hold.
+    """
+    tags, keys = message.tags, message.keys
+    if message.properties is None and message.wait_store_ok and message.delay_level <= 0:
+        # What most messages look like, without building a table.
+        text = f"{UNIQ_KEY}\x01{unique_key}"
+        if keys:
+            text = f"{KEYS}\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02{text}"
+        if tags:
+            text = f"{text}\x02{TAGS}\x01{tags}"
+    else:
+        pairs = dict(message.property_pairs())
+        pairs[UNIQ_KEY] = unique_key
+        text = encode_properties(pairs)
+    if len(text) > MAX_PROPERTIES_BYTES // 4 and len(text.encode()) > MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(
+            f"the properties have more than {MAX_PROPERTIES_BYTES} bytes", code=ResponseCode.MESSAGE_ILLEGAL
+        )
+    return text

@@ -1,0 +1,306 @@
+"""The producer: what users call to send (docs/protocol/client.md §6; upstream ``DefaultMQProducer``).
+
+Awaited sends and sends with a callback make the same attempts: check, encode, append to the link's list, all plain
+calls.  A message costs no task, no channel and no cancel scope unless something must be waited for first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self, overload
+
+import trio
+
+from triomq._cluster.spawn import Spawn
+from triomq._constructors import NoPublicConstructor
+from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
+from triomq._message.message import Message, MessageQueue
+from triomq._message.send_result import SendCallback, SendFunction, SendResult
+from triomq._producer.batches import check_batch, encode_batch
+from triomq._producer.callbacks import CallbackSend, InFlight
+from triomq._producer.outgoing import Outgoing
+from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
+from triomq._producer.sender import Sender
+from triomq.errors import InvalidCall, MQError
+
+CHECKPOINT_EVERY = 32
+"""Sends with a callback return without a trip through the scheduler, except every so many."""
+
+
+class Producer(metaclass=NoPublicConstructor):
+    """Sends the messages of one producer group; handed out by ``client.producer(group)``.
+
+    May be used as an async context manager: its end waits until everything in flight has ended, or,
+    when it ends by an error, fails what is in flight at once with :class:`~triomq.errors.ClientClosed`.
+
+    Args:
+        sender: does the sending.
+        spawn: starts tasks for retries and async callbacks.
+        leave: called at the end, to unregister the group.
+        max_in_flight: sends with a callback that may be under way.
+        max_in_flight_bytes: the sum of their bodies.
+        hooks: see :class:`triomq.plugins.SendHook`.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        spawn: Spawn,
+        leave: Callable[[], Awaitable[None]],
+        max_in_flight: int = 4096,
+        max_in_flight_bytes: int = 64 * 1024 * 1024,
+        hooks: Sequence[SendHook] = (),
+    ) -> None:
+        self._sender = sender
+        self._targets = sender.targets
+        self._attempts = sender.attempts
+        self._leave = leave
+        self._hooks = tuple(hooks)
+        self._in_flight = InFlight(sender, spawn, self._hooks, max_count=max_in_flight, max_bytes=max_in_flight_bytes)
+        self._since_checkpoint = 0
+        self._closed = False
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._sender.group
+
+    @property
+    def in_flight(self) -> int:
+        """Sends with a callback that has not been called yet, or still runs."""
+        return len(self._in_flight)
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        callback: None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendResult: ...
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        callback: SendCallback | SendFunction,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None: ...
+
+    async def send(
+        self,
+        message: Message,
+        callback: SendCallback | SendFunction | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendResult | None:
+        """Send one message.
+
+        Args:
+            message: what to send.
+            callback: called once when the send has ended, a function of ``(result, error)`` or an object with
+                ``on_success`` and ``on_exception``; without one, this call waits for the end itself.
+            queue: where it must go; such a message gets a single attempt, so that order is kept.
+            selector: chooses the queue; a single attempt too.
+            arg: what the selector chooses by.
+
+        Returns:
+            The result; None as soon as the message is accepted, if there is a callback.
+
+        Raises:
+            MessageIllegal: the message breaks a limit; with or without callback, nothing was sent.
+            InvalidCall: another argument is wrong.
+            ClientClosed: the producer is closed.
+            MQError: no attempt succeeded; all are listed. With a callback, the callback gets it instead.
+
+        Cancelling an awaited send leaves open whether the message is stored.  A send with a callback that
+        is cancelled was not accepted; once accepted, the callback is called exactly once.
+        """
+        self._in_flight.check_open()
+        sender = self._sender
+        now = trio.current_time()
+        out = sender.prepare(message, now)
+        if queue is not None or selector is not None:
+            out.pinned = await self._pin(message, queue, selector, arg)
+        if len(out.body) >= sender.settings.compress_from_bytes:
+            await sender.compress(out)
+        if callback is not None:
+            await self._send_with_callback(message, out, callback, now)
+            return None
+        if self._hooks:
+            return await self._send_with_hooks(message, out, now)
+        return await self._attempts.deliver(out, now)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None:
+        """Send one message without an answer; returns when it is queued for writing.
+
+        Raises:
+            MQError: the message is illegal, or no broker could be reached.
+        """
+        self._in_flight.check_open()
+        out = self._sender.prepare(message, trio.current_time())
+        if queue is not None or selector is not None:
+            out.pinned = await self._pin(message, queue, selector, arg)
+        await self._sender.compress(out)
+        target, link = await self._targets.ready(out, out.deadline)
+        link.write(self._sender.requests.encode(out, target, link.next_opaque(), oneway=True))
+        await self._checkpoint_sometimes()
+
+    async def send_batch(self, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> SendResult:
+        """Send several messages of one topic in one request; they lie next to each other in one queue.
+
+        Args:
+            messages: of one topic, without delay; :func:`triomq.split_batch` cuts larger numbers.
+            queue: where they must go.
+
+        Returns:
+            One result; ``message_id`` and ``offset_message_id`` are comma-joined, ``queue_offset`` is the first's.
+
+        Raises:
+            MessageIllegal: the batch or one of its messages breaks a limit.
+            InvalidCall: the messages do not make a batch.
+            MQError: no attempt succeeded.
+        """
+        self._in_flight.check_open()
+        settings = self._sender.settings
+        check_batch(messages, settings.max_body_bytes)
+        now = trio.current_time()
+        out = self._sender.prepare_batch(
+            messages[0].topic,
+            len(messages),
+            lambda unique_keys: encode_batch(messages, unique_keys, settings.max_body_bytes),
+            wait_store_ok=messages[0].wait_store_ok,
+            now=now,
+        )
+        out.pinned = queue if queue is None else await self._pin(messages[0], queue, None, None)
+        return await self._attempts.deliver(out, now)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues a topic can be sent to now, in the order selectors see.
+
+        Raises:
+            MQError: no name server knows the topic, or none answers.
+        """
+        return list((await self._targets.of(topic)).queues)
+
+    async def flush(self) -> None:
+        """Wait until every send accepted so far, and its callback, has ended."""
+        await self._in_flight.wait_empty()
+
+    async def aclose(self) -> None:
+        """Take no more messages, wait for those in flight, unregister the group.
+
+        When cancelled, what is still in flight fails with :class:`~triomq.errors.ClientClosed`, and async callbacks get
+        5 s to end.
+        """
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._in_flight.closing = True
+        try:
+            if not self._in_flight.aborted:
+                await self.flush()
+        finally:
+            self.abort()
+            with trio.CancelScope(shield=True):
+                await self._in_flight.end_callbacks()
+                if not self._closed:
+                    self._closed = True
+                    self._sender.close()
+                    await self._leave()
+
+    def abort(self) -> None:
+        """Take no more messages and fail what is in flight now, each callback once."""
+        self._in_flight.abort()
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+        await self.aclose()
+
+    # --- awaited sends -------------------------------------------------------------------------------------
+
+    async def _send_with_hooks(self, message: Message, out: Outgoing, now: float) -> SendResult:
+        context = SendContext(self.group, message, out.unique_key)
+        call_before_send(self._hooks, context)
+        try:
+            result = await self._attempts.deliver(out, now)
+        except MQError as error:
+            call_after_send(self._hooks, context, error)
+            raise
+        call_after_send(self._hooks, context, result)
+        return result
+
+    # --- sends with a callback -----------------------------------------------------------------------------
+
+    async def _send_with_callback(
+        self, message: Message, out: Outgoing, callback: SendCallback | SendFunction, now: float
+    ) -> None:
+        in_flight, attempts = self._in_flight, self._attempts
+        send = CallbackSend(in_flight, out, callback, now)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not in_flight.has_capacity(send.size_bytes):
+            self._since_checkpoint = 0
+            await in_flight.wait_capacity(send.size_bytes)
+        ready = self._targets.ready_nowait(out)
+        if ready is not None:
+            target, link, timeout_s = ready
+        else:
+            # In the caller, not in a task, so that the messages of one caller keep their order.
+            try:
+                target, link = await self._targets.ready(out, out.deadline)
+                now = trio.current_time()
+                timeout_s = attempts.timeout_s(out, now)
+            except MQError as error:
+                in_flight.check_open()
+                in_flight.accept(message, send)
+                send.failed(error)
+                return
+            in_flight.check_open()
+        in_flight.accept(message, send)
+        attempts.start(send, target, link, now + timeout_s)
+        await self._checkpoint_sometimes()
+
+    async def _checkpoint_sometimes(self) -> None:
+        self._since_checkpoint += 1
+        if self._since_checkpoint >= CHECKPOINT_EVERY:
+            self._since_checkpoint = 0
+            # Shielded: the message is accepted, and a cancel here would look as if it were not.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    # --- choosing ------------------------------------------------------------------------------------------
+
+    async def _pin(
+        self, message: Message, queue: MessageQueue | None, selector: QueueSelector | None, arg: object
+    ) -> MessageQueue:
+        if queue is not None and selector is not None:
+            raise InvalidCall("give either queue= or selector=, not both")
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise InvalidCall(f"the queue is of topic {queue.topic}, the message of {message.topic}")
+            return queue
+        assert selector is not None
+        targets = await self._targets.of(message.topic)
+        return choose_by_selector(selector, list(targets.queues), message, arg)

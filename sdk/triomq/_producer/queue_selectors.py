@@ -1,0 +1,111 @@
+"""Choosing a queue: selectors, and Java's hashes so that Java and Python producers choose alike.
+
+Upstream: ``SelectMessageQueueByHash``, ``SelectMessageQueueByRandom``, ``TopicPublishInfo``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from triomq._message.message import Message, MessageQueue
+from triomq.errors import InvalidCall
+from triomq_protocol.filters.tags import java_hash
+
+
+class QueueSelector(Protocol):
+    """Chooses the queue of one message; a plain function that returns soon.
+
+    Where order matters, the same arguments must give the same queue.
+    """
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: object, /) -> MessageQueue:
+        """Choose.
+
+        Args:
+            queues: the topic's writable queues, brokers by name, then queue ids.
+            message: what is to be sent.
+            arg: the argument given to ``send``.
+        """
+
+
+def select_by_hash(queues: Sequence[MessageQueue], _message: Message, arg: object, /) -> MessageQueue:
+    """Java's ``SelectMessageQueueByHash``: equal arguments share a queue.
+
+    Text hashes as Java's ``String``, an int as ``Integer`` if it fits into 32 bits and as ``Long`` otherwise.
+    """
+    return queues[abs(_java_remainder(java_hash_code(arg), len(queues)))]
+
+
+def java_hash_code(arg: object) -> int:
+    """``Object.hashCode`` of a text, int or bool, as a signed 32-bit number.
+
+    Raises:
+        InvalidCall: Java's hash of other types is not reproducible.
+    """
+    if isinstance(arg, bool):
+        return 1231 if arg else 1237
+    if isinstance(arg, str):
+        return java_hash(arg)
+    if isinstance(arg, int):
+        if -(2**31) <= arg < 2**31:
+            return arg
+        bits = arg & (2**64 - 1)
+        word = (bits ^ (bits >> 32)) & 0xFFFFFFFF
+        return word - 2**32 if word >= 2**31 else word
+    raise InvalidCall(f"select_by_hash takes text or an int, not {type(arg).__name__}")
+
+
+def _java_remainder(value: int, count: int) -> int:
+    # Java's % truncates toward zero: the sign is the dividend's.
+    rest = abs(value) % count
+    return -rest if value < 0 else rest
+
+
+class SelectAtRandom:
+    """Any queue, each as likely as the others.
+
+    Args:
+        chance: where the chance comes from.
+    """
+
+    def __init__(self, chance: random.Random | None = None) -> None:
+        self._chance = chance if chance is not None else random.Random()
+
+    def __call__(self, queues: Sequence[MessageQueue], _message: Message, _arg: object, /) -> MessageQueue:
+        """Choose."""
+        return self._chance.choice(queues)
+
+
+class SelectRoundRobin:
+    """One queue after the other, from a random start.
+
+    Args:
+        chance: gives the start.
+    """
+
+    def __init__(self, chance: random.Random | None = None) -> None:
+        self._next = (chance if chance is not None else random.Random()).randrange(2**31)
+
+    def __call__(self, queues: Sequence[MessageQueue], _message: Message, _arg: object, /) -> MessageQueue:
+        """Choose."""
+        self._next = (self._next + 1) & 0x7FFFFFFF
+        return queues[self._next % len(queues)]
+
+
+def choose_by_selector(
+    selector: QueueSelector, queues: Sequence[MessageQueue], message: Message, arg: object
+) -> MessageQueue:
+    """Ask a selector and check its answer.
+
+    Raises:
+        InvalidCall: it raised, or answered something that is not one of the queues.
+    """
+    try:
+        chosen = selector(queues, message, arg)
+    except Exception as error:
+        raise InvalidCall(f"the queue selector failed: {type(error).__name__}: {error}") from error
+    if chosen not in queues:
+        raise InvalidCall(f"the queue selector chose {chosen!r}, which is none of the topic's {len(queues)} queues")
+    return chosen

@@ -1,0 +1,72 @@
+"""Send requests from a template: all of a frame that stays the same for one group and one queue, written once.
+
+The template is cut out of a frame that the protocol's own encoder wrote, so that nothing about the wire
+is known twice; a test compares both.  It takes half the time of encoding afresh (docs/explanation/hot-path.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+from struct import Struct
+
+from triomq_protocol.requests.send import encode_send_request_v2
+from triomq_protocol.wire.fastjson import quote
+
+_pack_lengths = Struct(">ii").pack
+_LENGTHS_BYTES = 8
+
+
+class SendTemplate:
+    """Requests of one group for one queue, for messages without flags of their own.
+
+    Args:
+        producer_group: the sender.
+        topic: where messages go.
+        queue_id: the queue.
+        broker_name: its broker.
+        default_topic: template topic of auto-creation.
+        default_topic_queue_nums: upper bound of an auto-created topic's queues.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(
+        self,
+        *,
+        producer_group: str,
+        topic: str,
+        queue_id: int,
+        broker_name: str,
+        default_topic: str,
+        default_topic_queue_nums: int,
+    ) -> None:
+        for number in itertools.count(1_111_111_111):
+            properties = f"properties {number}"
+            frame = encode_send_request_v2(
+                number + 1,
+                producer_group=producer_group,
+                topic=topic,
+                queue_id=queue_id,
+                sys_flag=0,
+                born_timestamp=number,
+                flag=0,
+                properties=properties,
+                body=b"",
+                broker_name=broker_name,
+                default_topic=default_topic,
+                default_topic_queue_nums=default_topic_queue_nums,
+            )
+            header = frame[_LENGTHS_BYTES:].decode().replace(quote(properties), "\0")
+            header = header.replace(str(number), "\0").replace(str(number + 1), "\0")
+            parts = header.split("\0")
+            # More parts: a name contains one of the numbers, so take others.
+            if len(parts) == 4:
+                self._parts = parts[0], parts[1], parts[2], parts[3]
+                return
+
+    def encode(self, opaque: int, born_timestamp: int, properties: str, body: bytes) -> bytes:
+        """The whole frame; the same bytes as ``encode_send_request_v2``."""
+        start, before_properties, before_opaque, end = self._parts
+        header = f"{start}{born_timestamp}{before_properties}{quote(properties)}{before_opaque}{opaque}{end}".encode()
+        size = len(header)
+        return b"".join((_pack_lengths(4 + size + len(body), size), header, body))

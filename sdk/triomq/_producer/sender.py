@@ -1,0 +1,176 @@
+"""Sending for one group: messages are checked and prepared here.
+
+Attempts are made in ``attempt.py``, queues chosen in ``targets.py``, requests encoded in ``request.py``.
+Producers use it, and consumers whose failed messages go to a retry topic.  Upstream: ``DefaultMQProducerImpl``
+(docs/protocol/client.md §6.6-§6.12).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import attrs
+import trio
+
+from triomq._cluster.identity import Clock, UniqueKeys
+from triomq._cluster.routes import Routes
+from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor
+from triomq._message.message import MAX_BODY_BYTES, Message
+from triomq._message.send_result import SendResult
+from triomq._producer.attempt import Attempts
+from triomq._producer.outgoing import Outgoing, properties_text
+from triomq._producer.request import SendRequests
+from triomq._producer.retry import FaultStrategy, RetryPolicy
+from triomq._producer.targets import Targets
+from triomq._transport.links import Links
+from triomq.errors import InvalidCall
+from triomq_protocol import names
+
+THREAD_FROM_BYTES: Final = 128 * 1024
+"""Bodies from this size on are compressed in a worker thread: it takes milliseconds, and no other task would run."""
+
+
+@attrs.frozen(kw_only=True)
+class SendSettings:
+    """How a producer sends; Java's names in brackets.
+
+    Args:
+        timeout_s: one deadline for a send and all its attempts (``sendMsgTimeout``).
+        max_body_bytes: larger bodies are refused (``maxMessageSize``).
+        compress_from_bytes: bodies from this size on are compressed (``compressMsgBodyOverHowmuch``).
+        compressor: how; None sends everything as it is.
+        policy: what is tried again.
+        faults: which brokers are avoided; None chooses round robin (``sendLatencyFaultEnable=false``).
+    """
+
+    timeout_s: float = 3.0
+    max_body_bytes: int = MAX_BODY_BYTES
+    compress_from_bytes: int = COMPRESS_FROM_BYTES
+    compressor: Compressor | None
+    policy: RetryPolicy
+    faults: FaultStrategy | None = None
+
+
+class Sender:
+    """Sends the messages of one group.
+
+    Args:
+        group: the producer group; for retries of a consumer, its group.
+        routes: where topics live.
+        links: how brokers are reached.
+        unique_keys: makes message ids.
+        clock: wall clock, for born timestamps.
+        chance: starts of round robins, jitter.
+        settings: see :class:`SendSettings`.
+
+    Attributes:
+        targets: queues and links of the topics sent to.
+        requests: encodes requests.
+        attempts: makes attempts.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        routes: Routes,
+        links: Links,
+        *,
+        unique_keys: UniqueKeys,
+        clock: Clock,
+        chance: random.Random,
+        settings: SendSettings,
+    ) -> None:
+        self.group = group
+        self.settings = settings
+        policy, faults = settings.policy, settings.faults
+        self.targets = Targets(
+            routes,
+            links,
+            faults=faults,
+            chance=chance,
+            first_timeouts_s=(
+                policy.attempt_timeout_s(settings.timeout_s, policy.attempts, elsewhere=False),
+                policy.attempt_timeout_s(settings.timeout_s, policy.attempts, elsewhere=True),
+            ),
+        )
+        self.requests = SendRequests(group, routes.default_topic, routes.default_topic_queues)
+        self.attempts = Attempts(
+            self.targets,
+            self.requests,
+            policy=policy,
+            faults=faults,
+            chance=chance,
+        )
+        self._unique_keys = unique_keys
+        self._clock = clock
+
+    def close(self) -> None:
+        """Follow route changes no longer."""
+        self.targets.close()
+
+    def prepare(self, message: Message, now: float) -> Outgoing:
+        """Check a message and give it its id and property string.
+
+        Raises:
+            MessageIllegal: a limit of size is broken.
+            InvalidCall: something else about the message is.
+        """
+        settings = self.settings
+        try:
+            topic = message.topic
+        except AttributeError:
+            raise InvalidCall(f"the message is {type(message).__name__}, not triomq.Message") from None
+        latest = self.targets.latest
+        if (latest is not None and latest.topic == topic) or self.targets.known(topic) is not None:
+            message.check_parts(settings.max_body_bytes)
+        else:
+            message.check(settings.max_body_bytes)
+        born_ms = self._clock()
+        unique_key = self._unique_keys.next(born_ms)
+        out = Outgoing(
+            topic,
+            message.body,
+            properties_text(message, unique_key),
+            unique_key,
+            born_ms,
+            now + settings.timeout_s,
+        )
+        out.flag = message.flag
+        return out
+
+    def prepare_batch(
+        self,
+        topic: str,
+        count: int,
+        encode: Callable[[Sequence[str]], bytes],
+        *,
+        wait_store_ok: bool,
+        now: float,
+    ) -> Outgoing:
+        """Give every message of a batch its id, and make one request of them."""
+        born_ms = self._clock()
+        unique_keys = [self._unique_keys.next(born_ms) for _ in range(count)]
+        properties = f"{names.WAIT}\x01{'true' if wait_store_ok else 'false'}"
+        deadline = now + self.settings.timeout_s
+        out = Outgoing(topic, encode(unique_keys), properties, ",".join(unique_keys), born_ms, deadline)
+        out.batch = True
+        return out
+
+    async def compress(self, out: Outgoing) -> None:
+        """Compress a large body, when that makes it smaller."""
+        compressor = self.settings.compressor
+        if compressor is None or len(out.body) < self.settings.compress_from_bytes or out.batch:
+            return
+        if len(out.body) < THREAD_FROM_BYTES:
+            body = compressor.compress(out.body)
+        else:
+            body = await trio.to_thread.run_sync(compressor.compress, out.body)
+        if len(body) < len(out.body):
+            out.body = body
+            out.sys_flag |= compressor.sys_flag
+
+    def deliver(self, out: Outgoing) -> Coroutine[Any, Any, SendResult]:
+        """Make all attempts of a message; see :meth:`Attempts.deliver`."""
+        return self.attempts.deliver(out)

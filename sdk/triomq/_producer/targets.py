@@ -1,0 +1,232 @@
+"""Where the next attempt of a message goes: the queues of its topic in round robin, and the link to the chosen broker.
+
+Routes come from ``_cluster``, which also says when one has changed; which broker is better is decided in ``retry.py``.
+Upstream: ``TopicPublishInfo``, ``DefaultMQProducerImpl.selectOneMessageQueue``.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Final
+
+import trio
+from cachetools import LRUCache
+
+from triomq._cluster.routes import TOPICS_MAX, Route, Routes
+from triomq._message.message import MessageQueue
+from triomq._producer.outgoing import Outgoing
+from triomq._producer.retry import FaultStrategy, choose_plain
+from triomq._producer.send_template import SendTemplate
+from triomq._transport.link import Link
+from triomq._transport.links import Links
+from triomq.errors import MQError, NotReady, RouteNotFound
+
+log = logging.getLogger("triomq.producer")
+
+NO_WRITABLE_QUEUE: Final = "no route to topic {}, or no connection with capacity for another send to it, in time"
+
+
+class Target:
+    """One queue to send to.
+
+    Args:
+        queue: the queue.
+        address: its broker's master; empty when the route has none.
+    """
+
+    __slots__ = ("address", "queue", "template")
+
+    def __init__(self, queue: MessageQueue, address: str) -> None:
+        self.queue = queue
+        self.address = address
+        self.template: SendTemplate | None = None
+
+
+class TopicTargets:
+    """The queues of one route, in round robin.
+
+    Args:
+        route: the snapshot they come from.
+        start: where the round starts.
+    """
+
+    __slots__ = ("_by_queue", "_count", "queues", "route", "several_brokers", "targets", "topic")
+
+    def __init__(self, route: Route, start: int) -> None:
+        self.route = route
+        self.topic = route.topic
+        self.queues = route.publish_queues
+        self.targets = [Target(queue, route.master(queue.broker_name) or "") for queue in self.queues]
+        self.several_brokers = len({queue.broker_name for queue in self.queues}) > 1
+        self._by_queue = {target.queue: target for target in self.targets}
+        self._count = start
+
+    def count(self) -> int:
+        """The next number of the round robin, masked to 31 bits as upstream's."""
+        self._count = count = (self._count + 1) & 0x7FFFFFFF
+        return count
+
+    def of(self, queue: MessageQueue) -> Target:
+        """The target for a queue, also for one that the route does not list."""
+        target = self._by_queue.get(queue)
+        return target if target is not None else Target(queue, self.route.master(queue.broker_name) or "")
+
+
+class Targets:
+    """The topics one producer group sends to.
+
+    Args:
+        routes: where topics live; their changes are followed until :meth:`close`.
+        links: how brokers are reached.
+        faults: which brokers are avoided; None chooses round robin.
+        chance: starts of round robins.
+        first_timeouts_s: how long a first attempt may take when there is no other broker, and when there is one.
+
+    Attributes:
+        latest: the topic that was sent to last.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        links: Links,
+        *,
+        faults: FaultStrategy | None,
+        chance: random.Random,
+        first_timeouts_s: tuple[float, float],
+    ) -> None:
+        self._routes = routes
+        self._links = links
+        self._faults = faults
+        self._chance = chance
+        self._first_timeouts_s = first_timeouts_s
+        self._topics: LRUCache[str, TopicTargets] = LRUCache(TOPICS_MAX)
+        # Most messages go where the one before went: comparing two names is cheaper than a look into the cache.
+        self.latest: TopicTargets | None = None
+        routes.changed.append(self._route_changed)
+        routes.forgotten.append(self._route_forgotten)
+
+    def close(self) -> None:
+        """Follow route changes no longer."""
+        self._routes.changed.remove(self._route_changed)
+        self._routes.forgotten.remove(self._route_forgotten)
+
+    def known(self, topic: str) -> TopicTargets | None:
+        """The queues of a topic, if its route was needed before."""
+        latest = self.latest
+        if latest is not None and latest.topic == topic:
+            return latest
+        found = self._topics.get(topic)
+        if found is not None:
+            self.latest = found
+        return found
+
+    async def of(self, topic: str) -> TopicTargets:
+        """The queues of a topic, looked up if need be.
+
+        Raises:
+            MQError: there are none, or no name server answers.
+        """
+        found = self.known(topic)
+        if found is None or not found.queues:
+            found = self._take(await self._routes.for_publishing(topic), found)
+        return found
+
+    def ready_nowait(self, out: Outgoing) -> tuple[Target, Link, float] | None:
+        """Queue, open link and timeout for a first attempt; None when something must be waited for first."""
+        targets = self.latest
+        if targets is None or targets.topic != out.topic:
+            targets = self.known(out.topic)
+        if targets is None or not targets.queues:
+            return None
+        elsewhere = targets.several_brokers
+        if out.pinned is not None:
+            target, elsewhere = targets.of(out.pinned), False
+        elif self._faults is None:
+            target = targets.targets[targets.count() % len(targets.targets)]
+        else:
+            target = targets.of(self._faults.choose(targets.queues, None, targets.count, trio.current_time()))
+        link = self._links.ready(target.address)
+        if link is None or not link.has_capacity:
+            return None
+        return target, link, self._first_timeouts_s[elsewhere]
+
+    async def ready(self, out: Outgoing, until: float) -> tuple[Target, Link]:
+        """Choose a queue and open the link to its broker's master.
+
+        Args:
+            out: the message; ``out.last_broker`` is left with the broker that was chosen.
+            until: on trio's clock.
+
+        Raises:
+            NotReady: no route, or no connection with capacity, in time.
+            MQError: no route, no master, or no connection.
+        """
+        with trio.move_on_at(until):
+            if out.refresh_route:
+                out.refresh_route = False
+                await self._refresh(out.topic)
+            targets = await self.of(out.topic)
+            target = targets.of(out.pinned if out.pinned is not None else self._choose(targets, out.last_broker))
+            out.last_broker = target.queue.broker_name
+            if not target.address:
+                out.refresh_route = True
+                raise RouteNotFound(f"broker {out.last_broker} has no master in the route of topic {out.topic}")
+            link = await self._links.get(target.address)
+            if not link.has_capacity:
+                await link.wait_capacity()
+            return target, link
+        raise NotReady(NO_WRITABLE_QUEUE.format(out.topic), address=self._awaited(out))
+
+    def several_brokers(self, topic: str) -> bool | None:
+        """Whether a topic has queues on more than one broker; None as long as its route is unknown."""
+        targets = self.known(topic)
+        return targets.several_brokers if targets is not None else None
+
+    def redial_in_s(self, out: Outgoing) -> float:
+        """How long the broker of a message's last attempt is not dialled again; 0 when it may be now."""
+        targets = self.known(out.topic)
+        if targets is None or out.last_broker is None:
+            return 0.0
+        return self._links.retry_in_s(targets.route.master(out.last_broker) or "")
+
+    def _awaited(self, out: Outgoing) -> str:
+        """The address whose answer was missing: a name server's for the route, or the broker's master's."""
+        targets = self.known(out.topic)
+        if targets is None or not targets.queues:
+            return self._routes.name_server
+        return (targets.route.master(out.last_broker) if out.last_broker is not None else None) or ""
+
+    def _choose(self, targets: TopicTargets, last_broker: str | None) -> MessageQueue:
+        faults = self._faults
+        for _ in targets.queues:
+            if faults is not None:
+                queue = faults.choose(targets.queues, last_broker, targets.count, trio.current_time())
+            else:
+                queue = choose_plain(targets.queues, last_broker, targets.count)
+            if not self._links.is_down(targets.route.master(queue.broker_name) or ""):
+                break
+        return queue
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._routes.refresh(topic)
+        except MQError as error:
+            log.info("the route of %s could not be refreshed: %s", topic, error.reason)
+
+    def _take(self, route: Route, old: TopicTargets | None) -> TopicTargets:
+        # The round robin goes on where it was.
+        targets = TopicTargets(route, self._chance.randrange(2**31) if old is None else old.count())
+        self._topics[route.topic] = self.latest = targets
+        return targets
+
+    def _route_changed(self, route: Route) -> None:
+        old = self._topics.get(route.topic)
+        if old is not None:
+            self._take(route, old)
+
+    def _route_forgotten(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+        if self.latest is not None and self.latest.topic == topic:
+            self.latest = None

@@ -1,0 +1,1 @@
+"""Connections to peers: dialing, one link, and the links of a client."""

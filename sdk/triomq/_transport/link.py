@@ -1,0 +1,406 @@
+"""One connection to one peer: frames to write, requests that wait for their answers, and how it ends.
+
+Callers append whole frames; one writer task takes all that are there and sends them together; one
+reader task resolves all answers of a receive.  No caller's cancel can tear a frame, and no request costs
+a task, a channel or a cancel scope (docs/explanation/hot-path.md).  When the link ends, all waiters
+fail at once (docs/protocol/client.md §3.4).  Upstream: ``NettyRemotingClient``, ``NettyRemotingAbstract``.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from triomq._transport.dialing import NowaitStream
+from triomq.errors import ConnectFailed, LinkLost, MQError, Overloaded, ProtocolViolation, RequestTimeout
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
+
+log = logging.getLogger("triomq.links")
+
+SILENT_TIMEOUTS_MAX: Final = 2
+"""After so many requests in a row timed out without one byte coming in, the link is taken for dead."""
+
+_RECEIVE_BYTES: Final = 64 * 1024
+_RECEIVE_BYTES_MAX: Final = 1024 * 1024
+_NEVER: Final = float("inf")
+
+Handler = Callable[["Link", Command], Command | None]
+"""Answers a request of the peer; a plain function that returns soon, since the reader calls it. None: no answer."""
+
+
+class Waiter(abc.ABC):
+    """Waits for the answer to one request.
+
+    Exactly one of the two methods is called, once, by the link's own tasks; both must return soon and
+    must not raise.
+
+    Attributes:
+        deadline: on trio's clock; past it the link calls :meth:`failed` with :class:`RequestTimeout`.
+    """
+
+    __slots__ = ("deadline",)
+
+    deadline: float
+
+    @abc.abstractmethod
+    def answered(self, answer: Command) -> None:
+        """The peer's answer, whatever its code."""
+
+    @abc.abstractmethod
+    def failed(self, error: MQError) -> None:
+        """There will be no answer."""
+
+
+class TaskWaiter(Waiter):
+    """A task that sleeps until its answer is there."""
+
+    __slots__ = ("_answer", "_error", "_task")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._answer: Command | None = None
+        self._error: MQError | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def answered(self, answer: Command) -> None:
+        self._answer = answer
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+    def failed(self, error: MQError) -> None:
+        self._error = error
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+    async def wait(self, pending: dict[int, Waiter], opaque: int) -> Command:
+        """Sleep until the answer; a cancel forgets the request, and its late answer is dropped."""
+        if self._answer is None and self._error is None:
+
+            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+                pending.pop(opaque, None)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        if self._answer is None:
+            assert self._error is not None
+            raise self._error
+        return self._answer
+
+
+class Link:
+    """An open connection.
+
+    Args:
+        address: the peer, as it was dialled.
+        stream: bytes both ways; the link closes it.
+        handlers: what to do with the peer's own requests, by code; others are answered with REQUEST_CODE_NOT_SUPPORTED.
+        on_lost: called once, when the link can no longer be used.
+        max_pending: requests that may wait for an answer.
+        max_unsent_bytes: bytes that may wait for the kernel.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        stream: trio.abc.Stream,
+        *,
+        handlers: Mapping[int, Handler] | None = None,
+        on_lost: Callable[[Link], None] | None = None,
+        max_pending: int = 65535,
+        max_unsent_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        self.address = address
+        self.pending: dict[int, Waiter] = {}
+        self.peer_version = 0
+        """The version in the peer's last heartbeat answer; 0 before it (docs/protocol/consumer.md §2.2)."""
+        self._stream = stream
+        self._send_nowait = stream.send_nowait if isinstance(stream, NowaitStream) else None
+        self._handlers = handlers if handlers is not None else {}
+        self._on_lost = on_lost
+        self._max_pending = max_pending
+        self._max_unsent_bytes = max_unsent_bytes
+        self._opaque = 0
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._idle_writer: trio.lowlevel.Task | None = None
+        self._alarm_at = _NEVER
+        self._alarm: trio.CancelScope | None = None
+        self._lost: MQError | None = None
+        self._scope = trio.CancelScope()
+        self._capacity: trio.Event | None = None
+        self._received_frames = 0
+        self._silent_timeouts = 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the kernel."""
+        return self._unsent_bytes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests may still be submitted."""
+        return self._lost is None
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether another request fits the limits."""
+        return len(self.pending) < self._max_pending and self._unsent_bytes < self._max_unsent_bytes
+
+    async def wait_capacity(self) -> None:
+        """Wait until :attr:`has_capacity`; returns at once when the link is lost, and submitting then raises."""
+        while not self.has_capacity and self._lost is None:
+            if self._capacity is None:
+                self._capacity = trio.Event()
+            await self._capacity.wait()
+
+    def next_opaque(self) -> int:
+        """A number that no waiting request of this link has."""
+        opaque = (self._opaque + 1) & 0x7FFFFFFF
+        while opaque in self.pending:
+            opaque = (opaque + 1) & 0x7FFFFFFF
+        self._opaque = opaque
+        return opaque
+
+    def submit(self, frame: bytes, opaque: int, waiter: Waiter, *, now: bool = False) -> None:
+        """Queue a whole request frame; its waiter gets the answer, the loss, or the deadline.
+
+        Args:
+            frame: the request.
+            opaque: its number.
+            waiter: called once.
+            now: write the frame before this returns, unless other frames are being written: the peer works on it
+                while the caller still has much to do. Otherwise frames that come together leave together.
+
+        Raises:
+            LinkLost: the link is no longer open; the waiter is not called.
+        """
+        if self._lost is not None:
+            raise self._lost_error()
+        pending = self.pending
+        was_idle = not pending
+        pending[opaque] = waiter
+        if waiter.deadline < self._alarm_at:
+            self._set_alarm(waiter.deadline)
+        if (was_idle or now) and self._idle_writer is not None and self._send_nowait is not None:
+            # With no other frame to share the send with, the kernel call now is cheaper than waking the writer.
+            self._write_now(frame)
+        else:
+            self.write(frame)
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame that has no waiter: a one-way request, or an answer to the peer."""
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+        if self._idle_writer is not None:
+            writer, self._idle_writer = self._idle_writer, None
+            trio.lowlevel.reschedule(writer)
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        """Ask and wait.
+
+        Args:
+            command: the request; its opaque is set here.
+            timeout_s: how long to wait for the answer.
+
+        Returns:
+            The answer, whatever its code.
+
+        Raises:
+            RequestTimeout: no answer in time; the link stays open unless it is silent altogether.
+            LinkLost: the connection ended first.
+        """
+        if not self.has_capacity:
+            with trio.move_on_after(timeout_s):
+                await self.wait_capacity()
+            if not self.has_capacity:
+                raise Overloaded(f"the link has {len(self.pending)} requests waiting", address=self.address)
+        command.opaque = opaque = self.next_opaque()
+        waiter = TaskWaiter(trio.current_time() + timeout_s)
+        self.submit(command.encode(), opaque, waiter)
+        return await waiter.wait(self.pending, opaque)
+
+    def notify(self, command: Command) -> None:
+        """Send a one-way request: queued here, written when the kernel takes it.
+
+        Raises:
+            LinkLost: the link is no longer open.
+        """
+        if self._lost is not None:
+            raise self._lost_error()
+        command.opaque = self.next_opaque()
+        self.write(command.encode())
+
+    def close(self, error: MQError | None = None) -> None:
+        """End the link: all waiters fail with ``error`` at once, then the stream closes."""
+        if self._lost is None:
+            self._lost = error if error is not None else LinkLost("the link was closed here", address=self.address)
+            if self._on_lost is not None:
+                # First, so that a waiter that tries again does not find this link.
+                self._on_lost(self)
+            waiters = list(self.pending.values())
+            self.pending.clear()
+            for waiter in waiters:
+                waiter.failed(self._lost_error())
+            self._scope.cancel()
+            self._wake_waiting_senders()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the link until it is lost or closed; never raises for the peer's faults."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_deadlines)
+                    await nursery.start(self._write_frames)
+                    task_status.started()
+                    await self._read_frames()
+        finally:
+            self.close()
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    def _lost_error(self) -> MQError:
+        # A fresh one for each waiter: a shared exception would collect all their tracebacks.
+        lost = self._lost
+        assert lost is not None
+        return type(lost)(lost.what, address=lost.address, remark=lost.remark)
+
+    async def _read_frames(self) -> None:
+        decoder = FrameDecoder()
+        receive_some = self._stream.receive_some
+        max_bytes = _RECEIVE_BYTES
+        try:
+            while data := await receive_some(max_bytes):
+                for command in decoder.feed(bytes(data)):
+                    self._take(command)
+                if decoder.fault is not None:
+                    raise decoder.fault
+                if self._capacity is not None:
+                    self._wake_waiting_senders()
+                if len(data) == max_bytes and max_bytes < _RECEIVE_BYTES_MAX:
+                    max_bytes *= 2
+            self.close(LinkLost("the peer closed the connection", address=self.address))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.close(LinkLost("the connection broke", address=self.address, remark=str(error)))
+        except ProtocolError as error:
+            log.warning("closing the link to %s: %s", self.address, error)
+            self.close(
+                ProtocolViolation("the peer's bytes are no RocketMQ frames", address=self.address, remark=str(error))
+            )
+
+    def _take(self, command: Command) -> None:
+        self._received_frames += 1
+        if command.is_response:
+            # An answer without a waiter is late: the waiter gave up or was cancelled.
+            waiter = self.pending.pop(command.opaque, None)
+            if waiter is not None:
+                waiter.answered(command)
+            return
+        answer = self._handle(command)
+        if answer is not None and not command.is_oneway and self._lost is None:
+            self.write(answer.encode())
+
+    def _handle(self, command: Command) -> Command | None:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            answer = command.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
+            )
+        else:
+            try:
+                taken = handler(self, command)
+            except Exception as error:
+                log.exception("request %d of %s failed", command.code, self.address)
+                taken = command.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            if taken is None:
+                return None
+            answer = taken
+        return answer
+
+    async def _write_frames(self, task_status: trio.TaskStatus[None]) -> None:
+        task = trio.lowlevel.current_task()
+        send_all = self._stream.send_all
+        started = False
+        try:
+            while True:
+                while self._unsent:
+                    frames, self._unsent = self._unsent, []
+                    data = frames[0] if len(frames) == 1 else b"".join(frames)
+                    await send_all(data)
+                    self._unsent_bytes -= len(data)
+                    if self._capacity is not None:
+                        self._wake_waiting_senders()
+                self._idle_writer = task
+                if not started:
+                    started = True
+                    task_status.started()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_writer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.close(LinkLost("the connection broke", address=self.address, remark=str(error)))
+            if not started:
+                # The task that started the writer waits for this, also when the first frames met a dead peer.
+                task_status.started()
+
+    def _stop_writer(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._idle_writer = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _write_now(self, frame: bytes) -> None:
+        assert self._send_nowait is not None
+        try:
+            sent = self._send_nowait(frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.close(LinkLost("the connection broke", address=self.address, remark=str(error)))
+            return
+        if sent < len(frame):
+            self.write(frame[sent:])
+
+    def _set_alarm(self, deadline: float) -> None:
+        self._alarm_at = deadline
+        if self._alarm is not None:
+            self._alarm.deadline = deadline
+
+    async def _watch_deadlines(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
+                await trio.sleep_forever()
+            self._alarm = None
+            self._fail_expired(trio.current_time())
+
+    def _fail_expired(self, now: float) -> None:
+        pending = self.pending
+        expired = [opaque for opaque, waiter in pending.items() if waiter.deadline <= now]
+        for opaque in expired:
+            waiter = pending.pop(opaque, None)
+            if waiter is not None:
+                waiter.failed(RequestTimeout("no answer in time", address=self.address))
+        self._alarm_at = min([waiter.deadline for waiter in pending.values()], default=_NEVER)
+        if expired:
+            self._check_silence()
+            self._wake_waiting_senders()
+
+    def _check_silence(self) -> None:
+        if self._received_frames:
+            self._received_frames = self._silent_timeouts = 0
+            return
+        self._silent_timeouts += 1
+        if self._silent_timeouts >= SILENT_TIMEOUTS_MAX:
+            log.warning("closing the link to %s: requests time out and nothing comes in", self.address)
+            self.close(LinkLost("the peer does not answer at all", address=self.address))
+
+    def _wake_waiting_senders(self) -> None:
+        if self._capacity is not None and (self.has_capacity or self._lost is not None):
+            capacity, self._capacity = self._capacity, None
+            capacity.set()
+
+
+def connect_failed(address: str, why: str) -> ConnectFailed:
+    """The error for an address that cannot be dialled."""
+    return ConnectFailed("no connection", address=address, remark=why)

@@ -1,0 +1,205 @@
+"""The links of one client: one per address, opened when needed, shared by all (docs/protocol/client.md §3.1).
+
+An address that cannot be dialled is left alone for a while that grows with each failure and is
+jittered, so that a dead broker costs its callers an error and not a connect timeout each.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import attrs
+import trio
+from cachetools import LRUCache
+
+from triomq._transport.dialing import Dialer
+from triomq._transport.link import Handler, Link, connect_failed
+from triomq.errors import ClientClosed, MQError
+
+log = logging.getLogger("triomq.links")
+
+CONNECT_TIMEOUT_S = 3.0
+"""How long one dial may take (docs/protocol/client.md §3.1)."""
+
+DEAD_MAX: Final = 1_000
+"""How many addresses that could not be dialled are remembered; the least recently used one is dialled anew."""
+
+
+@attrs.frozen
+class Backoff:
+    """How long a dead address is left alone.
+
+    Args:
+        first_s: after the first failure.
+        factor: growth per further failure.
+        max_s: upper bound.
+        jitter: share of the pause that chance may take away, 0-1.
+    """
+
+    first_s: float = 0.1
+    factor: float = 2.0
+    max_s: float = 5.0
+    jitter: float = 0.5
+
+    def pause_s(self, failures: int, chance: float) -> float:
+        """The pause after so many failures in a row; ``chance`` is a number in [0, 1)."""
+        pause = min(self.first_s * self.factor ** min(failures - 1, 30), self.max_s)
+        return pause * (1 - self.jitter * chance)
+
+
+class _Opening:
+    """A dial that several callers wait for."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.link: Link | None = None
+        self.why = ""
+
+
+class _Dead:
+    """An address whose last dial failed."""
+
+    __slots__ = ("failures", "retry_at", "why")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.retry_at = 0.0
+        self.why = ""
+
+
+class Links:
+    """Address -> link.
+
+    Args:
+        nursery: where the links' tasks live.
+        dial: opens streams.
+        handlers: for requests of the peers; shared by all links, so later entries count too.
+        chance: source of jitter.
+        backoff: pauses between dials of a dead address.
+        max_pending: see :class:`Link`.
+        max_unsent_bytes: see :class:`Link`.
+    """
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        dial: Dialer,
+        *,
+        handlers: Mapping[int, Handler] | None = None,
+        chance: random.Random | None = None,
+        backoff: Backoff | None = None,
+        max_pending: int = 65535,
+        max_unsent_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        self.opened: list[Callable[[Link], None]] = []
+        """Called with every link that has just been opened."""
+        self._nursery = nursery
+        self._dial = dial
+        self._handlers = handlers if handlers is not None else {}
+        self._chance = chance if chance is not None else random.Random()
+        self._backoff = backoff if backoff is not None else Backoff()
+        self._limits = {"max_pending": max_pending, "max_unsent_bytes": max_unsent_bytes}
+        self._links: dict[str, Link] = {}
+        self._openings: dict[str, _Opening] = {}
+        self._dead: LRUCache[str, _Dead] = LRUCache(DEAD_MAX)
+        self._closed = False
+
+    def ready(self, address: str) -> Link | None:
+        """The open link to an address, if there is one."""
+        return self._links.get(address)
+
+    def open_links(self) -> list[Link]:
+        """All links that are open now."""
+        return list(self._links.values())
+
+    def is_down(self, address: str) -> bool:
+        """Whether the last dial failed and the pause after it still lasts."""
+        return self.retry_in_s(address) > 0
+
+    def retry_in_s(self, address: str) -> float:
+        """Seconds until an address may be dialled again; 0 when it may be now."""
+        dead = self._dead.get(address)
+        return max(0.0, dead.retry_at - trio.current_time()) if dead is not None else 0.0
+
+    async def get(self, address: str, *, patient: bool = True) -> Link:
+        """The link to an address, opened if need be; callers share one dial.
+
+        Args:
+            address: ``host:port``.
+            patient: whether to respect the pause of a dead address; False dials in any case.
+
+        Raises:
+            ConnectFailed: the address cannot be dialled, or could not a moment ago.
+            ClientClosed: the client is closing.
+        """
+        link = self._links.get(address)
+        if link is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return link
+        opening = self._openings.get(address)
+        if opening is None:
+            if self._closed:
+                raise ClientClosed("the client is closed", address=address)
+            if patient and self.is_down(address):
+                dead = self._dead[address]
+                raise connect_failed(address, f"{dead.why}; next try in {self.retry_in_s(address):.2f} s")
+            opening = self._openings[address] = _Opening()
+            self._nursery.start_soon(self._serve, address, opening)
+        await opening.done.wait()
+        if opening.link is None:
+            if self._closed:
+                raise ClientClosed("the client was closed", address=address)
+            raise connect_failed(address, opening.why)
+        return opening.link
+
+    def close(self, error: MQError | None = None) -> None:
+        """Close every link and open no more; waiters fail with ``error``."""
+        self._closed = True
+        for link in self.open_links():
+            link.close(error)
+
+    async def _serve(self, address: str, opening: _Opening) -> None:
+        try:
+            stream = await self._open_stream(address, opening)
+            if stream is not None and self._closed:
+                await trio.aclose_forcefully(stream)
+            elif stream is not None:
+                opening.link = Link(address, stream, handlers=self._handlers, on_lost=self._drop, **self._limits)
+                self._links[address] = opening.link
+        finally:
+            del self._openings[address]
+            opening.done.set()
+        if opening.link is not None:
+            await self._keep(opening.link)
+
+    async def _keep(self, link: Link) -> None:
+        for opened in self.opened:
+            opened(link)
+        await link.run()
+
+    def _drop(self, link: Link) -> None:
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+
+    async def _open_stream(self, address: str, opening: _Opening) -> trio.abc.Stream | None:
+        why = f"no connection within {CONNECT_TIMEOUT_S:g} s"
+        with trio.move_on_after(CONNECT_TIMEOUT_S):
+            try:
+                stream = await self._dial(address)
+            except (OSError, ValueError, ssl.SSLError, trio.BrokenResourceError) as error:
+                why = str(error) or type(error).__name__
+            else:
+                self._dead.pop(address, None)
+                return stream
+        dead = self._dead.get(address)
+        if dead is None:
+            dead = self._dead[address] = _Dead()
+        dead.failures += 1
+        dead.retry_at = trio.current_time() + self._backoff.pause_s(dead.failures, self._chance.random())
+        opening.why = dead.why = why
+        log.info("no connection to %s: %s", address, why)
+        return None

@@ -1,0 +1,20 @@
+"""The entry point of the command ``triomq``, apart from the package so that Ctrl-C is quiet from the first moment.
+
+Importing :mod:`triomq` takes half a second, and an interrupt meanwhile would print a traceback.  This module imports
+nothing but :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``.
+"""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; the process ends here.
+
+    Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
+    """
+    try:
+        from triomq.__main__ import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,278 @@
+"""The synchronous face: the same client from any thread, also after a fork."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import pytest
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode
+
+SEND = RequestCode.SEND_MESSAGE_V2
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+
+
+def open_client(cluster, **options):
+    return triomq.blocking.open_client(cluster.name_server.address, **cluster.options(**options))
+
+
+def loop_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "triomq"]
+
+
+def test_send_and_pull(system_cluster, make_callback):
+    callback = make_callback()
+    with open_client(system_cluster) as client:
+        with client.producer("P") as producer:
+            result = producer.send(triomq.Message("T", b"one"), queue=QUEUE)
+            assert producer.send(triomq.Message("T", b"two"), callback, queue=QUEUE) is None
+            producer.flush()
+            assert producer.in_flight == 0
+            producer.send_batch([triomq.Message("T", b"three")], queue=QUEUE)
+            assert producer.queues("T") == [QUEUE, triomq.MessageQueue("T", "broker-a", 1)]
+        consumer = client.pull_consumer("G")
+        assert consumer.fetch_queues("T")[0] == QUEUE
+        assert [message.body for message in consumer.pull(QUEUE)] == [b"one", b"two", b"three"]
+        consumer.seek(QUEUE, 1)
+        assert consumer.position(QUEUE) == 1
+        consumer.commit(QUEUE)
+        assert consumer.committed(QUEUE) == 1
+        assert client.admin.topics() == ["T"]
+    assert result.status is triomq.SendStatus.SEND_OK
+    assert len(callback.results) == 1
+    assert not loop_threads()
+
+
+def test_errors_come_out_as_they_are(system_cluster):
+    with pytest.raises(errors.InvalidCall):
+        triomq.blocking.open_client("nonsense")
+    assert not loop_threads()
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+        with pytest.raises(errors.MessageIllegal):
+            producer.send(triomq.Message("T", b""))
+        with pytest.raises(errors.InvalidCall, match="already"):
+            client.producer("P")
+    with pytest.raises(errors.ClientClosed):
+        producer.send(triomq.Message("T", b"x"))
+    with pytest.raises(errors.ClientClosed):
+        client.producer("Q")
+    client.close()
+
+
+def test_many_threads_share_a_client(system_cluster):
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+
+        def work(number):
+            for _ in range(20):
+                producer.send(triomq.Message("T", b"%d" % number))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(system_cluster.broker.bodies("T")) == 160
+
+
+def test_a_callback_may_not_wait_for_its_own_client(system_cluster):
+    caught = []
+
+    class Callback:
+        def on_success(self, result):
+            try:
+                producer.send(triomq.Message("T", b"again"))
+            except errors.InvalidCall as error:
+                caught.append(error)
+
+        def on_exception(self, error):
+            caught.append(error)
+
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+        producer.send(triomq.Message("T", b"x"), Callback())
+        producer.flush()
+    assert "callback" in str(caught[0])
+
+
+def test_closing_from_another_thread_ends_a_waiting_call(system_cluster):
+    system_cluster.broker.script(RequestCode.PULL_MESSAGE, None)
+    client = open_client(system_cluster)
+    consumer = client.pull_consumer("G")
+    ended = []
+
+    def wait():
+        try:
+            consumer.pull(QUEUE, 0, block=True)
+        except errors.MQError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not system_cluster.broker.requests(RequestCode.PULL_MESSAGE):
+        time.sleep(0.001)
+    client.close()
+    thread.join(5)
+    assert isinstance(ended[0], errors.ClientClosed)
+    assert not loop_threads()
+
+
+def test_an_interrupt_cancels_the_call(system_cluster):
+    system_cluster.broker.script(RequestCode.PULL_MESSAGE, None)
+    with open_client(system_cluster) as client:
+        consumer = client.pull_consumer("G")
+        main = threading.main_thread().ident
+
+        def interrupt():
+            while not system_cluster.broker.requests(RequestCode.PULL_MESSAGE):
+                time.sleep(0.001)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        # A process that was started with SIGINT ignored, by `&` in a script or by nohup, would never see it.
+        inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                consumer.pull(QUEUE, 0, block=True)
+            thread.join()
+        finally:
+            signal.signal(signal.SIGINT, inherited)
+        assert consumer.pull(QUEUE, 0).status is triomq.PullStatus.NO_NEW_MESSAGE
+
+
+def test_a_client_that_is_never_closed_ends_with_its_last_reference(system_cluster):
+    client = open_client(system_cluster)
+    client.producer("P").send(triomq.Message("T", b"x"))
+    (thread,) = loop_threads()
+    del client
+    deadline = time.monotonic() + 30
+    while thread.is_alive() and time.monotonic() < deadline:
+        gc.collect()  # the loop may still hold the last call for a moment
+        thread.join(0.02)
+    assert not loop_threads()
+    assert system_cluster.broker.requests(RequestCode.UNREGISTER_CLIENT)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="forking a process with threads is a warning since Python 3.12")
+def test_a_forked_child_opens_a_loop_of_its_own(system_cluster):
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+        consumer = client.pull_consumer("G")
+        producer.send(triomq.Message("T", b"parent"), queue=QUEUE)
+        parent_id = client.client_id
+        child = os.fork()
+        if not child:
+            code = 1
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            try:
+                assert not loop_threads()
+                result = producer.send(triomq.Message("T", b"child"), queue=QUEUE)
+                bodies = [message.body for message in consumer.pull(QUEUE, 0)]
+                assert (result.queue_offset, bodies) == (1, [b"parent", b"child"])
+                assert client.client_id != parent_id
+                client.close()
+                assert not loop_threads()
+                code = 0
+            except BaseException:  # noqa: BLE001 - the child must not go on with pytest
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        # The parent's own link is as it was.
+        producer.send(triomq.Message("T", b"parent again"), queue=QUEUE)
+        assert client.client_id == parent_id
+    assert not loop_threads()
+
+
+@pytest.fixture
+def groups(system_cluster):
+    """A cluster whose broker serves consumer groups, with ten messages."""
+    system_cluster.broker.consumers.serves_groups = True
+    for number in range(10):
+        system_cluster.broker.store("T", 0, b"m%d" % number, b"")
+    return system_cluster
+
+
+def test_lite_pull(groups):
+    with open_client(groups) as client:
+        with client.lite_pull_consumer("G", start_from="earliest", batch_max=4) as consumer:
+            consumer.assign([QUEUE])
+            assert [message.queue_offset for message in consumer.poll()] == [0, 1, 2, 3]
+            consumer.pause(QUEUE)
+            consumer.resume(QUEUE)
+            consumer.seek(QUEUE, 8)
+            assert [message.queue_offset for message in consumer.poll()] == [8, 9]
+            consumer.commit()
+            assert (consumer.committed(QUEUE), consumer.position(QUEUE)) == (10, 10)
+            consumer.seek_to_begin()
+            for message in consumer:
+                if message.queue_offset == 2:
+                    break
+            assert consumer.assignment() == [QUEUE]
+        assert groups.broker.offsets["G", "T", 0] == 3
+        with pytest.raises(errors.ClientClosed):
+            consumer.poll()
+    assert not loop_threads()
+
+
+def test_push_deliveries(groups):
+    with open_client(groups) as client:
+        with client.push_consumer("G", start_from="earliest", drain_s=0.5) as consumer:
+            consumer.subscribe("T")
+            seen = []
+            for delivery in consumer:
+                with delivery as message:
+                    seen.append(message.queue_offset)
+                if len(seen) == 10:
+                    break
+        assert seen == list(range(10))
+        assert groups.broker.offsets["G", "T", 0] == 10
+    assert not loop_threads()
+
+
+def test_a_failing_block_sends_its_message_back(groups):
+    with open_client(groups) as client:
+        with client.push_consumer("G", start_from="earliest", drain_s=0.5) as consumer:
+            consumer.subscribe("T")
+            for delivery in consumer:
+                with delivery as message:
+                    if message.queue_offset == 3:
+                        raise triomq.Later(2)
+                    if message.queue_offset == 4:
+                        raise ZeroDivisionError
+                if message.queue_offset == 9:
+                    break
+        levels = [
+            command.fields["delayLevel"] for command in groups.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
+        ]
+        assert levels == ["2", "0"]
+        assert groups.broker.offsets["G", "T", 0] == 10
+
+
+def test_push_handlers_run_in_threads(groups):
+    threads = set()
+    with open_client(groups) as client, client.push_consumer("G", start_from="earliest", drain_s=5) as consumer:
+        consumer.subscribe("T")
+        seen = []
+
+        def handle(message):
+            threads.add(threading.current_thread().name)
+            seen.append(message.queue_offset)
+            if len(seen) == 10:
+                threading.Thread(target=consumer.drain).start()
+
+        consumer.run(handle, concurrency=3)
+        assert sorted(seen) == list(range(10))
+    assert "triomq" not in threads
+    assert "MainThread" not in threads

@@ -1,0 +1,242 @@
+"""The command line, as far as it needs no server: help, mistakes, commands of other packages."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from triomq._cli import messages as _commands
+
+
+def run(capsys, *arguments):
+    code = _commands.run(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["topics", "-n", "127.0.0.1:1"], 1, "no name server can be reached"),
+        (["topics", "--namesrv-addr", "127.0.0.1:1"], 1, "`triomq namesrv` or `triomq cluster` starts one"),
+        (["groups", "--name-servers", "127.0.0.1:1"], 1, "`triomq namesrv` or `triomq cluster` starts one"),
+        (["admin", "ha", "--name-servers", "127.0.0.1:1"], 1, "`triomq namesrv` or `triomq cluster` starts one"),
+        (["topics", "-n", "nonsense"], 2, "not host:port"),
+        (["send", "T", "x", "-p", "nonsense"], 2, "NAME=VALUE"),
+        (["send", "T", "x", "--queue", "nonsense"], 2, "BROKER:ID"),
+        (["send", "a b", "x", "-n", "127.0.0.1:1"], 2, "characters"),
+        (["topics", "--create"], 2, "need a TOPIC"),
+        (["topics", "T", "--create", "--delete"], 2, "either"),
+        (["send", "T", "x", "--timeout", "nan"], 2, "not greater than 0"),
+        (["send", "T", "x", "--timeout", "0"], 2, "not greater than 0"),
+        (["send", "T", "", "-n", "127.0.0.1:1"], 1, "the body is empty"),
+        (["nonsense"], 2, "No such command"),
+        (["send"], 2, "Missing argument"),
+    ],
+)
+def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
+    got, out, err = run(capsys, *arguments)
+    assert (got, out) == (code, "")
+    assert what in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["consume", "T", "--from", "garbage"], "no time like"),
+        (["consume", "T", "--from", "garbage", "-g", "G"], "no time like"),
+        (["consume", "T", "--from", "5", "-g", "G"], "needs --queue"),
+        (["consume", "T", "--format", "{nope}"], "fields: topic"),
+        (["consume", "T", "--format", "{nope"], "fields: topic"),
+        (["consume", "T", "--format", "{0}"], "fields: topic"),
+        (["consume", "T", "--format", "{body:d}"], "fields: topic"),
+        (["consume", "T", "--queue", "vm"], "BROKER:ID"),
+        (["consume", "T", "--tags", "||"], "names no tag"),
+        (["consume", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
+        (["consume", "T", "--sql", ""], "empty"),
+        (["pull", "T", "--queue", "vm"], "BROKER:ID"),
+        (["pull", "T", "--tags", "||"], "names no tag"),
+        (["pull", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
+        (["offsets", "reset", "G", "T", "5", "--queue", "vm", "--yes"], "BROKER:ID"),
+        (["offsets", "reset", "G", "T", "earliest"], "give --yes"),
+        (["admin", "cut", "vm:1"], "give --yes"),
+    ],
+)
+def test_bad_options_are_noticed_before_any_broker_is_asked(capsys, monkeypatch, arguments, what):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # not a terminal: the `y` does not count
+    monkeypatch.setattr(_commands.trio, "run", lambda *_: pytest.fail("it went on"))
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert what in err
+
+
+@pytest.mark.parametrize(
+    "template", ["{stored} {broker}:{queue:>3} {offset:08d} {tags} {body!r:.5}", "{properties[n]} {reconsume_times:d}"]
+)
+def test_formats_that_can_be_filled_in_go_on(capsys, monkeypatch, template):
+    monkeypatch.setattr(_commands.trio, "run", lambda *_: None)
+    assert run(capsys, "consume", "T", "--format", template) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["offsets", "reset", "G", "T", "earliest"], "Nothing was moved."),
+        (["admin", "cut", "vm:1"], "Nothing was dropped."),
+    ],
+)
+def test_no_is_an_answer(arguments, what):
+    terminal, inner = os.openpty()
+    try:
+        os.write(terminal, b"n\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "triomq", *arguments, "-n", "127.0.0.1:1"],
+            stdin=inner, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(terminal)
+        os.close(inner)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == what
+
+
+@pytest.mark.parametrize("command", ["topics", "broker", "admin ha"])
+def test_name_servers_have_two_spellings(capsys, command):
+    _, out, _ = run(capsys, *command.split(), "--help")
+    assert "--name-servers" in out
+    assert "--namesrv-addr" in out
+
+
+def test_name_servers_have_one_default(capsys):
+    for command in ("topics", "admin ha"):
+        _, out, _ = run(capsys, *command.split(), "--help")
+        assert "127.0.0.1:9876" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "send", "pull", "consume", "groups", "offsets", "offsets show", "offsets reset", "topics", "cluster-status",
+     "namesrv", "broker", "cluster"],
+)  # fmt: skip
+def test_help(capsys, command):
+    code, out, err = run(capsys, *command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: triomq" in out
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Make the entry-point group hold these commands and no others."""
+
+    def put(**entries):
+        found = [importlib.metadata.EntryPoint(name, value, "triomq.commands") for name, value in entries.items()]
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
+
+    return put
+
+
+def test_commands_of_other_packages_are_listed_and_run(capsys, foreign):
+    foreign(other="triomq._cli.messages:cluster_status", send="nowhere:at_all")
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert " other " in out
+    assert out.count(" send ") == 1  # ours comes first
+    code, out, _ = run(capsys, "other", "--help")
+    assert (code, "Show clusters" in out) == (0, True)
+
+
+@pytest.mark.parametrize("value", ["no_such_package:command", "triomq:no_such_command"])
+def test_a_command_that_cannot_be_loaded_says_why(capsys, foreign, value):
+    foreign(broken=value)
+    code, out, _ = run(capsys, "--help")
+    assert (code, "broken" in out) == (0, True)
+    code, _, err = run(capsys, "broken", "--with", "options")
+    assert code == 1
+    assert f"cannot be loaded from {value}" in err
+    assert "pip install 'triomq[all]'" in err
+
+
+def test_a_command_that_cannot_be_loaded_names_its_extra(capsys, foreign):
+    foreign(bench="no_such_package:command")
+    code, _, err = run(capsys, "bench")
+    assert (code, "pip install 'triomq[bench]'" in err) == (1, True)
+
+
+def test_an_interrupt_between_tasks_prints_nothing(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_commands.trio, "run", interrupted)
+    assert run(capsys, "topics") == (130, "", "")
+
+
+_SCRIPT = "import sys; from triomq_command import main; sys.exit(main())"
+"""What installers write into the script `triomq`."""
+
+
+@pytest.mark.parametrize("module", ["trio", "click"])
+def test_an_interrupt_during_the_imports_prints_nothing(tmp_path, module):
+    # trio is imported by the package, click by the commands.
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, "topics"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_script_begins_with_the_module_that_catches_interrupts():
+    pyproject = Path(__file__).parents[3] / "pyproject.toml"
+    assert tomllib.loads(pyproject.read_text())["project"]["scripts"] == {"triomq": "triomq_command:main"}
+    # Whatever it imported before it can catch something would show a traceback.
+    code = "import sys; before = set(sys.modules); import triomq_command; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "['triomq_command']\n"
+
+
+def test_an_interrupt_is_an_exit_code(capsys, monkeypatch):
+    def interrupted(*_):
+        raise BaseExceptionGroup("from a nursery", [KeyboardInterrupt()])
+
+    monkeypatch.setattr(_commands.trio, "run", interrupted)
+    assert run(capsys, "topics") == (130, "", "")
+
+
+def test_the_cli_says_what_it_lacks(tmp_path):
+    # A package that cannot be imported, as if it were not installed.
+    (tmp_path / "click.py").write_text("raise ImportError('gone', name='click')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "triomq", "topics"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "the command line needs the package click: pip install 'triomq[cli]'\n"
+
+
+_SAY = """
+import click, sys
+from triomq._cli import messages as _commands
+
+_commands.triomq.add_command(click.Command("say", callback=lambda: click.echo("x")))
+sys.exit(_commands.run(["say"]))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_an_output_that_takes_nothing_is_one_line():
+    with open("/dev/full", "wb", buffering=0) as full:
+        done = subprocess.run([sys.executable, "-c", _SAY], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: [Errno 28] No space left on device\n"

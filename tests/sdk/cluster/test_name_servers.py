@@ -1,0 +1,244 @@
+"""Which name server is asked, and where the addresses come from (docs/protocol/client.md §2)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+
+import triomq
+from triomq import errors
+from triomq._cluster.name_servers import NameServerChoice, parse_addresses, provider_for
+from triomq_protocol.codes import RequestCode
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+@pytest.fixture
+def name_servers(cluster):
+    """Three name servers that know the same."""
+    first = cluster.name_server
+    others = [type(first)(cluster.network, f"ns{number}:9876") for number in (2, 3)]
+    for other in others:
+        other.routes = first.routes
+        other.brokers = first.brokers
+    return [first, *others]
+
+
+def open_client(cluster, name_servers, **options):
+    addresses = ";".join(each.address for each in name_servers)
+    return triomq.open_client(addresses, **cluster.options(**options))
+
+
+def asked(name_servers):
+    return [len(each.seen) for each in name_servers]
+
+
+async def test_the_choice_sticks(autojump_clock, cluster, name_servers):
+    async with open_client(cluster, name_servers) as client:
+        for _ in range(6):
+            await client.admin.topics()
+    assert sorted(asked(name_servers)) == [0, 0, 6]
+
+
+async def test_a_timeout_moves_the_next_request_on_but_repeats_nothing(autojump_clock, cluster, name_servers):
+    async with open_client(cluster, name_servers) as client:
+        await client.admin.topics()
+        chosen = max(name_servers, key=lambda each: len(each.seen))
+        chosen.script(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)
+        with pytest.raises(errors.RequestTimeout):
+            await client.admin.topics()
+        assert sum(asked(name_servers)) == 2
+        await client.admin.topics()
+        await client.admin.topics()
+    assert sorted(asked(name_servers)) == [0, 2, 2]
+
+
+async def test_a_dead_server_is_replaced_by_the_next(autojump_clock, cluster, name_servers):
+    async with open_client(cluster, name_servers) as client:
+        await client.admin.topics()
+        chosen = max(name_servers, key=lambda each: len(each.seen))
+        await chosen.stop()
+        await trio.testing.wait_all_tasks_blocked()
+        await client.admin.topics()
+        await client.admin.topics()
+    assert sorted(asked(name_servers)) == [0, 1, 2]
+
+
+async def test_all_dead(autojump_clock, cluster, name_servers):
+    for each in name_servers:
+        each.up = False
+    async with open_client(cluster, name_servers) as client:
+        with pytest.raises(errors.NoNameServer) as caught:
+            await client.admin.topics()
+        for each in name_servers:
+            assert each.address in str(caught.value)
+        assert len(cluster.network.dials) == 3
+        name_servers[1].up = True
+        assert await client.admin.topics() == ["T"]
+
+
+async def test_waiting_callers_share_the_attempt(autojump_clock, cluster, name_servers):
+    async with open_client(cluster, name_servers) as client, trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(client.admin.topics)
+    assert sorted(asked(name_servers)) == [0, 0, 5]
+    assert len(cluster.network.dials) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ([], ["a:1"], True),
+        (["a:1"], [], False),
+        (["a:1", "b:1"], ["b:1", "a:1"], False),
+        (["a:1", "b:1"], ["a:1"], True),
+        (["a:1", "b:1"], ["a:1", "c:1"], True),
+    ],
+)
+def test_when_a_list_counts_as_changed(old, new, changed):
+    choice = NameServerChoice(random.Random(1))
+    choice.update(old)
+    assert choice.update(new) is changed
+    assert sorted(choice.addresses) == sorted(new if changed else old)
+
+
+def test_a_choice_that_is_gone_is_forgotten():
+    choice = NameServerChoice(random.Random(1))
+    choice.update(["a:1", "b:1"])
+    choice.choose("a:1")
+    choice.update(["a:1", "c:1"])
+    assert choice.chosen == "a:1"
+    choice.update(["b:1", "c:1"])
+    assert choice.chosen is None
+
+
+def test_rotation():
+    choice = NameServerChoice(random.Random(1))
+    choice.update(["a:1", "b:1", "c:1"])
+    first = choice.candidates()
+    choice.choose(first[0])
+    assert choice.candidates() == [*first[1:], first[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1;b:2", ["a:1", "b:2"]),
+        (" a:1 ; ; b:2;", ["a:1", "b:2"]),
+        ("http://x/y/a:1", ["a:1"]),
+        ("[::1]:9876", ["[::1]:9876"]),
+        (["a:1", "a:1"], ["a:1"]),
+        ("", []),
+    ],
+)
+def test_parse_addresses(text, expected):
+    assert parse_addresses(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a", "a:", "a:x", ":1", "a:70000", "a:0"])
+def test_addresses_that_are_none(text):
+    with pytest.raises(errors.InvalidCall, match="host:port"):
+        parse_addresses(text)
+
+
+def test_the_environment_is_the_default(monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "e:1")
+    assert isinstance(provider_for(None), triomq.plugins.StaticNameServers)
+    monkeypatch.delenv("NAMESRV_ADDR")
+    with pytest.raises(errors.InvalidCall, match="NAMESRV_ADDR"):
+        provider_for(None)
+
+
+@pytest.mark.parametrize("colour", ["plain", "async"])
+async def test_a_function_as_provider_is_asked_again(autojump_clock, cluster, name_servers, colour):
+    known = [name_servers[0].address]
+
+    def plain():
+        return list(known)
+
+    async def later():
+        await trio.sleep(1)
+        return list(known)
+
+    async with triomq.open_client(plain if colour == "plain" else later, **cluster.options()) as client:
+        assert client.name_servers == known
+        known[:] = [name_servers[1].address]
+        await trio.sleep(125)
+        assert client.name_servers == known
+        await client.admin.topics()
+    assert asked(name_servers)[:2] == [0, 1]
+
+
+async def test_a_provider_that_fails_changes_nothing(autojump_clock, cluster):
+    answers = [[cluster.name_server.address], OSError("no"), ["broken"]]
+
+    def provide():
+        answer = answers.pop(0) if answers else ["other:1"]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    async with triomq.open_client(provide, **cluster.options()) as client:
+        await trio.sleep(250)
+        assert not [each for each in answers if each]
+        assert client.name_servers == [cluster.name_server.address]
+
+
+async def serve_http(stream, answer, seen):
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += await stream.receive_some()
+    seen.append(request)
+    await stream.send_all(answer)
+    await stream.send_eof()
+
+
+@pytest.mark.parametrize(
+    ("options", "authority", "path"),
+    [
+        ({}, "jmenv.tbsite.net:8080", "/rocketmq/nsaddr"),
+        ({"domain": "x:80", "subgroup": "sub"}, "x:80", "/rocketmq/sub"),
+        ({"domain": "x", "unit_name": "u"}, "x:8080", "/rocketmq/nsaddr-u?nofix=1"),
+    ],
+)
+async def test_http(autojump_clock, nursery, options, authority, path):
+    seen, dialled = [], []
+
+    async def open_stream(address):
+        dialled.append(address)
+        ours, theirs = memory_stream_pair()
+        nursery.start_soon(serve_http, theirs, b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n a:1;b:2 \nignored", seen)
+        return ours
+
+    provider = triomq.plugins.HttpNameServers(**options, open_stream=open_stream)
+    assert await provider.addresses() == ["a:1", "b:2"]
+    assert dialled == [authority]
+    assert seen[0].startswith(f"GET {path} HTTP/1.0\r\nHost: {authority}\r\n".encode())
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\n\r\na:1", b"", None])
+async def test_http_without_addresses_in_its_answer(autojump_clock, nursery, answer):
+    async def open_stream(address):
+        ours, theirs = memory_stream_pair()
+        if answer is not None:
+            nursery.start_soon(serve_http, theirs, answer, [])
+        return ours
+
+    with pytest.raises(OSError, match="address server"):
+        await triomq.plugins.HttpNameServers(open_stream=open_stream).addresses()
+
+
+async def test_dns(monkeypatch):
+    class Resolver(trio.abc.HostnameResolver):
+        async def getaddrinfo(self, host, port, family=0, *rest):
+            return [(family, 0, 0, "", (ip, 0)) for ip in ("10.0.0.1", "10.0.0.2", "::1")]
+
+        async def getnameinfo(self, sockaddr, flags):
+            raise NotImplementedError
+
+    trio.socket.set_custom_hostname_resolver(Resolver())
+    found = await triomq.plugins.DnsNameServers("mq.example", 1234).addresses()
+    assert found == ["10.0.0.1:1234", "10.0.0.2:1234", "[::1]:1234"]

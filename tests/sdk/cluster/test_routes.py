@@ -1,0 +1,240 @@
+"""Routes: which queues they give, and when they are asked for."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+import triomq
+from triomq import errors
+from triomq._cluster.routes import borrow, make_route, route_differs
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import BrokerData, QueueData, TopicRouteData
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+def route_data(*queues, order=None, without_master=()):
+    names = sorted({name for name, *_ in queues}, reverse=True)
+    return TopicRouteData(
+        broker_datas=[
+            BrokerData(broker_name=name, cluster="C", broker_addrs={1 if name in without_master else 0: f"{name}:1"})
+            for name in names
+        ],
+        queue_datas=[
+            QueueData(broker_name=name, read_queue_nums=read, write_queue_nums=write, perm=perm)
+            for name, read, write, perm in queues
+        ],
+        order_topic_conf=order,
+    )
+
+
+def shape(queues):
+    return [(queue.broker_name, queue.queue_id) for queue in queues]
+
+
+@pytest.mark.parametrize(
+    ("data", "publish", "subscribe"),
+    [
+        (
+            route_data(("b", 1, 2, 6), ("a", 2, 1, 6)),
+            [("a", 0), ("b", 0), ("b", 1)],
+            [("a", 0), ("a", 1), ("b", 0)],
+        ),
+        (route_data(("a", 1, 1, 4), ("b", 1, 1, 2)), [("b", 0)], [("a", 0)]),
+        (route_data(("a", 1, 1, 6), without_master=["a"]), [], [("a", 0)]),
+        (route_data(("a", 1, 1, 6), order="b:2;a:1"), [("b", 0), ("b", 1), ("a", 0)], [("a", 0)]),
+        (TopicRouteData(), [], []),
+    ],
+)
+def test_queues_of_a_route(data, publish, subscribe):
+    route = make_route("T", data)
+    assert shape(route.publish_queues) == publish
+    assert shape(route.subscribe_queues) == subscribe
+
+
+def test_borrowed_queues_are_bounded_by_what_the_broker_will_create():
+    data = borrow(route_data(("a", 8, 16, 7), ("b", 2, 2, 7)), 4)
+    assert [(each.read_queue_nums, each.write_queue_nums, each.perm) for each in data.queue_datas] == [
+        (4, 4, 7),
+        (2, 2, 7),
+    ]
+
+
+def test_the_order_of_brokers_makes_no_difference():
+    one = route_data(("a", 1, 1, 6), ("b", 1, 1, 6))
+    other = route_data(("b", 1, 1, 6), ("a", 1, 1, 6))
+    other.broker_datas.reverse()
+    assert not route_differs(one, other)
+    assert route_differs(one, route_data(("a", 1, 1, 6), ("b", 1, 2, 6)))
+    assert route_differs(one, route_data(("a", 1, 1, 6), ("b", 1, 1, 6), order="a:1"))
+
+
+async def test_a_refresh_that_the_clients_end_cuts_short_is_no_fault(autojump_clock, cluster, caplog):
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x"))
+        cluster.name_server.script(ROUTE, None)
+        await trio.sleep(31)
+        assert len(cluster.name_server.requests(ROUTE)) == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_known_topics_are_refreshed_every_thirty_seconds(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        other = cluster.add_master("broker-b")
+        await trio.sleep(29)
+        assert len(await producer.queues("T")) == 2
+        await trio.sleep(2)
+        assert len(await producer.queues("T")) == 4
+        await trio.sleep(60)
+    assert len(cluster.name_server.requests(ROUTE)) == 4
+    assert other.requests(RequestCode.HEART_BEAT)
+
+
+async def test_callers_of_an_unknown_topic_share_one_question(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(producer.send, triomq.Message("T", b"x"))
+    assert len(cluster.name_server.requests(ROUTE)) == 1
+
+
+async def test_callers_share_the_bad_news_too(autojump_clock, cluster):
+    caught = []
+
+    async def send():
+        try:
+            await producer.send(triomq.Message("nowhere", b"x"))
+        except errors.RouteNotFound as error:
+            caught.append(error)
+
+    async with cluster.client() as client:
+        producer = client.producer("G", retry=triomq.plugins.Retries(attempts=1))
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(send)
+    assert len(caught) == 10
+    assert len(cluster.name_server.requests(ROUTE)) == 2  # the topic, and the default one
+
+
+async def test_callers_share_an_error(autojump_clock, cluster):
+    caught = []
+    cluster.name_server.script(ROUTE, *[lambda command: command.answer(1, "trouble")] * 5)
+    async with cluster.client() as client:
+        consumers = [client.pull_consumer(f"G{number}") for number in range(5)]
+
+        async def fetch(consumer):
+            with pytest.raises(errors.BrokerFault, match="trouble") as error:
+                await consumer.fetch_queues("T")
+            caught.append(error.value)
+
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(fetch, consumer)
+    assert len({id(error) for error in caught}) == 5
+    assert len(cluster.name_server.requests(ROUTE)) == 1
+
+
+async def test_a_real_topic_is_not_given_up_when_the_name_server_forgets_it(autojump_clock, cluster):
+    cluster.name_server.add_route("TBW102", cluster.broker, queues=8)
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        del cluster.name_server.routes["T"]
+        await trio.sleep(31)
+        assert len(await producer.queues("T")) == 2
+
+
+async def test_a_name_server_that_is_silent_does_not_stop_the_refresh(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        cluster.name_server.script(ROUTE, None)
+        await trio.sleep(40)
+        cluster.add_master("broker-b")
+        await trio.sleep(40)
+        assert len(await producer.queues("T")) == 4
+
+
+async def test_cancelling_the_one_who_asks_leaves_the_others(autojump_clock, cluster):
+    async def slowly(command):
+        await trio.sleep(1)
+        return cluster.name_server.serve(command)
+
+    cluster.name_server.script(ROUTE, slowly, slowly)
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def give_up():
+                with trio.move_on_after(0.5):
+                    await producer.send(triomq.Message("T", b"x"))
+
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await producer.send(triomq.Message("T", b"x"))).status is triomq.SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]"])
+async def test_a_route_that_cannot_be_read(autojump_clock, cluster, body):
+    cluster.name_server.script(ROUTE, *[lambda command: command.answer(0, body=body)] * 3)
+    async with cluster.client() as client:
+        with pytest.raises(errors.ProtocolViolation, match="the route of topic T"):
+            await client.admin.route("T")
+
+
+async def test_the_number_of_topics_is_bounded(autojump_clock, cluster):
+    for number in range(5):
+        cluster.name_server.add_route(f"T{number}", cluster.broker)
+    async with cluster.client(max_topics=3) as client:
+        producer = client.producer("G")
+        for number in [0, 1, 2, 3, 4, 0]:
+            await producer.send(triomq.Message(f"T{number}", b"x"))
+            assert client.statistics().topics <= 3
+        assert len(producer._sender.targets._topics) == 3
+    asked = len(cluster.name_server.requests(ROUTE))
+    assert asked == 6  # T0 twice: it was forgotten meanwhile
+
+
+async def test_statistics(autojump_clock, cluster, make_callback):
+    async with cluster.client() as client:
+        producer = client.producer("P")
+        await producer.send(triomq.Message("T", b"x"))
+        cluster.broker.script(RequestCode.SEND_MESSAGE_V2, None)
+        await producer.send(triomq.Message("T", b"x"), make_callback())
+        client.pull_consumer("C").seek(triomq.MessageQueue("T", "broker-a", 0), 1)
+        await trio.testing.wait_all_tasks_blocked()
+        statistics = client.statistics()
+        producer.abort()
+    assert (statistics.topics, statistics.callbacks, statistics.positions) == (1, {"P": 1}, {"C": 1})
+    assert {link.address: link.pending for link in statistics.links} == {"ns:9876": 0, cluster.broker.address: 1}
+    assert all(link.unsent_bytes == 0 for link in statistics.links)
+
+
+async def test_the_least_recently_used_topic_makes_way(autojump_clock, cluster):
+    for number in range(4):
+        cluster.name_server.add_route(f"U{number}", cluster.broker)
+    dropped = []
+    async with cluster.client(max_topics=3) as client:
+        client._routes.forgotten.append(dropped.append)
+        for number in [0, 1, 2, 0, 3]:
+            await client._routes.for_subscribing(f"U{number}")
+        assert dropped == ["U1"]
+        assert [client._routes.known(f"U{number}") is not None for number in range(4)] == [True, False, True, True]
+
+
+async def test_a_look_up_of_a_topic_that_is_not_watched_is_bounded_too(autojump_clock, cluster):
+    for number in range(5):
+        cluster.name_server.add_route(f"U{number}", cluster.broker)
+    async with cluster.client(max_topics=3) as client:
+        for number in range(5):
+            assert await client._routes.refresh(f"U{number}") is not None
+        assert len(client._routes) == 3
+        cluster.name_server.seen.clear()
+        await trio.sleep(31)
+        assert not cluster.name_server.requests(ROUTE)

@@ -1,0 +1,246 @@
+"""What is consumed: memory, store, where to start, and offsets that are not there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import trio
+
+import triomq
+from triomq._consumer.group.positions import (
+    IllegalOffset,
+    Positions,
+    Start,
+    check_start_from,
+    corrected_offset,
+    illegal_offset_policy,
+    start_of_new_group,
+)
+from triomq.errors import InvalidCall, OffsetIllegal
+
+Q0 = triomq.MessageQueue("T", "broker-a", 0)
+Q1 = triomq.MessageQueue("T", "broker-b", 1)
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NOON_MS = int(NOON.timestamp() * 1000)
+
+
+class Store:
+    def __init__(self) -> None:
+        self.offsets: dict[triomq.MessageQueue, int] = {}
+        self.commits: list[dict[triomq.MessageQueue, int]] = []
+        self.down: set[str] = set()
+
+    async def read(self, queue, /):
+        await trio.lowlevel.checkpoint()
+        if queue.broker_name in self.down:
+            raise triomq.errors.ConnectFailed("down")
+        return self.offsets.get(queue)
+
+    async def commit(self, offsets, /):
+        await trio.lowlevel.checkpoint()
+        if any(queue.broker_name in self.down for queue in offsets):
+            raise triomq.errors.ConnectFailed("down")
+        self.offsets.update(offsets)
+        self.commits.append(dict(offsets))
+
+
+class Bounds:
+    async def min_offset(self, _queue, *, only_master=False):
+        await trio.lowlevel.checkpoint()
+        return 10
+
+    async def max_offset(self, _queue, *, only_master=False):
+        await trio.lowlevel.checkpoint()
+        assert only_master, "a slave may be behind"
+        return 90
+
+    async def offset_by_time(self, _queue, time_ms):
+        await trio.lowlevel.checkpoint()
+        return {NOON_MS: 50}[time_ms]
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+def positions(store, **options):
+    return Positions(store, Bounds(), **options)
+
+
+@pytest.mark.parametrize(
+    ("start_from", "normal", "retry"),
+    [
+        ("latest", Start(at_end=True), Start(offset=0)),
+        ("earliest", Start(offset=0), Start(offset=0)),
+        (NOON, Start(time_ms=NOON_MS), Start(at_end=True)),
+        (NOON_MS, Start(time_ms=NOON_MS), Start(at_end=True)),
+    ],
+)
+def test_the_table_of_starts(start_from, normal, retry) -> None:
+    assert start_of_new_group(start_from, "T") == normal
+    assert start_of_new_group(start_from, "%RETRY%G") == retry
+
+
+@pytest.mark.parametrize("wrong", ["middle", -1, True, None, 1.5, datetime(2026, 1, 1)])  # noqa: DTZ001
+def test_starts_that_are_none(wrong) -> None:
+    with pytest.raises(InvalidCall, match="start_from"):
+        check_start_from(wrong)
+
+
+@pytest.mark.parametrize(("start_from", "offset"), [("latest", 90), ("earliest", 0), (NOON, 50)])
+async def test_a_new_groups_start_is_committed_at_once(store, start_from, offset) -> None:
+    memory = positions(store, start_from=start_from)
+    assert await memory.start(Q0) == offset
+    # The next owner starts there, too, however much has been sent meanwhile.
+    assert store.offsets == {Q0: offset}
+    assert memory.get(Q0) == offset
+
+
+async def test_a_committed_offset_always_wins(store) -> None:
+    store.offsets[Q0] = 33
+    memory = positions(store, start_from="latest")
+    memory.update(Q0, 70, increase_only=False)
+    assert await memory.start(Q0) == 33
+    assert memory.get(Q0) == 33
+    lite = positions(store, memory_first=True)
+    lite.update(Q0, 70, increase_only=False)
+    assert await lite.start(Q0) == 70
+
+
+async def test_a_brokers_guess_is_committed(store) -> None:
+    # Of a young queue brokers say 0 without having an offset; operators' tools would find none.
+    store.offsets[Q0] = 0
+    memory = positions(store, start_from="latest")
+    assert await memory.start(Q0) == 0
+    assert store.commits == [{Q0: 0}]
+
+
+async def test_no_start_without_an_answer(store) -> None:
+    store.down.add("broker-a")
+    memory = positions(store)
+    with pytest.raises(triomq.TransientError):
+        await memory.start(Q0)
+    assert memory.get(Q0) is None
+
+
+async def test_the_fence(store) -> None:
+    events = []
+    memory = positions(store, report=events.append)
+    assert memory.update(Q0, 5, increase_only=True)
+    assert not memory.update(Q0, 4, increase_only=True)
+    assert not memory.update(Q0, 3, increase_only=True)
+    assert memory.get(Q0) == 5
+    assert [(event.kind, event.queue) for event in events] == [("offset_refused", Q0)]
+    assert memory.update(Q0, 4, increase_only=False)
+    assert memory.get(Q0) == 4
+
+
+async def test_persisting(store) -> None:
+    memory = positions(store)
+    memory.update(Q0, 5, increase_only=True)
+    memory.update(Q1, 6, increase_only=True)
+    store.down.add("broker-a")
+    # One broker that is down does not keep commits from the others.
+    assert not await memory.persist([Q0, Q1])
+    assert store.offsets == {Q1: 6}
+    with pytest.raises(triomq.TransientError):
+        await memory.commit([Q0, Q1])
+    store.down.clear()
+    assert await memory.persist([Q0])
+    assert store.offsets == {Q0: 5, Q1: 6}
+    assert (memory.get(Q0), memory.get(Q1)) == (5, 6)
+
+
+async def test_what_changed_is_persisted_every_five_seconds(store, autojump_clock) -> None:
+    memory = positions(store)
+    memory.update(Q0, 5, increase_only=True)
+    memory.update(Q1, 6, increase_only=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.keep_persisting, lambda: [Q0, Q1])
+        await trio.sleep(9.9)
+        assert not store.commits
+        await trio.sleep(0.2)
+        assert store.commits == [{Q0: 5}, {Q1: 6}]
+        memory.update(Q0, 7, increase_only=True)
+        await trio.sleep(5)
+        assert store.commits[2:] == [{Q0: 7}]
+        await trio.sleep(15)
+        assert len(store.commits) == 3
+        # What a broker may have lost in a crash is committed again, though nothing moved.
+        await trio.sleep(10)
+        assert store.commits[3:] == [{Q0: 7}, {Q1: 6}]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_end_is_shielded_but_not_for_ever(store, autojump_clock) -> None:
+    memory = positions(store)
+    memory.update(Q0, 5, increase_only=True)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await memory.persist_at_end([Q0])
+    assert store.offsets == {Q0: 5}
+
+    async def hangs(_offsets, /):
+        await trio.sleep_forever()
+
+    store.commit = hangs
+    start = trio.current_time()
+    await memory.persist_at_end([Q0])
+    assert trio.current_time() - start == 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "offset"), [("broker", 7), ("earliest", 3), ("latest", 9), ("raise", None), (IllegalOffset.EARLIEST, 3)]
+)
+def test_policies(policy, offset) -> None:
+    chosen = corrected_offset(illegal_offset_policy(policy), next_offset=7, min_offset=3, max_offset=9)
+    assert chosen == offset
+
+
+def test_an_unknown_policy_is_named() -> None:
+    with pytest.raises(InvalidCall, match="no illegal_offset policy 'never'; there are broker, earliest"):
+        illegal_offset_policy("never")
+
+
+def illegal(min_offset, max_offset):
+    return triomq.PullResult(
+        triomq.PullStatus.OFFSET_ILLEGAL, Q0, next_offset=max_offset, min_offset=min_offset, max_offset=max_offset,
+        suggested_broker_id=0, broker_address="b:1",
+    )  # fmt: skip
+
+
+async def test_a_correction_is_committed_and_kept(store) -> None:
+    events = []
+    memory = positions(store, illegal_offset="earliest", report=events.append)
+    memory.update(Q0, 100, increase_only=True)
+    assert await memory.correct(Q0, 100, illegal(3, 9)) == 3
+    assert store.offsets == {Q0: 3}
+    (event,) = events
+    assert event.kind == "offset_illegal"
+    assert "has no offset 100, only 3 to 9; going on at 3 (policy earliest)" in event.text
+
+
+async def test_a_consumer_may_rather_end(store) -> None:
+    memory = positions(store, illegal_offset="raise")
+    memory.update(Q0, 100, increase_only=True)
+    with pytest.raises(OffsetIllegal, match="only 3 to 9"):
+        await memory.correct(Q0, 100, illegal(3, 9))
+    assert (memory.get(Q0), store.offsets) == (100, {})
+
+
+async def test_a_reset_goes_back(store) -> None:
+    events = []
+    memory = positions(store, report=events.append)
+    memory.update(Q0, 100, increase_only=True)
+    await memory.reset(Q0, 20)
+    assert (memory.get(Q0), store.offsets) == (20, {Q0: 20})
+    assert [event.kind for event in events] == ["reset"]
+
+
+async def test_times(store) -> None:
+    memory = positions(store)
+    assert await memory.offset_at(Q0, NOON) == 50
+    with pytest.raises(InvalidCall, match="time zone"):
+        await memory.offset_at(Q0, datetime(2026, 1, 1))  # noqa: DTZ001

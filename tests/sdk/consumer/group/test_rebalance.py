@@ -1,0 +1,308 @@
+"""Sharing a group's queues: the plan, and the loop with brokers that say little or the wrong thing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+import triomq
+from triomq._consumer.group.allocate import Average
+from triomq._consumer.group.rebalance import Moves, Rebalance, Share, duplicate_ids, plan_moves, work_out_share
+
+Q = [triomq.MessageQueue("T", "broker-a", number) for number in range(8)]
+
+
+def test_moves_are_the_difference() -> None:
+    assert plan_moves({Q[0], Q[1]}, [Q[2], Q[1]]) == Moves(revoke=(Q[0],), assign=(Q[2],))
+    assert plan_moves(set(), []) == Moves((), ())
+    # In the order of numbers, not of texts.
+    high = [triomq.MessageQueue("T", "b", 10), triomq.MessageQueue("T", "b", 9)]
+    assert plan_moves(set(), high).assign == (high[1], high[0])
+
+
+def test_a_stuck_queue_is_taken_anew() -> None:
+    assert plan_moves({Q[0], Q[1]}, [Q[0], Q[1]], {Q[1]}) == Moves(revoke=(Q[1],), assign=(Q[1],))
+
+
+@pytest.mark.parametrize(
+    ("queues", "members", "was_absent", "share"),
+    [
+        (None, ["me"], False, Share(None)),
+        ([], ["me"], False, Share(None)),
+        (Q[:2], None, False, Share(None)),
+        (Q[:2], [], False, Share(None)),
+        (Q[:2], ["me"], False, Share((Q[0], Q[1]))),
+        (Q[1::-1], ["you", "me"], False, Share((Q[0],))),
+        (Q[:2], ["you"], False, Share(None, is_member=False)),
+        (Q[:2], ["you"], True, Share((), is_member=False)),
+    ],
+)
+def test_missing_information_changes_nothing(queues, members, was_absent, share) -> None:
+    assert work_out_share("me", queues, members, Average(), was_absent=was_absent) == share
+
+
+def test_a_failing_strategy_changes_nothing(caplog) -> None:
+    def fails(*_args):
+        raise ZeroDivisionError
+
+    assert work_out_share("me", Q, ["me"], fails, was_absent=False) == Share(None)
+    assert "the queues stay as they are" in caplog.text
+
+
+def test_duplicates_are_found() -> None:
+    assert duplicate_ids(["a", "b", "a", "c", "b", "a"]) == ["a", "b"]
+
+
+class Assignee:
+    """Writes down what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, object]] = []
+        self.refuses: set[tuple[str, triomq.MessageQueue]] = set()
+        self.stuck: set[triomq.MessageQueue] = set()
+
+    async def assigned(self, queue, /):
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("assigned", queue))
+        return ("assigned", queue) not in self.refuses
+
+    async def revoked(self, queue, /):
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("revoked", queue))
+        self.stuck.discard(queue)
+        return ("revoked", queue) not in self.refuses
+
+    async def topic_changed(self, topic, /):
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("changed", topic))
+
+    def is_stuck(self, queue, /):
+        return queue in self.stuck
+
+    def take_calls(self):
+        calls, self.calls = self.calls, []
+        return calls
+
+
+class Route:
+    def __init__(self, topic, queues):
+        self.topic = topic
+        self.subscribe_queues = tuple(queues)
+
+
+class Routes:
+    def __init__(self) -> None:
+        self.changed = []
+        self.routes = {"T": Route("T", Q[:4])}
+
+    async def for_subscribing(self, topic):
+        await trio.lowlevel.checkpoint()
+        if topic not in self.routes:
+            raise triomq.errors.RouteNotFound(f"no route to topic {topic}")
+        return self.routes[topic]
+
+
+class Members:
+    def __init__(self, *ids: str) -> None:
+        self.ids: list[str] | None = list(ids)
+        self.asked = 0
+        self.during = None
+
+    async def of(self, _topic):
+        await trio.lowlevel.checkpoint()
+        self.asked += 1
+        if self.during is not None:
+            self.during()
+        return self.ids
+
+
+class World:
+    def __init__(self, *ids: str, broadcast: bool = False) -> None:
+        self.assignee = Assignee()
+        self.routes = Routes()
+        self.members = Members(*ids)
+        self.topics = {"T"}
+        self.beats = 0
+        self.events = []
+        self.rebalance = Rebalance(
+            "G", "me", self.assignee, topics=lambda: self.topics, routes=self.routes,
+            members=None if broadcast else self.members, beat=self.beat, report=self.events.append,
+        )  # fmt: skip
+
+    async def beat(self):
+        await trio.lowlevel.checkpoint()
+        self.beats += 1
+
+
+async def test_a_join_and_a_leave(autojump_clock) -> None:
+    world = World("me")
+    assert await world.rebalance.rebalance()
+    assert world.assignee.take_calls() == [*(("assigned", queue) for queue in Q[:4]), ("changed", "T")]
+    world.members.ids = ["you", "me"]
+    assert await world.rebalance.rebalance()
+    # "me" comes before "you".
+    assert world.assignee.take_calls() == [("revoked", Q[2]), ("revoked", Q[3]), ("changed", "T")]
+    assert await world.rebalance.rebalance()
+    assert world.assignee.take_calls() == []
+    assert world.rebalance.owned == set(Q[:2])
+
+
+async def test_members_are_not_notified(autojump_clock) -> None:
+    world = World("me")
+    await world.rebalance.rebalance()
+    world.assignee.take_calls()
+    world.members.ids = None
+    assert not await world.rebalance.rebalance()
+    world.members.ids = ["me"]
+    del world.routes.routes["T"]
+    await world.rebalance.rebalance()
+    assert world.assignee.take_calls() == []
+    assert world.rebalance.owned == set(Q[:4])
+
+
+async def test_not_listed_keeps_once_and_never_takes(autojump_clock) -> None:
+    world = World("you")
+    assert not await world.rebalance.rebalance()
+    assert not await world.rebalance.rebalance()
+    assert world.assignee.take_calls() == []
+    world.members.ids = ["me"]
+    assert await world.rebalance.rebalance()
+    world.assignee.take_calls()
+    world.members.ids = ["you"]
+    beats = world.beats
+    assert not await world.rebalance.rebalance()
+    assert (world.assignee.take_calls(), world.beats) == ([], beats + 1)
+    assert not await world.rebalance.rebalance()
+    assert [call for call in world.assignee.take_calls() if call[0] == "revoked"] == [("revoked", q) for q in Q[:4]]
+    assert not world.rebalance.owned
+    assert {event.kind for event in world.events} == {"not_a_member"}
+
+
+async def test_topics_that_are_no_longer_wanted_are_given_up(autojump_clock) -> None:
+    world = World("me")
+    await world.rebalance.rebalance()
+    world.assignee.take_calls()
+    world.topics.clear()
+    assert await world.rebalance.rebalance()
+    assert [call[0] for call in world.assignee.take_calls()] == ["revoked"] * 4 + ["changed"]
+
+
+async def test_broadcast_takes_everything(autojump_clock) -> None:
+    world = World(broadcast=True)
+    assert await world.rebalance.rebalance()
+    assert world.rebalance.owned == set(Q[:4])
+
+
+async def test_a_refusal_is_tried_again_soon(autojump_clock) -> None:
+    world = World("me")
+    world.assignee.refuses.add(("assigned", Q[1]))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.rebalance.run)
+        await trio.sleep(0.5)
+        assert world.rebalance.owned == {Q[0], Q[2], Q[3]}
+        world.assignee.refuses.clear()
+        await trio.sleep(1)
+        assert world.rebalance.owned == set(Q[:4])
+        # And one that cannot be given up yet stays ours.
+        world.assignee.refuses.add(("revoked", Q[3]))
+        world.members.ids = ["me", "you"]
+        world.rebalance.wake()
+        await trio.sleep(0.5)
+        assert world.rebalance.owned == {Q[0], Q[1], Q[3]}
+        world.assignee.refuses.clear()
+        await trio.sleep(1)
+        assert world.rebalance.owned == {Q[0], Q[1]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stuck_queue_goes_and_comes(autojump_clock) -> None:
+    world = World("me")
+    await world.rebalance.rebalance()
+    world.assignee.take_calls()
+    world.assignee.stuck.add(Q[2])
+    await world.rebalance.rebalance()
+    assert world.assignee.take_calls() == [("revoked", Q[2]), ("assigned", Q[2]), ("changed", "T")]
+
+
+async def test_rounds_come_by_time_and_by_waking(autojump_clock) -> None:
+    world = World("me")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.rebalance.run)
+        await trio.sleep(1)
+        assert world.members.asked == 1
+        await trio.sleep(20)
+        assert world.members.asked == 2
+        # Many wake-ups make one round.
+        for _ in range(5):
+            world.rebalance.wake()
+        await trio.sleep(1)
+        assert world.members.asked == 3
+
+        def once() -> None:
+            world.members.during = None
+            for _ in range(5):
+                world.rebalance.wake()
+
+        # Those during a round make one more.
+        world.members.during = once
+        world.rebalance.wake()
+        await trio.sleep(1)
+        assert world.members.asked == 5
+        world.rebalance.suspend()
+        world.rebalance.wake()
+        await trio.sleep(60)
+        assert world.members.asked == 5
+        world.rebalance.resume()
+        await trio.sleep(1)
+        assert world.members.asked == 6
+        # A route that changes is shared out at once.
+        (on_change,) = world.routes.changed
+        on_change(Route("another", ()))
+        await trio.sleep(1)
+        assert world.members.asked == 6
+        on_change(Route("T", Q[:4]))
+        await trio.sleep(1)
+        assert world.members.asked == 7
+        nursery.cancel_scope.cancel()
+    assert world.routes.changed == []
+
+
+async def test_duplicate_ids_are_named_when_they_stay(autojump_clock) -> None:
+    world = World("me", "me", "you")
+    await world.rebalance.rebalance()
+    assert not world.events
+    world.members.ids = ["me", "you"]
+    await world.rebalance.rebalance()
+    world.members.ids = ["me", "you", "me"]
+    await world.rebalance.rebalance()
+    assert not world.events
+    await world.rebalance.rebalance()
+    await world.rebalance.rebalance()
+    (event,) = world.events
+    assert event.kind == "duplicate_client_id"
+    assert "client id me" in event.text
+    assert "instance_name" in event.text
+
+
+async def test_any_history_ends_with_each_queue_owned_once(autojump_clock) -> None:
+    chance = random.Random(7)
+    for _ in range(30):
+        worlds: dict[str, World] = {}
+        for _ in range(12):
+            if worlds and chance.random() < 0.4:
+                del worlds[chance.choice(sorted(worlds))]
+            else:
+                name = f"m{chance.randrange(100)}"
+                worlds[name] = World()
+                worlds[name].rebalance._client_id = name
+            for world in worlds.values():
+                world.members.ids = list(worlds)
+                if chance.random() < 0.7:
+                    await world.rebalance.rebalance()
+        for world in worlds.values():
+            world.members.ids = list(worlds)
+            await world.rebalance.rebalance()
+        owned = [queue for world in worlds.values() for queue in world.rebalance.owned]
+        assert sorted(owned) == (Q[:4] if worlds else [])

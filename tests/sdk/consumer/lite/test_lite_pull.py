@@ -1,0 +1,466 @@
+"""Lite pull consumers: what is polled, what counts as consumed, seeking and pausing."""
+
+# ruff: noqa: ASYNC110 - conditions live in the fake broker
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import triomq
+from triomq import errors
+from triomq_protocol import flags
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import (
+    ConsumerRunningInfo,
+    GetConsumerRunningInfoRequest,
+    HeartbeatData,
+    ResetOffsetBody,
+    ResetOffsetRequest,
+)
+from triomq_protocol.requests.pull import PullMessageRequest
+from triomq_protocol.wire.command import Command
+
+Q0 = triomq.MessageQueue("T", "broker-a", 0)
+Q1 = triomq.MessageQueue("T", "broker-a", 1)
+
+
+def fill(cluster, count, *, queue_id=0, first=0, tags=None):
+    for number in range(first, first + count):
+        properties = f"TAGS\x01{tags[number % len(tags)]}\x02" if tags else ""
+        cluster.broker.store("T", queue_id, b"m%d-%d" % (queue_id, number), properties.encode())
+
+
+def committed(cluster, queue_id=0):
+    return cluster.broker.offsets.get(("G", "T", queue_id))
+
+
+async def drain(consumer, wait_s=3.0):
+    bodies = []
+    while batch := await consumer.poll(wait_s):
+        bodies += [message.body for message in batch]
+    return bodies
+
+
+async def test_a_subscription_is_shared_and_committed(autojump_clock, group_cluster):
+    fill(group_cluster, 100)
+    fill(group_cluster, 50, queue_id=1)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        bodies = await drain(consumer)
+        assert sorted(bodies) == sorted([b"m0-%d" % n for n in range(100)] + [b"m1-%d" % n for n in range(50)])
+        assert consumer.assignment() == [Q0, Q1]
+        assert (consumer.position(Q0), consumer.position(Q1)) == (100, 50)
+    assert (committed(group_cluster), committed(group_cluster, 1)) == (100, 50)
+    beat = HeartbeatData.decode(group_cluster.broker.requests(RequestCode.HEART_BEAT)[-1].body)
+    (data,) = beat.consumer_data_set
+    assert (data.consume_type, data.consume_from_where) == ("CONSUME_ACTIVELY", "CONSUME_FROM_FIRST_OFFSET")
+    pull = group_cluster.broker.requests(RequestCode.PULL_MESSAGE)[-1].header(PullMessageRequest)
+    assert pull.sys_flag == flags.PULL_SUSPEND | flags.PULL_SUBSCRIPTION | flags.PULL_LITE == 22
+
+
+async def test_polled_counts_as_consumed_when_the_next_poll_comes(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    async with group_cluster.client() as client:
+        consumer = client.lite_pull_consumer("G", start_from="earliest", batch_max=4)
+        await consumer.subscribe("T")
+        first = await consumer.poll()
+        assert [message.body for message in first] == [b"m0-%d" % n for n in range(4)]
+        await trio.sleep(30)
+        # It may have been polled, but it has not been reported as done.
+        assert committed(group_cluster) == 0
+        await consumer.poll()
+        await trio.sleep(6)
+        assert committed(group_cluster) == 4
+        await consumer.aclose()
+    # What was polled last comes again.
+    assert committed(group_cluster) == 4
+
+
+async def test_who_leaves_by_an_error_is_not_done(autojump_clock, group_cluster):
+    fill(group_cluster, 3)
+
+    async def fail():
+        async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+            await consumer.subscribe("T")
+            assert len(await consumer.poll()) == 3
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert committed(group_cluster) == 0
+
+
+async def test_committing_by_hand(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest", auto_commit=False, batch_max=5) as consumer,
+    ):
+        await consumer.subscribe("T")
+        await consumer.poll()
+        await consumer.poll()
+        await trio.sleep(30)
+        assert committed(group_cluster) == 0
+        await consumer.commit({Q0: 3})
+        assert await consumer.committed(Q0) == committed(group_cluster) == 3
+        await consumer.commit()
+        assert committed(group_cluster) == 10
+        with pytest.raises(errors.InvalidCall, match="not at least 0"):
+            await consumer.commit({Q0: -1})
+
+
+async def test_messages_one_by_one(autojump_clock, group_cluster):
+    fill(group_cluster, 5)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        seen = []
+        async for message in consumer:
+            seen.append(message.queue_offset)
+            if len(seen) == 3:
+                break
+        await trio.sleep(11)
+        # The third is in hand still.
+        assert committed(group_cluster) == 2
+        rest = await consumer.poll()
+        assert [message.queue_offset for message in rest] == [3, 4]
+    assert seen == [0, 1, 2]
+    assert committed(group_cluster) == 5
+
+
+async def test_tags_are_compared_exactly_and_filtered_messages_are_passed(autojump_clock, group_cluster):
+    # "AaAa" and "BBBB" share a hash.
+    fill(group_cluster, 9, tags=["AaAa", "BBBB", "other"])
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T", "AaAa")
+        assert await drain(consumer) == [b"m0-0", b"m0-3", b"m0-6"]
+        await trio.sleep(11)
+        assert committed(group_cluster) == 9
+
+
+async def test_a_new_expression_counts_for_what_was_fetched_ahead(autojump_clock, group_cluster):
+    fill(group_cluster, 6, tags=["a", "b"])
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T", "a")
+        while not consumer.assignment():
+            await trio.sleep(0.1)
+        await trio.sleep(1)
+        await consumer.subscribe("T", "b")
+        assert await drain(consumer) == [b"m0-1", b"m0-3", b"m0-5"]
+        await consumer.unsubscribe("T")
+        await trio.sleep(1)
+        assert consumer.assignment() == []
+
+
+async def test_assigned_queues(autojump_clock, group_cluster):
+    fill(group_cluster, 5)
+    fill(group_cluster, 5, queue_id=1)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q1])
+        assert await drain(consumer) == [b"m1-%d" % n for n in range(5)]
+        await consumer.assign([Q0])
+        # What was consumed is committed before a queue is given up.
+        assert committed(group_cluster, 1) == 5
+        assert await drain(consumer) == [b"m0-%d" % n for n in range(5)]
+        assert consumer.assignment() == [Q0]
+        with pytest.raises(errors.InvalidCall, match="exclude each other"):
+            await consumer.subscribe("T")
+        with pytest.raises(errors.InvalidCall, match="not MessageQueue"):
+            await consumer.assign(["T"])
+        # Who assigns queues is no member that others would share with.
+        beat = HeartbeatData.decode(group_cluster.broker.requests(RequestCode.HEART_BEAT)[-1].body)
+        assert beat.consumer_data_set[0].subscription_data_set == []
+
+
+async def test_seeking(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0])
+        assert len(await drain(consumer)) == 10
+        await consumer.seek(Q0, 7)
+        assert await drain(consumer) == [b"m0-7", b"m0-8", b"m0-9"]
+        await consumer.seek_to_begin()
+        assert len(await drain(consumer)) == 10
+        await consumer.seek_to_begin(Q0)
+        await consumer.seek_to_end(Q0)
+        assert await drain(consumer) == []
+        fill(group_cluster, 1, first=10)
+        assert await drain(consumer) == [b"m0-10"]
+        # The fake broker stores one message per millisecond.
+        await consumer.seek_to_time(1_700_000_000_009, Q0)
+        assert await drain(consumer) == [b"m0-9", b"m0-10"]
+        for offset in (-1, 12):
+            with pytest.raises(errors.InvalidCall, match="only 0 to 11"):
+                await consumer.seek(Q0, offset)
+        with pytest.raises(errors.InvalidCall, match="not assigned"):
+            await consumer.seek(Q1, 0)
+        # A seek back is committed, too.
+        await consumer.seek(Q0, 2)
+        await trio.sleep(6)
+    assert committed(group_cluster) == 2
+
+
+async def test_a_seek_makes_fetched_messages_worthless(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest", batch_max=2) as consumer,
+    ):
+        await consumer.assign([Q0])
+        assert [message.queue_offset for message in await consumer.poll()] == [0, 1]
+        await trio.sleep(1)
+        await consumer.seek(Q0, 8)
+        assert [message.queue_offset for message in await consumer.poll()] == [8, 9]
+        assert consumer.position(Q0) == 8
+
+
+async def test_pausing(autojump_clock, group_cluster):
+    fill(group_cluster, 4)
+    fill(group_cluster, 4, queue_id=1)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0, Q1])
+        assert len(await drain(consumer)) == 8
+        consumer.pause(Q0)
+        await trio.sleep(30)
+        fill(group_cluster, 1, first=4)
+        fill(group_cluster, 1, first=4, queue_id=1)
+        # A pull that was held when the queue was paused may still bring something: none is.
+        assert await drain(consumer) == [b"m1-4"]
+        consumer.resume(Q0)
+        assert await drain(consumer) == [b"m0-4"]
+
+
+async def test_fetching_ahead_has_limits(autojump_clock, group_cluster):
+    fill(group_cluster, 500)
+    fill(group_cluster, 500, queue_id=1)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest", batch_max=10, held_max=50) as consumer,
+    ):
+        await consumer.subscribe("T")
+        await trio.sleep(30)
+        pulled = sum(
+            command.header(PullMessageRequest).max_msg_nums
+            for command in group_cluster.broker.requests(RequestCode.PULL_MESSAGE)
+        )
+        # Beyond the limit by one pull of each queue at most.
+        assert pulled <= 50 + 3 * 10
+        assert len(await drain(consumer)) == 1000
+
+
+async def test_waiting_for_a_message(autojump_clock, group_cluster):
+    async with group_cluster.client() as client, client.lite_pull_consumer("G") as consumer:
+        await consumer.subscribe("T")
+        start = trio.current_time()
+        assert await consumer.poll(7.0) == []
+        assert trio.current_time() - start == pytest.approx(7.0, abs=0.1)
+        async with trio.open_nursery() as nursery:
+
+            async def later():
+                await trio.sleep(40)
+                fill(group_cluster, 1)
+                group_cluster.broker.consumers.arrival.set()
+
+            nursery.start_soon(later)
+            (message,) = await consumer.poll(100)
+        assert message.body == b"m0-0"
+        with pytest.raises(errors.InvalidCall):
+            await consumer.poll(-1)
+
+
+async def test_queues_go_over_without_a_gap(autojump_clock, group_cluster):
+    fill(group_cluster, 60)
+    fill(group_cluster, 60, queue_id=1)
+    calls = []
+
+    async def assigned(queues):
+        await trio.lowlevel.checkpoint()
+        calls.append(("one", "assigned", *queues))
+
+    async with group_cluster.client(instance_name="1") as one, one.lite_pull_consumer(
+        "G", start_from="earliest", batch_max=10, callbacks=triomq.ConsumerCallbacks(
+            on_assigned=assigned, on_revoked=lambda queues: calls.append(("one", "revoked", *queues))),
+    ) as first:  # fmt: skip
+        await first.subscribe("T")
+        seen = [message.body for _ in range(4) for message in await first.poll()]
+        assert calls == [("one", "assigned", Q0), ("one", "assigned", Q1)]
+        async with group_cluster.client(instance_name="2") as two, two.lite_pull_consumer("G") as second:
+            await second.subscribe("T")
+            while not second.assignment():
+                seen += [message.body for message in await first.poll(1)]
+            assert calls[2:] == [("one", "revoked", Q1)]
+            assert (first.assignment(), second.assignment()) == ([Q0], [Q1])
+            seen += await drain(second) + await drain(first)
+        await trio.sleep(2)
+        # The others learn of a member that leaves at once.
+        assert first.assignment() == [Q0, Q1]
+    assert set(seen) == {b"m%d-%d" % (queue, n) for queue in (0, 1) for n in range(60)}
+
+
+async def test_an_illegal_offset_may_end_it(autojump_clock, group_cluster):
+    fill(group_cluster, 3)
+    group_cluster.broker.offsets["G", "T", 0] = 1000
+    events = []
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer(
+            "G", illegal_offset="raise", callbacks=triomq.ConsumerCallbacks(on_event=events.append)
+        ) as consumer,
+    ):
+        await consumer.assign([Q0])
+        with pytest.raises(errors.OffsetIllegal, match="has no offset 1000"):
+            await consumer.poll()
+        assert [event.kind for event in events] == ["offset_illegal"]
+
+
+async def test_what_operators_ask(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T", "*")
+        assert len(await drain(consumer)) == 10
+        info = consumer._member.running_info()
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+        assert [each.topic for each in info.subscription_set] == ["T"]
+        assert consumer._member.positions_of("T") == {Q0: 10, Q1: 0}
+        # A reset by time, which Java's lite consumers overlook, is followed.
+        await consumer._member.reset("T", {Q0: 8, triomq.MessageQueue("T", "broker-x", 0): 5})
+        assert committed(group_cluster) == 8
+        assert await drain(consumer) == [b"m0-8", b"m0-9"]
+        result = await consumer._member.consume_directly(b"", "broker-a")
+        assert result.consume_result == "CR_RETURN_NULL"
+
+
+async def test_wrong_arguments(autojump_clock, group_cluster):
+    async with group_cluster.client() as client:
+        for wrong in ({"batch_max": 0}, {"held_max": 0}, {"model": "both"}, {"start_from": "middle"},
+                      {"illegal_offset": "never"}, {"read_preference": "none"}):  # fmt: skip
+            with pytest.raises(errors.InvalidCall):
+                client.lite_pull_consumer("G", **wrong)
+        with pytest.raises(errors.InvalidCall):
+            client.lite_pull_consumer("a b")
+        # None of the failures has left the group taken.
+        consumer = client.lite_pull_consumer("G")
+        with pytest.raises(errors.InvalidCall, match="has a consumer of group G already"):
+            client.lite_pull_consumer("G")
+        await consumer.aclose()
+        await consumer.aclose()
+        with pytest.raises(errors.ClientClosed):
+            await consumer.poll()
+        async for _ in consumer:
+            raise AssertionError("a closed consumer has no messages")
+
+
+class Kept:
+    """An offset store of one's own."""
+
+    def __init__(self):
+        self.offsets = {}
+
+    async def read(self, queue, /):
+        await trio.lowlevel.checkpoint()
+        return self.offsets.get(queue)
+
+    async def commit(self, offsets, /):
+        await trio.lowlevel.checkpoint()
+        self.offsets.update(offsets)
+
+
+async def test_broadcast_gives_every_member_all(autojump_clock, group_cluster):
+    fill(group_cluster, 5)
+    fill(group_cluster, 5, queue_id=1)
+    stores = [Kept(), Kept()]
+    options = {"model": "broadcasting", "start_from": "earliest"}
+    async with (
+        group_cluster.client(instance_name="1") as one,
+        group_cluster.client(instance_name="2") as two,
+        one.lite_pull_consumer("G", offset_store=stores[0], **options) as first,
+        two.lite_pull_consumer("G", offset_store=stores[1], **options) as second,
+    ):
+        await first.subscribe("T")
+        await second.subscribe("T")
+        assert len(await drain(first)) == len(await drain(second)) == 10
+    assert [store.offsets for store in stores] == [{Q0: 5, Q1: 5}] * 2
+    assert committed(group_cluster) is None
+
+
+def test_the_file_of_a_broadcasting_consumer_survives_a_restart():
+    async def path_of(**options):
+        async with triomq.open_client("ns:1", client_ip="10.0.0.1", **options) as client:
+            return client._resources.file_id
+
+    # The client id has process and time in it; the file must be found again.
+    assert trio.run(path_of) == "10.0.0.1@DEFAULT"
+    assert trio.run(lambda: path_of(instance_name="mine")) == "10.0.0.1@mine"
+
+
+async def test_cancelled_polls_lose_nothing(autojump_clock, group_cluster, cancel_at_step):
+    fill(group_cluster, 3)
+    for step in range(1, 12):
+        async with (
+            group_cluster.client() as client,
+            client.lite_pull_consumer(f"G{step}", start_from="earliest") as consumer,
+        ):
+            await consumer.assign([Q0])
+            await trio.sleep(1)
+            batch = []
+            with cancel_at_step(step):
+                batch = await consumer.poll()
+            if not batch:
+                batch = await consumer.poll()
+            assert [message.queue_offset for message in batch] == [0, 1, 2]
+
+
+async def asked_by_broker(cluster, request, *, seconds=1.0):
+    """The broker's request over the link that carried the heartbeat; what came back, if anything did."""
+    (stream,) = cluster.broker.consumers.members["G"].values()
+    before = len(cluster.broker.seen)
+    await cluster.broker.push_to(stream, request)
+    await trio.sleep(seconds)
+    return [command for command in cluster.broker.seen[before:] if command.is_response]
+
+
+async def test_a_brokers_reset_reaches_it(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        assert len(await drain(consumer)) == 10
+        header = ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=False)
+        body = ResetOffsetBody(offset_table={Q0: 6}).encode()
+        assert not await asked_by_broker(
+            group_cluster, Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=body, oneway=True)
+        )
+        assert await drain(consumer) == [b"m0-6", b"m0-7", b"m0-8", b"m0-9"]
+        header = GetConsumerRunningInfoRequest(consumer_group="G", client_id="c", jstack_enable=True)
+        (answer,) = await asked_by_broker(group_cluster, Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header))
+        info = ConsumerRunningInfo.decode(answer.body)
+        assert "MainThread" in (info.jstack or "")
+        assert info.properties["PROP_NAMESERVER_ADDR"].endswith(";")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_leaving_is_giving_up(autojump_clock, group_cluster, cancelled):
+    """`on_revoked` may take its time, but cannot keep a cancelled consumer from ending."""
+    group_cluster.broker.store("T", 0, b"x")
+    calls = []
+
+    async def revoked(queues):
+        calls.extend(queues)
+        await trio.sleep(40)
+        calls.append("done")
+
+    async with group_cluster.client() as client:
+        with trio.CancelScope() as scope:
+            async with client.lite_pull_consumer(
+                "G", start_from="earliest", callbacks=triomq.ConsumerCallbacks(on_revoked=revoked)
+            ) as consumer:
+                await consumer.subscribe("T")
+                assert len(await consumer.poll()) == 1
+                await consumer.commit()
+                queues = consumer.assignment()
+                left = trio.current_time()
+                if cancelled:
+                    scope.cancel()
+        assert trio.current_time() - left == pytest.approx(2 if cancelled else 40, abs=1)
+        assert not group_cluster.broker.consumers.members["G"]
+    assert calls == (queues if cancelled else [*queues, "done"])
+    assert group_cluster.broker.offsets["G", "T", 0] == 1

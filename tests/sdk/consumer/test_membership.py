@@ -1,0 +1,148 @@
+"""Push and lite pull consumers own their tasks alike: a failed task ends its consumer, and nothing else."""
+
+# ruff: noqa: PT012 - the end of the block is what raises
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import triomq
+
+Q0 = triomq.MessageQueue("T", "broker-a", 0)
+
+
+class BrokenError(Exception):
+    """What the tests plant."""
+
+
+def fill(cluster, count=10):
+    for number in range(count):
+        cluster.broker.store("T", 0, b"%d" % number)
+
+
+def break_pulling(monkeypatch, consumer):
+    """The task that pulls a queue fails as soon as it begins."""
+
+    async def broken(_source, _scope):
+        await trio.sleep(1)
+        raise BrokenError("injected")
+
+    monkeypatch.setattr(consumer._member.engine, "_pull_queue", broken)
+
+
+async def use(consumer):
+    """Wait for messages as the consumer's users do."""
+    if isinstance(consumer, triomq.LitePullConsumer):
+        await consumer.poll(60)
+    else:
+        await anext(consumer)
+
+
+def make(client, kind, group="G", **options):
+    return (client.push_consumer if kind == "push" else client.lite_pull_consumer)(
+        group, start_from="earliest", **options
+    )
+
+
+@pytest.fixture(params=["push", "lite"])
+def kind(request):
+    return request.param
+
+
+async def test_who_waits_for_messages_gets_the_failure(autojump_clock, group_cluster, monkeypatch, caplog, kind):
+    fill(group_cluster)
+    async with group_cluster.client() as client:
+        consumer = make(client, kind)
+        with pytest.raises(BrokenError, match="injected"):
+            async with consumer:
+                break_pulling(monkeypatch, consumer)
+                await consumer.subscribe("T")
+                with trio.fail_after(30), pytest.raises(BrokenError):
+                    await use(consumer)
+                # Nothing else can be done with it, and the reason is named.
+                with pytest.raises(BrokenError):
+                    await consumer.subscribe("other")
+        # The client and its other consumers go on.
+        async with make(client, kind, "G2") as other:
+            await other.subscribe("T")
+            with trio.fail_after(60):
+                await use(other)
+    assert "a task of the consumer of group G failed" in caplog.text
+
+
+async def test_a_handler_s_loop_gets_the_failure(autojump_clock, group_cluster, monkeypatch):
+    fill(group_cluster)
+    async with group_cluster.client() as client:
+        with pytest.raises(BrokenError):
+            async with client.push_consumer("G") as consumer:
+                break_pulling(monkeypatch, consumer)
+                await consumer.subscribe("T")
+                with trio.fail_after(30):
+                    await consumer.run(print)
+
+
+async def test_a_block_that_waits_for_something_else_gets_it_at_its_end(
+    autojump_clock, group_cluster, monkeypatch, kind
+):
+    fill(group_cluster)
+    async with group_cluster.client() as client:
+        with pytest.raises(BrokenError):
+            async with make(client, kind) as consumer:
+                break_pulling(monkeypatch, consumer)
+                await consumer.subscribe("T")
+                await trio.sleep(20)
+        # The block's own error is not replaced.
+        with pytest.raises(ValueError, match="mine"):
+            async with make(client, kind) as consumer:
+                break_pulling(monkeypatch, consumer)
+                await consumer.subscribe("T")
+                await trio.sleep(20)
+                raise ValueError("mine")
+
+
+async def test_a_consumer_that_failed_has_left_its_group(autojump_clock, group_cluster, monkeypatch, kind):
+    fill(group_cluster)
+    fill(group_cluster)
+    async with (
+        group_cluster.client(instance_name="1") as one,
+        group_cluster.client(instance_name="2") as two,
+        make(two, kind) as second,
+    ):
+        await second.subscribe("T")
+        with pytest.raises(BrokenError):
+            async with make(one, kind) as first:
+                await first.subscribe("T")
+                await trio.sleep(25)
+                assert len(assignment(first)) == len(assignment(second)) == 1
+                break_pulling(monkeypatch, first)
+                first._member.engine.seek(assignment(first)[0], 0)
+                await trio.sleep(5)
+                # Before its block ends: others take over at once.
+                assert len(assignment(second)) == 2
+
+
+def assignment(consumer):
+    found = consumer.assignment
+    return found() if callable(found) else found
+
+
+async def test_a_failure_while_it_starts_comes_out_of_the_start(autojump_clock, group_cluster, monkeypatch, kind):
+    def broken(_nursery):
+        raise BrokenError("injected")
+
+    async with group_cluster.client() as client:
+        consumer = make(client, kind)
+        monkeypatch.setattr(consumer._member, "_start_tasks", broken)
+        with pytest.raises(BrokenError, match="injected"):
+            await consumer.__aenter__()
+        await consumer.aclose()
+        # Its group is free again.
+        async with make(client, kind):
+            pass
+
+
+@pytest.mark.parametrize("of", [triomq.PushConsumer, triomq.LitePullConsumer, triomq.PullConsumer])
+def test_clients_alone_make_consumers(of):
+    with pytest.raises(TypeError, match="has no public constructor; a client makes it"):
+        of()

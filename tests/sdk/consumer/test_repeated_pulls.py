@@ -1,0 +1,210 @@
+"""Pulls that go on without their task: when they do, when they stop, and that nothing is lost where they do."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import triomq
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
+from triomq_protocol.wire.command import Command
+
+Q0 = triomq.MessageQueue("T", "broker-a", 0)
+
+
+def fill(cluster, count):
+    for number in range(count):
+        cluster.broker.store("T", 0, b"%d" % number)
+
+
+def pulls(broker):
+    headers = [command.header(PullMessageRequest) for command in broker.requests(RequestCode.PULL_MESSAGE)]
+    return [header.queue_offset for header in headers if header.queue_id == 0]
+
+
+async def read_all(consumer, count):
+    bodies = []
+    while len(bodies) < count:
+        bodies += [message.body for message in await consumer.poll(60)]
+    assert bodies == [b"%d" % number for number in range(count)]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often a task asked for pulls, rather than an answer for the next one."""
+    from triomq._consumer.puller import Puller
+
+    calls = []
+    pull = Puller.pull
+
+    async def counting(self, call, go_on=None):
+        if call.queue == Q0:
+            calls.append(call.offset)
+        return await pull(self, call, go_on)
+
+    monkeypatch.setattr(Puller, "pull", counting)
+    return calls
+
+
+async def test_a_task_sleeps_through_a_run_of_answers(autojump_clock, group_cluster, counted):
+    fill(group_cluster, 300)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0])
+        await read_all(consumer, 300)
+    assert pulls(group_cluster.broker)[:11] == [*range(0, 300, 32), 300]
+    # The first run, and what waits at the end of the queue.
+    assert len(counted) <= 3
+
+
+async def test_limits_end_a_run(autojump_clock, group_cluster, counted):
+    fill(group_cluster, 300)
+    limits = triomq.FlowLimits(count=100)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest", limits=limits) as consumer,
+    ):
+        await consumer.assign([Q0])
+        await trio.sleep(60)
+        assert pulls(group_cluster.broker) == [0, 32, 64, 96]
+        await read_all(consumer, 300)
+    assert pulls(group_cluster.broker)[:10] == [*range(0, 300, 32)]
+
+
+async def test_a_pause_ends_a_run(autojump_clock, group_cluster):
+    fill(group_cluster, 300)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0])
+        while not pulls(group_cluster.broker):
+            await trio.lowlevel.checkpoint()
+        consumer.pause(Q0)
+        await trio.sleep(60)
+        assert len(pulls(group_cluster.broker)) <= 2
+        consumer.resume(Q0)
+        await read_all(consumer, 300)
+
+
+async def test_a_new_expression_ends_a_run(autojump_clock, group_cluster):
+    fill(group_cluster, 300)
+    async with group_cluster.client() as client, client.push_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        while len(pulls(group_cluster.broker)) < 3:
+            await trio.lowlevel.checkpoint()
+        before = len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE))
+        consumer._member.subscriptions["T"] = newer = consumer._member.subscriptions["T"].renewed(0)
+        while len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) < before + 2:
+            await trio.lowlevel.checkpoint()
+        # One may have been under way.
+        last = group_cluster.broker.requests(RequestCode.PULL_MESSAGE)[-1].header(PullMessageRequest)
+        assert (last.topic, last.sub_version) == ("T", newer.version_ms)
+
+
+async def test_a_run_goes_on_elsewhere_when_its_link_breaks(autojump_clock, group_cluster):
+    fill(group_cluster, 300)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0])
+        while len(pulls(group_cluster.broker)) < 3:
+            await trio.lowlevel.checkpoint()
+        await group_cluster.broker.cut()
+        await read_all(consumer, 300)
+
+
+async def test_a_suggestion_ends_a_run(autojump_clock, group_cluster):
+    slave = group_cluster.add_slave()
+    fill(group_cluster, 100)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0])
+        (link,) = [each for each in client._links.open_links() if each.address == group_cluster.broker.address]
+        while not pulls(group_cluster.broker):
+            await trio.lowlevel.checkpoint()
+        # At the end of the queue, the pull is held: now it is answered with a suggestion.
+        await trio.sleep(1)
+        (pull,) = link.pending.values()
+        link.pending.clear()
+        header = PullMessageResponse(suggest_which_broker_id=1, next_begin_offset=100, min_offset=0, max_offset=100)
+        answer = Command(code=0, flag=1, header_object=header, body=group_cluster.broker.record_at(0).data)
+        pull.answered(received(answer))
+        await trio.sleep(1)
+        assert pulls(slave) == [100]
+
+
+def received(command):
+    """A command as the other end gets it."""
+    from triomq_protocol.wire.frame import FrameDecoder
+
+    (got,) = FrameDecoder().feed(command.encode())
+    return got
+
+
+async def test_a_seek_never_meets_an_answer_that_came_just_before(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0])
+        await read_all(consumer, 10)
+        (link,) = [each for each in client._links.open_links() if each.address == group_cluster.broker.address]
+        (pull,) = link.pending.values()
+        link.pending.clear()
+        header = PullMessageResponse(suggest_which_broker_id=0, next_begin_offset=10, min_offset=0, max_offset=10)
+        pull.answered(received(Command(code=19, flag=1, header_object=header)))
+        # The task has its answer, and has not run yet.
+        consumer._member.go_to(Q0, 0)
+        await read_all(consumer, 10)
+
+
+async def test_what_goes_wrong_in_an_answer_meets_the_task_and_not_the_link(autojump_clock, group_cluster, monkeypatch):
+    fill(group_cluster, 300)
+    async with group_cluster.client() as client:
+        consumer = client.lite_pull_consumer("G", start_from="earliest")
+
+        class BrokenError(Exception):
+            pass
+
+        def broken(source, messages):
+            if messages[0].queue_offset >= 96:
+                raise BrokenError
+
+        monkeypatch.setattr(consumer._member, "pulled", broken)
+        await consumer.start()
+        bounds = client.pull_consumer("others")
+        await bounds.max_offset(Q0)
+        (link,) = [each for each in client._links.open_links() if each.address == group_cluster.broker.address]
+        failures = []
+        run = consumer._member.engine._pull_queue
+
+        async def hearing(source, scope):
+            try:
+                await run(source, scope)
+            except BrokenError as error:
+                failures.append(error)
+
+        monkeypatch.setattr(consumer._member.engine, "_pull_queue", hearing)
+        await consumer.assign([Q0])
+        await trio.sleep(1)
+        assert len(failures) == 1
+        assert link.is_open
+        await consumer.aclose()
+
+
+async def test_a_fault_of_the_clients_own_comes_out_as_it_is(autojump_clock, group_cluster, monkeypatch):
+    class BrokenError(Exception):
+        pass
+
+    async def broken():
+        raise BrokenError
+
+    raised = None
+    try:
+        async with group_cluster.client(heartbeat_every_s=5) as client:
+            monkeypatch.setattr(client._heartbeats, "beat", broken)
+            await trio.sleep(60)
+    except BaseException as error:  # noqa: BLE001
+        # A leaked `Cancelled` would end this test without a word.
+        raised = error
+    assert isinstance(raised, BrokenError)
+
+
+async def test_a_block_that_is_cancelled_from_outside_is_cancelled(autojump_clock, group_cluster):
+    with trio.move_on_after(1) as scope:
+        async with group_cluster.client():
+            await trio.sleep(60)
+    assert scope.cancelled_caught

@@ -1,0 +1,50 @@
+"""What is wanted of a topic, as users say it and as it travels."""
+
+from __future__ import annotations
+
+import pytest
+
+import triomq
+from triomq import errors
+from triomq._message.subscription import make_subscription
+
+
+@pytest.mark.parametrize(
+    ("expression", "text", "tags"),
+    [
+        (None, "*", set()),
+        ("", "*", set()),
+        ("*", "*", set()),
+        ("a || b", "a || b", {"a", "b"}),
+        ("* || a", "* || a", {"*", "a"}),
+    ],
+)
+def test_tags(expression, text, tags):
+    subscription = make_subscription("T", expression, 5)
+    assert (subscription.expression, subscription.kind, subscription.version_ms) == (text, "TAG", 5)
+    assert subscription.exact_tags == tags
+    assert subscription.filters_by_tag
+
+
+def test_as_it_travels():
+    data = make_subscription("T", "TagA || 标签", 7).data()
+    assert (data.sub_string, data.expression_type, data.sub_version) == ("TagA || 标签", "TAG", 7)
+    assert (set(data.tags_set), set(data.code_set)) == ({"TagA", "标签"}, {2598919, 857175})
+    sql = make_subscription("T", triomq.Sql("a > 5"), 7)
+    assert not sql.filters_by_tag
+    assert not sql.exact_tags
+    assert (sql.data().sub_string, sql.data().expression_type, sql.data().tags_set) == ("a > 5", "SQL92", [])
+    filtered = make_subscription("T", triomq.plugins.ClassFilter("org.example.Filter"), 7).data()
+    assert (filtered.class_filter_mode, filtered.sub_string, filtered.tags_set) == (True, "org.example.Filter", [])
+
+
+def test_versions_only_grow():
+    old = make_subscription("T", "*", 100)
+    assert old.renewed(50).version_ms == 101
+    assert old.renewed(200).version_ms == 200
+
+
+@pytest.mark.parametrize("expression", ["||", " || ", triomq.Sql(""), triomq.Sql(" \n"), 5, b"a", ["a"]])
+def test_what_cannot_be_used(expression):
+    with pytest.raises(errors.InvalidCall):
+        make_subscription("T", expression, 0)

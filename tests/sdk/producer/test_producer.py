@@ -1,0 +1,344 @@
+"""Sends that go well: what travels, what comes back."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+import trio
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.send import SendMessageRequestV2
+
+
+def sends(node):
+    return [
+        command
+        for command in node.seen
+        if command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    ]
+
+
+async def test_send_returns_where_the_message_lies(autojump_clock, cluster, properties_of):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        result = await producer.send(triomq.Message("T", b"one", tags="a", keys=("k1", "k2"), properties={"u": "v"}))
+    (request,) = sends(cluster.broker)
+    header = request.header(SendMessageRequestV2)
+    properties = properties_of(request)
+    assert result.status is triomq.SendStatus.SEND_OK
+    assert result.message_id == properties["UNIQ_KEY"]
+    assert result.queue == triomq.MessageQueue("T", "broker-a", header.queue_id)
+    assert (result.queue_offset, result.offset_message_id) == (0, "7F00000100002A9F0000000000000000")
+    assert (result.region_id, result.trace_on, result.transaction_id) == ("DefaultRegion", True, None)
+    assert properties == {"u": "v", "KEYS": "k1 k2", "TAGS": "a", "UNIQ_KEY": result.message_id}
+    assert (header.producer_group, header.bname, header.default_topic) == ("G", "broker-a", "TBW102")
+    assert header.born_timestamp == 1_700_000_000_000
+    assert request.body == b"one"
+    assert request.version == 407
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (triomq.Message("T", b"x"), {}),
+        (triomq.Message("T", b"x", tags="ä"), {"TAGS": "ä"}),
+        (triomq.Message("T", b"x", keys="k1 k2"), {"KEYS": "k1 k2"}),
+        (triomq.Message("T", b"x", tags='"\\', keys=["a"]), {"TAGS": '"\\', "KEYS": "a"}),
+        (triomq.Message("T", b"x", delay_level=1), {"DELAY": "1"}),
+        (triomq.Message("T", b"x", delay_level=18), {"DELAY": "18"}),
+        (triomq.Message("T", b"x", wait_store_ok=False, tags="t"), {"WAIT": "false", "TAGS": "t"}),
+    ],
+)
+async def test_properties(autojump_clock, cluster, properties_of, message, expected):
+    async with cluster.client() as client:
+        result = await client.producer("G").send(message)
+    assert properties_of(sends(cluster.broker)[0]) == {**expected, "UNIQ_KEY": result.message_id}
+
+
+async def test_sends_go_round_the_queues(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        ids = [(await producer.send(triomq.Message("T", b"x"))).queue.queue_id for _ in range(6)]
+    assert ids in ([0, 1] * 3, [1, 0] * 3)
+
+
+async def test_every_message_has_an_id_of_its_own(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        ids = {(await producer.send(triomq.Message("T", b"x"))).message_id for _ in range(50)}
+    assert len(ids) == 50
+    assert all(len(each) == 32 for each in ids)
+
+
+async def test_explicit_queue(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        for queue_id in (1, 1, 0):
+            queue = triomq.MessageQueue("T", "broker-a", queue_id)
+            assert (await producer.send(triomq.Message("T", b"x"), queue=queue)).queue == queue
+        with pytest.raises(errors.InvalidCall, match="topic U"):
+            await producer.send(triomq.Message("T", b"x"), queue=triomq.MessageQueue("U", "broker-a", 0))
+
+
+async def test_selector_sees_the_queues_in_order(autojump_clock, cluster):
+    cluster.add_master("broker-b")
+    seen = []
+
+    def select(queues, message, arg):
+        seen.append((list(queues), message.body, arg))
+        return queues[arg]
+
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        result = await producer.send(triomq.Message("T", b"x"), selector=select, arg=2)
+        by_hash = await producer.send(
+            triomq.Message("T", b"x"), selector=triomq.plugins.select_by_hash, arg="polygenelubricants"
+        )
+        with pytest.raises(errors.InvalidCall, match="IndexError"):
+            await producer.send(triomq.Message("T", b"x"), selector=select, arg=9)
+        with pytest.raises(errors.InvalidCall, match="none of the topic's 4 queues"):
+            await producer.send(triomq.Message("T", b"x"), selector=lambda queues, message, arg: None)
+    queues = [triomq.MessageQueue("T", name, number) for name in ("broker-a", "broker-b") for number in (0, 1)]
+    assert seen[0] == (queues, b"x", 2)
+    assert result.queue == queues[2]
+    assert by_hash.queue == queues[0]  # hash -2147483648, % 4
+
+
+async def test_oneway(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send_oneway(triomq.Message("T", b"gone"))
+        await trio.sleep(0.1)
+    (request,) = sends(cluster.broker)
+    assert request.is_oneway
+    assert cluster.broker.bodies("T") == [b"gone"]
+
+
+async def test_batch(autojump_clock, cluster):
+    messages = [triomq.Message("T", b"b%d" % number, tags="t", flag=number) for number in range(3)]
+    async with cluster.client() as client:
+        result = await client.producer("G").send_batch(messages)
+    (request,) = sends(cluster.broker)
+    assert request.code == RequestCode.SEND_BATCH_MESSAGE
+    assert request.header(SendMessageRequestV2).batch
+    assert cluster.broker.bodies("T") == [b"b0", b"b1", b"b2"]
+    ids = result.message_id.split(",")
+    assert len(set(ids)) == 3
+    for number, message_id in enumerate(ids):
+        assert message_id.encode() in cluster.broker.queues["T", result.queue.queue_id][number]
+
+
+@pytest.mark.parametrize(
+    ("messages", "what"),
+    [
+        ([], "empty"),
+        ([triomq.Message("T", b"a"), triomq.Message("U", b"b")], "goes to topic U"),
+        ([triomq.Message("T", b"a", delay_level=1)], "delay"),
+        ([triomq.Message("T", b"a"), triomq.Message("T", b"b", wait_store_ok=False)], "wait_store_ok"),
+        ([triomq.Message("%RETRY%g", b"a")], "retry topic"),
+        ([triomq.Message("T", b"x" * 3_000_000)] * 2, "split_batch"),
+    ],
+)
+async def test_what_is_no_batch(autojump_clock, cluster, messages, what):
+    async with cluster.client() as client:
+        with pytest.raises(errors.CallError, match=what):
+            await client.producer("G").send_batch(messages)
+    assert not sends(cluster.broker)
+
+
+def test_split_batch():
+    messages = [triomq.Message("T", b"x" * 400) for _ in range(10)] + [triomq.Message("U", b"y")]
+    batches = list(triomq.split_batch(messages, max_bytes=1500))
+    assert [len(batch) for batch in batches] == [3, 3, 3, 1, 1]
+    assert [message for batch in batches for message in batch] == messages
+    assert [len(batch) for batch in triomq.split_batch(messages, max_count=4)] == [4, 4, 2, 1]
+    with pytest.raises(errors.MessageIllegal, match="more than a batch may have"):
+        list(triomq.split_batch(messages, max_bytes=400))
+
+
+@pytest.mark.parametrize(("size", "compressed"), [(4095, False), (4096, True), (100_000, True)])
+async def test_large_bodies_are_compressed(autojump_clock, cluster, size, compressed):
+    body = b"x" * size
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", body))
+        queue = next(key for key, stored in cluster.broker.queues.items() if stored)
+        consumer = client.pull_consumer("C")
+        (message,) = await consumer.pull(triomq.MessageQueue("T", "broker-a", queue[1]), 0)
+    (request,) = sends(cluster.broker)
+    assert request.header(SendMessageRequestV2).sys_flag == (769 if compressed else 0)
+    assert request.body == (zlib.compress(body, 5) if compressed else body)
+    assert message.body == body
+
+
+async def test_very_large_bodies_are_compressed_in_a_thread(cluster):
+    # On the real clock: the virtual one does not see threads.
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x" * 200_000))
+    (request,) = sends(cluster.broker)
+    assert request.body == zlib.compress(b"x" * 200_000, 5)
+
+
+async def test_what_does_not_shrink_stays_as_it_is(autojump_clock, cluster):
+    import random
+
+    body = random.Random(7).randbytes(5000)
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", body))
+        await client.producer("H", compressor=None).send(triomq.Message("T", b"x" * 5000))
+    assert [request.header(SendMessageRequestV2).sys_flag for request in sends(cluster.broker)] == [0, 0]
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+async def test_weaker_statuses_are_results(autojump_clock, cluster, code):
+    def weakly(command):
+        answer = cluster.broker.send(command)
+        answer.code = code
+        return answer
+
+    cluster.broker.script(RequestCode.SEND_MESSAGE_V2, weakly)
+    async with cluster.client() as client:
+        result = await client.producer("G").send(triomq.Message("T", b"x"))
+    assert result.status == code
+    assert len(sends(cluster.broker)) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "what"),
+    [
+        (triomq.Message("", b"x"), errors.InvalidCall, "blank"),
+        (triomq.Message("a b", b"x"), errors.InvalidCall, "characters"),
+        (triomq.Message("t" * 128, b"x"), errors.InvalidCall, "128 characters"),
+        (triomq.Message("SCHEDULE_TOPIC_XXXX", b"x"), errors.InvalidCall, "forbidden"),
+        (triomq.Message("T", b""), errors.MessageIllegal, "empty"),
+        (triomq.Message("T", "x"), errors.InvalidCall, "str, not bytes"),
+        (triomq.Message("T", b"x" * 4194305), errors.MessageIllegal, "4194305 bytes"),
+        (triomq.Message("T", b"x", tags="a\x02b"), errors.InvalidCall, "tags"),
+        (triomq.Message("T", b"x", keys=["a", " "]), errors.InvalidCall, "keys"),
+        (triomq.Message("T", b"x", keys=5), errors.InvalidCall, "keys"),
+        (triomq.Message("T", b"x", keys=iter(["a"])), errors.InvalidCall, "keys"),
+        ("x", errors.InvalidCall, "str, not triomq.Message"),
+        (triomq.Message("T", b"x", properties={"TAGS": "a"}), errors.InvalidCall, "reserved"),
+        (triomq.Message("T", b"x", properties={"a": ""}), errors.InvalidCall, "blank"),
+        (triomq.Message("T", b"x", properties={"a": "y" * 32768}), errors.MessageIllegal, "properties"),
+        (triomq.Message("T", b"x", flag=2**31), errors.InvalidCall, "int32"),
+        (triomq.Message("T", b"x", delay_level=-3), errors.InvalidCall, "delay level -3"),
+        (triomq.Message("T", b"x", delay_level=19), errors.InvalidCall, "delay level 19"),
+    ],
+)
+async def test_illegal_messages_are_refused_before_anything_is_sent(
+    autojump_clock, cluster, make_callback, message, error, what
+):
+    callback = make_callback()
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"warm"))
+        with pytest.raises(error, match=what):
+            await producer.send(message)
+        with pytest.raises(error, match=what):
+            await producer.send(message, callback)
+    assert len(sends(cluster.broker)) == 1
+    assert len(callback) == 0
+
+
+async def test_unknown_topic_borrows_the_default_topics_queues_until_it_is_real(autojump_clock, cluster):
+    cluster.name_server.add_route("TBW102", cluster.broker, queues=8, perm=7)
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        ids = {(await producer.send(triomq.Message("new", b"x"))).queue.queue_id for _ in range(16)}
+        assert ids == {0, 1, 2, 3}
+        header = sends(cluster.broker)[0].header(SendMessageRequestV2)
+        assert (header.default_topic, header.default_topic_queue_nums) == ("TBW102", 4)
+        other = cluster.add_master("broker-b", topic="new")
+        await trio.sleep(31)
+        names = {(await producer.send(triomq.Message("new", b"x"))).queue.broker_name for _ in range(8)}
+        assert names == {"broker-a", "broker-b"}
+        assert sends(other)
+
+
+async def test_unknown_topic_without_a_default_is_an_error(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.RouteNotFound, match="topic nowhere") as caught:
+            await client.producer("G").send(triomq.Message("nowhere", b"x"))
+    assert caught.value.attempts
+
+
+async def test_hooks_see_every_send_and_cannot_break_it(autojump_clock, cluster, make_callback):
+    seen = []
+
+    class Hook:
+        def before_send(self, context):
+            seen.append(("before", context.message.body, context.group))
+            raise RuntimeError("a hook's own fault")
+
+        def after_send(self, context, outcome):
+            seen.append(("after", context.message_id, getattr(outcome, "message_id", outcome)))
+
+    callback = make_callback()
+    async with cluster.client() as client:
+        producer = client.producer("G", hooks=[Hook()])
+        result = await producer.send(triomq.Message("T", b"one"))
+        await producer.send(triomq.Message("T", b"two"), callback)
+        await producer.flush()
+        cluster.broker.script(RequestCode.SEND_MESSAGE_V2, lambda command: command.answer(13, "no"))
+        with pytest.raises(errors.MessageIllegal) as caught:
+            await producer.send(triomq.Message("T", b"three"))
+    assert seen[:2] == [("before", b"one", "G"), ("after", result.message_id, result.message_id)]
+    assert seen[2:4] == [
+        ("before", b"two", "G"),
+        ("after", callback.results[0].message_id, callback.results[0].message_id),
+    ]
+    assert seen[5][2] is caught.value
+
+
+async def test_a_group_has_one_producer_per_client(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        with pytest.raises(errors.InvalidCall, match="already"):
+            client.producer("G")
+        with pytest.raises(errors.InvalidCall, match="reserved"):
+            client.producer("DEFAULT_PRODUCER")
+        await producer.aclose()
+        with pytest.raises(errors.ClientClosed):
+            await producer.send(triomq.Message("T", b"x"))
+        await client.producer("G").send(triomq.Message("T", b"x"))
+
+
+@pytest.mark.parametrize("topic", [None, 5, b"T"])
+async def test_a_topic_that_is_no_text_is_refused(autojump_clock, cluster, topic):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match=r"the topic is .*, not text"):
+            await client.producer("G").send(triomq.Message(topic, b"x"))
+
+
+async def test_what_is_found_wrong_here_is_not_said_to_be_an_answer(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.MessageIllegal) as caught:
+            await client.producer("G").send(triomq.Message("T", bytes((4 << 20) + 1)))
+    assert "answered" not in str(caught.value)
+    assert "4 MiB" in str(caught.value)
+
+
+async def test_an_argument_that_is_none_is_not_swallowed(cluster):
+    with pytest.raises(TypeError, match="no argument send_timeout_s"):
+        async with cluster.client(send_timeout_s=1):
+            pass
+    with pytest.raises(errors.InvalidCall, match="from int"):
+        async with triomq.open_client(5):
+            pass
+
+
+async def test_what_is_no_message_is_refused_also_as_the_first_of_all(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match=r"str, not triomq\.Message"):
+            await client.producer("G").send("x")
+
+
+@pytest.mark.parametrize("callback", ["x", 5, object()])
+async def test_what_is_neither_a_function_nor_has_the_methods_is_no_callback(autojump_clock, cluster, callback):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match="on_success"):
+            await client.producer("G").send(triomq.Message("T", b"x"), callback)
+    assert not sends(cluster.broker)

@@ -1,0 +1,78 @@
+"""Response codes become error classes: one table, and the remarks of code 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq import errors
+from triomq.errors import CODE_ERRORS, MQError, error_for_code
+from triomq_protocol.codes import ResponseCode
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retriable", "refresh_route"),
+    [
+        (1, errors.BrokerFault, True, False),
+        (2, errors.BrokerBusy, False, False),
+        (3, errors.UnsupportedRequest, False, False),
+        (13, errors.MessageIllegal, False, False),
+        (14, errors.BrokerUnavailable, True, True),
+        (15, errors.UnsupportedRequest, False, False),
+        (16, errors.PermissionDenied, True, True),
+        (17, errors.TopicNotFound, True, True),
+        (22, errors.NotFound, False, False),
+        (23, errors.SubscriptionRefused, False, False),
+        (24, errors.SubscriptionRefused, False, False),
+        (25, errors.SubscriptionRefused, False, False),
+        (26, errors.GroupNotFound, False, False),
+        (27, errors.SubscriptionRefused, False, False),
+        (28, errors.SubscriptionRefused, False, False),
+        (204, errors.WrongUnit, True, True),
+        (205, errors.WrongUnit, True, True),
+        (206, errors.NotFound, False, False),
+        (208, errors.NotFound, False, False),
+        (215, errors.BrokerBusy, False, False),
+        (999, errors.BrokerRefused, False, False),
+    ],
+)
+def test_a_code_gives_its_class(code, kind, retriable, refresh_route):
+    error = error_for_code(code, "the remark", what="a request", address="b:1")
+    assert type(error) is kind
+    assert (error.code, error.remark, error.what, error.address) == (code, "the remark", "a request", "b:1")
+    assert (error.retriable, error.refresh_route) == (retriable, refresh_route)
+
+
+def test_every_code_of_the_table_has_a_case_above_and_an_advice():
+    codes = {
+        mark.args[1][index][0] for mark in test_a_code_gives_its_class.pytestmark for index in range(len(mark.args[1]))
+    }
+    assert codes - {999} == set(CODE_ERRORS)
+    assert all(issubclass(kind, MQError) and kind.advice for kind in CODE_ERRORS.values())
+
+
+@pytest.mark.parametrize(
+    ("remark", "kind", "retriable"),
+    [
+        ("The broker does not support consumer to filter message by SQL92", errors.FilterSwitchedOff, False),
+        ("queueId[9] is illegal, topic: T", errors.QueueIllegal, True),
+        ("queueId[-1] is illegal", errors.QueueIllegal, True),
+        ("disk full", errors.BrokerFault, True),
+        (None, errors.BrokerFault, True),
+    ],
+)
+def test_the_remark_of_a_system_error_decides_its_class(remark, kind, retriable):
+    error = error_for_code(ResponseCode.SYSTEM_ERROR, remark, what="a request", address="b:1")
+    assert type(error) is kind
+    assert error.retriable is retriable
+
+
+def test_an_error_shows_what_was_asked_the_answer_the_advice_and_the_attempts():
+    lost = errors.LinkLost("the connection broke", address="a:1")
+    error = errors.BrokerUnavailable(
+        "send to topic T", address="b:1", code=14, remark="stopping", attempts=[errors.Attempt("a:1", lost, 0.25)]
+    )
+    assert str(error).splitlines() == [
+        f"send to topic T; asked b:1; answered SERVICE_NOT_AVAILABLE (14); stopping ({error.advice})",
+        "  attempt 1: a:1 after 250 ms: LinkLost: the connection broke; asked a:1",
+    ]
+    assert str(errors.Attempt("", lost, 0)).startswith("no address after 0 ms")

@@ -1,0 +1,84 @@
+"""The functions that open a client with one producer or consumer: their arguments are those of the client's methods."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import trio
+
+import triomq
+from triomq import _opening, errors
+
+KINDS = ["producer", "pull_consumer", "push_consumer", "lite_pull_consumer"]
+
+
+@pytest.fixture
+def opened(monkeypatch, group_cluster):
+    """Has the shorthands open their client in a network of memory streams; the name servers they are given."""
+    given = []
+
+    def open_client(name_servers):
+        given.append(name_servers)
+        return group_cluster.client()
+
+    monkeypatch.setattr(_opening, "open_client", open_client)
+    return given
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_arguments_are_those_of_the_method(kind):
+    method = inspect.signature(getattr(triomq.Client, kind))
+    shorthand = inspect.signature(getattr(triomq, f"open_{kind}"))
+    assert list(shorthand.parameters.values())[1:] == list(method.parameters.values())[1:]
+    assert next(iter(shorthand.parameters)) == "name_servers"
+    assert shorthand.return_annotation == f"AbstractAsyncContextManager[{method.return_annotation}]"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_wrong_argument_is_noticed(autojump_clock, opened, kind):
+    open_it = getattr(triomq, f"open_{kind}")
+    with pytest.raises(TypeError, match="nonsense"):
+        async with open_it("ns:9876", "G", nonsense=1):
+            pytest.fail("it was opened")
+
+
+async def test_a_producer_takes_its_options(autojump_clock, opened):
+    async with triomq.open_producer("ns:9876", "P", max_body_bytes=3) as producer:
+        assert isinstance(producer, triomq.Producer)
+        with pytest.raises(errors.CallError):
+            await producer.send(triomq.Message("T", b"four"))
+        assert (await producer.send(triomq.Message("T", b"tri"))).status is triomq.SendStatus.SEND_OK
+    assert opened == ["ns:9876"]
+    with pytest.raises(errors.ClientClosed):
+        await producer.send(triomq.Message("T", b"x"))
+
+
+async def test_a_pull_consumer_takes_its_options(autojump_clock, opened, group_cluster):
+    group_cluster.broker.store("T", 0, b"x")
+    with pytest.raises(errors.RouteNotFound, match="slave"):
+        async with triomq.open_pull_consumer("ns:9876", "G", read_preference="slave") as consumer:
+            await consumer.pull(triomq.MessageQueue("T", "broker-a", 0), 0)
+
+
+@pytest.mark.parametrize("start_from", ["earliest", "latest"])
+async def test_a_push_consumer_can_say_where_it_starts(autojump_clock, opened, group_cluster, start_from):
+    group_cluster.broker.store("T", 0, b"before")
+    async with triomq.open_push_consumer("ns:9876", "G", start_from=start_from) as consumer:
+        await consumer.subscribe("T")
+        await trio.sleep(5)
+        group_cluster.broker.store("T", 0, b"after")
+        async for delivery in consumer:
+            async with delivery:
+                first = delivery.message.body
+            break
+    assert first == (b"before" if start_from == "earliest" else b"after")
+
+
+async def test_a_lite_pull_consumer_can_say_where_it_starts(autojump_clock, opened, group_cluster):
+    group_cluster.broker.store("T", 0, b"before")
+    async with triomq.open_lite_pull_consumer("ns:9876", "G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        async for message in consumer:
+            assert message.body == b"before"
+            break

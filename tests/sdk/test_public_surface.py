@@ -1,0 +1,175 @@
+"""What users may touch: the exported names, the types that their signatures use, and an import that changes nothing."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import tomllib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import triomq
+from triomq._constructors import NoPublicConstructor
+
+ROOT = Path(__file__).parents[2]
+OURS = ("triomq", "triomq_protocol")
+MODULES = [triomq, triomq.plugins]
+MADE_PER_MESSAGE = [triomq.Delivery, triomq.PullResult, triomq.ReceivedMessage]
+"""Made so often that a constructor which is checked would cost: theirs stays plain."""
+
+
+PLUMBING = {
+    f"triomq.{name}"
+    for name in (
+        "LitePullConsumer.consume_directly", "LitePullConsumer.pulled", "LitePullConsumer.restarted",
+        "PushConsumer.consume_directly", "PushConsumer.consumer_data", "ReceivedMessage.record",
+    )
+}  # fmt: skip
+"""Called by the client itself."""
+
+
+def public_names(module: ModuleType) -> list[str]:
+    return [name for name in module.__all__ if not name.startswith("_")]
+
+
+def test_the_surface_changes_only_on_purpose():
+    names = [f"{module.__name__}.{name}" for module in MODULES for name in sorted(public_names(module))]
+    listed = (ROOT / "tests" / "public_names.txt").read_text().split()
+    assert names == listed, "a change of the public surface belongs into tests/public_names.txt, for review"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_all_is_what_the_module_has(module):
+    # A name that is imported and not listed would be public by accident.
+    assert sorted(public_names(module)) == sorted(name for name in vars(module) if not name.startswith("_"))
+
+
+def test_no_name_has_two_homes():
+    assert set(triomq.__all__) & set(triomq.plugins.__all__) == set()
+
+
+def test_the_version_is_the_projects():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert triomq.__version__ == project["version"]
+
+
+_STATE = """
+import json, logging, signal, sys, threading, warnings
+
+def state():
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in logging.root.manager.loggerDict)]
+    return {
+        "excepthook": str(sys.excepthook),
+        "thread excepthook": str(threading.excepthook),
+        "unraisablehook": str(sys.unraisablehook),
+        "signals": {str(number): str(signal.getsignal(number)) for number in signal.valid_signals()},
+        "threads": len(threading.enumerate()),
+        "warnings": [str(each) for each in warnings.filters],
+        "showwarning": str(warnings.showwarning),
+        "levels": {each.name: each.level for each in loggers if each.level},
+        "handlers": {each.name: [str(handler) for handler in each.handlers] for each in loggers if each.handlers},
+        "recursion": sys.getrecursionlimit(),
+        "switches": sys.getswitchinterval(),
+        "search path": sys.path,
+    }
+
+import trio, msgspec, attrs, cachetools, tenacity  # what other projects do when they are imported is not ours
+before = state()
+import triomq, triomq.blocking, triomq.plugins
+print(json.dumps([before, state()]))
+"""
+
+
+# As the command was started, too: its name is no reason for the package to behave otherwise.
+@pytest.mark.parametrize("program", ["other.py", "triomq"])
+def test_importing_changes_nothing(tmp_path, program):
+    script = tmp_path / program
+    script.write_text(_STATE)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, check=True, text=True)
+    before, after = json.loads(done.stdout)
+    assert after == before
+    assert done.stderr == ""
+
+
+def test_what_a_client_makes_has_no_constructor_for_users():
+    made = [
+        triomq.Client, triomq.Admin, triomq.GroupAdmin, triomq.Producer,
+        triomq.PullConsumer, triomq.PushConsumer, triomq.LitePullConsumer,
+    ]  # fmt: skip
+    made += [getattr(triomq.blocking, each.__name__) for each in made]
+    for cls in made:
+        with pytest.raises(TypeError, match=f"{cls.__qualname__} has no public constructor"):
+            cls()
+        assert str(inspect.signature(cls)) == "()"
+        assert str(inspect.signature(cls.__init__)) == "(self, /)"
+
+
+def test_every_type_in_a_public_signature_is_exported():
+    exported = {id(value) for module in [*MODULES, triomq.errors, triomq.blocking] for value in vars(module).values()}
+    missing = {
+        f"{place} uses {leaf.__module__}.{leaf.__qualname__}"
+        for place, leaf in _types_used()
+        if leaf.__module__.split(".")[0] in OURS and id(leaf) not in exported and place not in PLUMBING
+    }
+    assert sorted(missing) == []
+
+
+def test_the_walk_sees_signatures():
+    # A walk that finds nothing proves nothing.
+    used = {leaf for _, leaf in _types_used()}
+    assert {triomq.PullResult, triomq.MessageQueue, triomq.ClusterInfo, triomq.plugins.Compressor} <= used
+
+
+# --- the walk --------------------------------------------------------------------------------------------------------
+
+
+def _types_used() -> Iterator[tuple[str, type]]:
+    """Every class in the annotations of exported functions, methods, properties and fields, with its place."""
+    for module in [*MODULES, triomq.blocking]:
+        for name in public_names(module):
+            value = getattr(module, name)
+            if isinstance(value, type):
+                yield from _of_class(f"{module.__name__}.{name}", value)
+            elif inspect.isfunction(value):
+                yield from _of_function(f"{module.__name__}.{name}", value)
+
+
+def _of_class(place: str, cls: type) -> Iterator[tuple[str, type]]:
+    if not cls.__module__.startswith("triomq_protocol"):  # their fields are the wire's, which docs/protocol describes
+        for name, hint in typing.get_type_hints(cls).items():
+            if not name.startswith("_"):
+                yield from ((f"{place}.{name}", leaf) for leaf in _leaves(hint))
+    for name, member in vars(cls).items():
+        if name == "__init__" and (isinstance(cls, NoPublicConstructor) or cls in MADE_PER_MESSAGE):
+            continue
+        if name.startswith("_") and name not in ("__init__", "__call__", "__iter__", "__anext__"):
+            continue
+        function = member.fget if isinstance(member, property) else inspect.unwrap(getattr(cls, name))
+        if inspect.isfunction(function):
+            yield from _of_function(f"{place}.{name}", function)
+
+
+def _of_function(place: str, function: typing.Any) -> Iterator[tuple[str, type]]:
+    for each in [inspect.unwrap(function), *typing.get_overloads(function)]:
+        # `contextmanager` writes nothing down of what it makes of a function; Unpack needs the module's names.
+        for hint in typing.get_type_hints(each).values():
+            yield from ((place, leaf) for leaf in _leaves(hint))
+
+
+def _leaves(hint: object) -> Iterator[type]:
+    if isinstance(hint, list):
+        for each in hint:
+            yield from _leaves(each)
+    elif typing.get_args(hint):
+        if isinstance(typing.get_origin(hint), type):
+            yield typing.get_origin(hint)
+        for each in typing.get_args(hint):
+            yield from _leaves(each)
+    elif isinstance(hint, type):
+        yield hint
