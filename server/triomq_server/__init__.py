@@ -7,15 +7,15 @@ if TYPE_CHECKING:
     from triomq_server.cluster import open_cluster as open_cluster
     from triomq_server.namesrv import serve_namesrv as serve_namesrv
 
-_ROOMS = {"serve_namesrv": "namesrv", "serve_broker": "broker", "open_cluster": "cluster"}
+_PACKAGES = {"serve_namesrv": "namesrv", "serve_broker": "broker", "open_cluster": "cluster"}
 
 __all__ = ["open_cluster", "serve_broker", "serve_namesrv"]
 
 
 def __getattr__(name: str) -> object:
-    """Import a server only when it is asked for: a name server does not need the broker's rooms."""
+    """Import a server only when it is asked for: a name server does not need the broker's modules."""
     from importlib import import_module
 
-    if name not in _ROOMS:
+    if name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_PACKAGES[name]}"), name)

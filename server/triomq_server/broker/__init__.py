@@ -1,7 +1,7 @@
-"""The broker: takes messages, serves pulls, keeps topics, groups and offsets, and tells name servers about them.
+"""The broker: stores messages, serves pulls, keeps topics, groups and offsets, and registers them at name servers.
 
-`serve_broker` runs one. Request codes are mapped to functions in `handlers`; each function gets the `Broker` of `service`.
+`serve_broker` runs one. `handlers` maps request codes to functions; each function gets the object of `broker.Broker`.
 """
 
-from .addresses import BrokerAddresses as BrokerAddresses
-from .lifecycle import serve_broker as serve_broker
+from triomq_server.broker.addresses import BrokerAddresses as BrokerAddresses
+from triomq_server.broker.lifecycle import serve_broker as serve_broker

@@ -9,11 +9,11 @@ import attrs
 import trio
 
 from triomq_protocol.errors import LocalProtocolError
-from triomq_protocol.record import pack_host
+from triomq_protocol.hosts import pack_host
 from triomq_server.config import BrokerConfig
 
 FAST_PORT_DISTANCE = 2
-"""The fast listener stands this far below the main one, the HA listener one above it."""
+"""The fast listener's port is this far below the main one; the HA listener's is one above it."""
 
 _ATTEMPTS = 64
 
@@ -32,7 +32,8 @@ class BrokerAddresses:
 
 
 def bind_host(address: str) -> str:
-    """The interface to listen on: all of them, as RocketMQ does, but only the loopback if nobody else is told of this broker."""
+    """The interface to listen on: all of them, as in RocketMQ, but only the loopback if the registered address is
+    one."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -74,7 +75,7 @@ def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
 
 
 def joined(host: str, port: int) -> str:
-    """`host:port` as RocketMQ writes it; IPv6 addresses stand without brackets there too."""
+    """`host:port` as RocketMQ writes it; IPv6 addresses have no brackets there either."""
     return f"{host}:{port}"
 
 

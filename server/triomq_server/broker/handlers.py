@@ -1,4 +1,5 @@
-"""The table of a broker's requests: which code is served by which function, and on which listener.
+"""The table of request codes: which function serves each code, on which listener. A new code is added to one of its
+modules.
 
 Unknown codes are answered as `AdminBrokerProcessor`, the default processor of 4.9, answers them.
 """
@@ -6,30 +7,26 @@ Unknown codes are answered as `AdminBrokerProcessor`, the default processor of 4
 from __future__ import annotations
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.admin import clients as admin_clients
+from triomq_server.broker.admin import config as admin_config
+from triomq_server.broker.admin import consumption as admin_consumption
+from triomq_server.broker.admin import forwarding
+from triomq_server.broker.admin import groups as admin_groups
+from triomq_server.broker.admin import ha as admin_ha
+from triomq_server.broker.admin import offsets as admin_offsets
+from triomq_server.broker.admin import runtime as admin_runtime
+from triomq_server.broker.admin import topics as admin_topics
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.requests import clients as client_requests
+from triomq_server.broker.requests import offsets as offset_requests
+from triomq_server.broker.requests import pull as pulling
+from triomq_server.broker.requests import queries, replies, send_back
+from triomq_server.broker.requests import send as sending
+from triomq_server.broker.roles.roles import Roles
 from triomq_server.wire import Handlers, Link
 
-from . import (
-    admin_clients,
-    admin_config,
-    admin_consumption,
-    admin_groups,
-    admin_ha,
-    admin_offsets,
-    admin_runtime,
-    admin_topics,
-    client_requests,
-    forwarding,
-    offset_requests,
-    pulling,
-    queries,
-    replies,
-    send_back,
-    sending,
-)
-from .service import Broker
-
-_ROOMS = (
+_MODULES = (
     sending,
     pulling,
     offset_requests,
@@ -44,25 +41,25 @@ _ROOMS = (
     admin_offsets,
     admin_config,
     admin_runtime,
-    admin_ha,
     forwarding,
 )
 
 
-def main_handlers(broker: Broker) -> Handlers:
-    """What the main listener serves: everything."""
+def main_handlers(broker: Broker, roles: Roles) -> Handlers:
+    """The handlers of the main listener: all of them."""
     handlers = Handlers(default=refuse_unknown)
-    for room in _ROOMS:
-        room.register(handlers, broker)
+    for module in _MODULES:
+        module.register(handlers, broker)
+    admin_ha.register(handlers, broker, roles)
     return handlers
 
 
 def fast_handlers(main: Handlers) -> Handlers:
-    """What the fast listener (main port - 2) serves: everything but pulls, which wait there for nobody."""
+    """The handlers of the fast listener (main port - 2): all but pulls, which may be held."""
     plain = {code: handler for code, handler in main.plain.items() if code != RequestCode.PULL_MESSAGE}
     return Handlers(plain=plain, waiting=dict(main.waiting), default=main.default)
 
 
 def refuse_unknown(_link: Link, command: Command) -> Command:
-    """A code that nobody serves here; the remark's leading blank is RocketMQ's."""
+    """Answer a code without a handler; the remark's leading blank is RocketMQ's."""
     return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")

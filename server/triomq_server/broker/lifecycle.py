@@ -1,7 +1,7 @@
-"""The life of a broker: store, tables, listeners, replication and registration go up in order and come down in reverse.
+"""Starts a broker's store, tables, listeners, replication and registration in order, and stops them in reverse order.
 
-It answers to `BrokerController` and `BrokerStartup`. A cancelled `serve_broker` still takes its time to say farewell to the
-name servers, to write down offsets and to close the store; only then does it return.
+It answers to `BrokerController` and `BrokerStartup`. A cancelled `serve_broker` still unregisters at the name servers,
+writes offsets to disk and closes the store before it returns.
 """
 
 from __future__ import annotations
@@ -15,34 +15,40 @@ from typing import NoReturn
 
 import trio
 
+from triomq_server.broker.addresses import (
+    FAST_PORT_DISTANCE,
+    BrokerAddresses,
+    bind_host,
+    joined,
+    packed_address,
+    with_port,
+)
+from triomq_server.broker.admin.runtime import sample_stats
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.handlers import fast_handlers, main_handlers
+from triomq_server.broker.registration import Identity, Registration, members_of_set, other_master
+from triomq_server.broker.requests.clients import link_closed, watch_clients
+from triomq_server.broker.roles.returning import merge_offsets_of_slaves
+from triomq_server.broker.roles.roles import Roles
+from triomq_server.broker.schedule import Schedule, persist_delay_offsets
+from triomq_server.broker.tables.clients import ClientTable
+from triomq_server.broker.tables.consumer_filters import ConsumerFilters
+from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.delay_offsets import DelayOffsets
+from triomq_server.broker.tables.groups import GroupTable
+from triomq_server.broker.tables.held_pulls import SCAN_S, HeldPulls
+from triomq_server.broker.tables.offset_resets import Resets
+from triomq_server.broker.tables.stats import BrokerStats
+from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.store import Disk, MessageStore, RealDisk, open_store, wall_ms
-from triomq_server.store.config_files import ConfigFile
-from triomq_server.wire import Burst, Dial, Limits, Link, Listen, dial_tcp, listen_tcp, open_link, serve
-
-from .addresses import FAST_PORT_DISTANCE, BrokerAddresses, bind_host, joined, packed_address, with_port
-from .admin_runtime import sample_stats
-from .client_requests import link_closed, watch_clients
-from .clients import ClientTable
-from .consumer_filters import ConsumerFilters
-from .delay_offsets import DelayOffsets
-from .groups import GroupTable
-from .handlers import fast_handlers, main_handlers
-from .long_polling import SCAN_S, HeldPulls
-from .offsets import OffsetTable
-from .registration import Identity, Registration
-from .resets import Resets
-from .returning import learn_offsets, members_of_set, other_master
-from .roles import Roles
-from .schedule import Schedule, persist_delay_offsets
-from .service import Broker
-from .stats import BrokerStats
-from .topics import TopicTable
+from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.wire import Dial, Limits, Link, Listen, WriteBatch, dial_tcp, listen_tcp, open_link, serve
 
 FILTERS_PERSIST_S = 10.0
-"""How often property filters are written down."""
+"""How often property filters are written to disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,19 +74,19 @@ async def serve_broker(
         clock: wall clock in ms.
         chance: random choices, such as of a queue.
         config_path: the configuration file, rewritten when request 25 changes settings.
-        task_status: told the addresses once it listens and each name server has been tried.
+        task_status: receives the addresses once it listens and each name server has been tried.
 
     Raises:
         StoreLocked: another process uses the store directory.
         ConfigFileDamaged: a table cannot be read and has no usable backup.
-        OSError: a port is taken, or the disk says no.
+        OSError: a port is taken, or the disk fails.
     """
     stop = trio.Event()
-    life = _Life(
+    one_run = _Run(
         with_port(config), disk or RealDisk(), dial, listen, clock, chance or random.Random(), config_path, stop
     )
     async with trio.open_nursery() as nursery:
-        addresses = await nursery.start(life.run)
+        addresses = await nursery.start(one_run.run)
         task_status.started(addresses)
         try:
             await trio.sleep_forever()
@@ -88,8 +94,8 @@ async def serve_broker(
             stop.set()
 
 
-class _Life:
-    """One run of a broker. `run` shields itself once it serves: then `stop`, not a cancel, begins its end."""
+class _Run:
+    """One run of a broker. Once it serves, `run` is shielded from cancellation: setting `stop` ends it in order."""
 
     def __init__(
         self,
@@ -103,6 +109,7 @@ class _Life:
         stop: trio.Event,
     ) -> None:
         self._config = config
+        self._ha_settings = HaSettings.from_config(config.store, compat_49=config.store.compat_49)
         self._disk = disk
         self._dial = dial
         self._listen = listen
@@ -122,8 +129,10 @@ class _Life:
                 broker = self._broker(store, store_host, background)
                 try:
                     await self._start(broker, background)
-                    scope.shield = True
                     task_status.started(BrokerAddresses(broker.address, broker.ha_address))
+                    # A start that is cancelled meanwhile has no caller that would set `stop`.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    scope.shield = True
                     _log.info("broker %s serves at %s", config.broker_name, broker.address)
                     await self._stop.wait()
                     await broker.registration.unregister()
@@ -134,7 +143,7 @@ class _Life:
                     for table in (broker.topics, broker.groups):
                         table.persist_if_unsaved()
 
-    # -- going up
+    # -- starting
 
     def _broker(self, store: MessageStore, store_host: bytes, background: trio.Nursery) -> Broker:
         """The broker's tables, read from its files, in one object."""
@@ -142,11 +151,11 @@ class _Life:
         topics = TopicTable(config, self._file("topics.json"), clock)
         groups = GroupTable(config, self._file("subscriptionGroup.json"), clock)
         resets = None
-        if config.store.compat != "4.9":
-            path = posixpath.join(config.store.store_path_root_dir, "triomq", "offsetResets.json")
-            resets = Resets(ConfigFile(path, self._disk), clock)
+        if not config.store.compat_49:
+            resets_path = posixpath.join(config.store.store_path_root_dir, "triomq", "offsetResets.json")
+            resets = Resets(ConfigFile(resets_path, self._disk), clock)
         offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets)
-        delay_offsets = DelayOffsets(self._file("delayOffset.json"), careful=config.store.compat != "4.9")
+        delay_offsets = DelayOffsets(self._file("delayOffset.json"), careful=not config.store.compat_49)
         filters = ConsumerFilters(self._file("consumerFilter.json"), clock)
         for table in (topics, groups, offsets, delay_offsets, filters):
             table.load()
@@ -162,6 +171,7 @@ class _Life:
         opener = partial(open_link, dial=self._dial)
         registration = Registration(config, identity, topics.snapshot, opener, chance=self._chance)
         topics.on_change = lambda _topic: registration.register_soon()
+        path = self._config_path
         broker = Broker(
             config=config,
             store=store,
@@ -180,42 +190,40 @@ class _Life:
             address=address,
             ha_address=ha_address,
             store_host=store_host,
+            replication=HaMaster(store, self._ha_settings),
+            config_file=None if path is None else ConfigFile(path, self._disk),
         )
         broker.on_config_change.append(registration.read_config)
-        if self._config_path is not None:
-            broker.config_file = ConfigFile(self._config_path, self._disk)
         return broker
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(posixpath.join(self._config.store.store_path_root_dir, "config", name), self._disk)
 
     async def _start(self, broker: Broker, background: trio.Nursery) -> None:
-        """Listeners first, so that everything told to name servers is true; then what runs beside them."""
+        """Start listeners first, so that every registered address is served; then the background tasks."""
         config, store = broker.config, broker.store
         opener = partial(open_link, dial=self._dial)
         other = None
-        if not config.store.is_slave and config.store.compat != "4.9":
+        if not config.store.is_slave and not config.store.compat_49:
             members = await members_of_set(config, opener)
             if config.store.follow_other_master:
                 other = await other_master(members, broker.address, opener)
             if other is None:
-                await learn_offsets(config, broker.offsets, broker.address, opener, members=members)
+                await merge_offsets_of_slaves(config, broker.offsets, broker.address, opener, members=members)
         host = bind_host(config.broker_ip1)
-        settings = HaSettings.from_config(config.store, compat_49=config.store.compat == "4.9")
-        master = HaMaster(store, settings)
-        await background.start(partial(master.serve, host, config.store.ha_listen_port, listen=self._listen))
-        broker.replication = master
-        burst = Burst()
-        master.releasing = lambda: burst
-        roles = broker.roles = Roles(broker, master, settings, background, dial=self._dial, open_link=opener)
+        replication = broker.replication
+        await background.start(partial(replication.serve, host, config.store.ha_listen_port, listen=self._listen))
+        write_batch = WriteBatch()
+        replication.releasing = lambda: write_batch
+        roles = Roles(broker, self._ha_settings, background, dial=self._dial, open_link=opener)
         if other is not None:
-            await roles.give_way(other)
+            await roles.step_down(other)
         limits = Limits(
             output_bytes=config.link_output_limit_bytes,
             connections=config.max_connections,
             waiting_requests=config.max_waiting_requests,
         )
-        handlers = main_handlers(broker)
+        handlers = main_handlers(broker, roles)
         for port, table in (
             (config.listen_port, handlers),
             (config.listen_port - FAST_PORT_DISTANCE, fast_handlers(handlers)),
@@ -231,7 +239,7 @@ class _Life:
                     on_batch_end=store.notify_arrivals,
                     idle_s=config.server_channel_max_idle_time_seconds,
                     limits=limits,
-                    burst=burst,
+                    write_batch=write_batch,
                 )
             )
         background.start_soon(broker.held_pulls.run)
@@ -241,16 +249,16 @@ class _Life:
         background.start_soon(_persist_filters, broker)
         background.start_soon(watch_clients, broker)
         background.start_soon(sample_stats, broker)
-        roles.begin()
-        broker.registration.on_answer = roles.told
+        roles.start()
+        broker.registration.on_answer = roles.handle_registration
         await background.start(broker.registration.run)
 
 
 def _held_pulls(config: BrokerConfig, store: MessageStore) -> HeldPulls:
-    """Deadlines to the moment; with compat 4.9, or without long polling, by a scan as RocketMQ has it."""
+    """Held pulls with exact deadlines; with ``compat=4.9`` they are scanned periodically as in RocketMQ."""
     limit = config.pull_thread_pool_queue_capacity
     record_of = partial(_record_of, store)
-    if config.store.compat != "4.9":
+    if not config.store.compat_49:
         return HeldPulls(limit=limit, record_of=record_of)
     scan_s = SCAN_S if config.long_polling_enable else config.short_polling_time_mills / 1000
     return HeldPulls(
@@ -268,13 +276,13 @@ def _record_of(store: MessageStore, topic: str, queue_id: int, offset: int) -> m
 
 
 def _closed(broker: Broker, link: Link) -> None:
-    """A client's link has ended."""
+    """Release what belongs to a client's link that has closed."""
     broker.held_pulls.drop_link(link)
     link_closed(broker, link)
 
 
 async def _persist_offsets(broker: Broker) -> NoReturn:
-    """Write down consumer offsets every flushConsumerOffsetInterval, if there are new ones."""
+    """Write consumer offsets to disk every flushConsumerOffsetInterval if they have changed."""
     while True:
         await trio.sleep(broker.config.flush_consumer_offset_interval / 1000)
         await broker.offsets.persist_in_background()
@@ -283,8 +291,8 @@ async def _persist_offsets(broker: Broker) -> NoReturn:
 
 
 async def _persist_filters(broker: Broker) -> NoReturn:
-    """Write down property filters every ten seconds, if there are new ones."""
+    """Write property filters to disk every ten seconds if they have changed."""
     while True:
         await trio.sleep(FILTERS_PERSIST_S)
-        broker.filters.bury(broker.clients.subscription, broker.config.filter_data_clean_time_span)
+        broker.filters.expire(broker.clients.subscription, broker.config.filter_data_clean_time_span)
         await broker.filters.persist_in_background()

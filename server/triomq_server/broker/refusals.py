@@ -1,4 +1,5 @@
-"""How a check ends a request: `RefusedError` carries the code and the remark that its answer will have."""
+"""How requests are refused: `RefusedError` carries the code and the remark of the answer, and remarks that several
+handlers use."""
 
 from __future__ import annotations
 
@@ -6,8 +7,12 @@ FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """What 4.9 appends to many remarks (`FAQUrl`)."""
 
 
+SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+"""How a slave refuses changes of its topics and groups, which are copies of its master's."""
+
+
 class RefusedError(Exception):
-    """A request that will not be done; the handler that checks turns it into the answer."""
+    """A request is refused; its handler turns this into the answer."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)

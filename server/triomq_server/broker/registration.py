@@ -1,7 +1,8 @@
-"""Keeps every name server informed of this broker: its address, its role and its topics.
+"""Registers this broker at every name server with its address, role and topics, and reads the set's members from them.
 
 One task and one lasting link per name server; a name server that is away is tried again with growing pauses while the
-others go on. It answers to `BrokerOuterAPI` and the registration timer of `BrokerController`; rules: namesrv.md §3.
+others go on. It answers to `BrokerOuterAPI` and the registration timer of `BrokerController`; rules:
+docs/protocol/namesrv.md §3.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 
 import attrs
 import msgspec
 import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.flags import PERM_READ, PERM_WRITE
 from triomq_protocol.requests.registration import (
@@ -29,13 +28,12 @@ from triomq_protocol.requests.registration import (
     UnRegisterBrokerRequest,
     registration_crc,
 )
-from triomq_protocol.requests.route import KVTable
+from triomq_protocol.requests.route import ClusterInfo, KVTable
+from triomq_protocol.wire.command import Command
 from triomq_server.config import BrokerConfig
-from triomq_server.wire import Link, LinkError
+from triomq_server.wire import Link, LinkError, OpenLink
 
 _log = logging.getLogger(__name__)
-
-OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
 
 FIRST_PERIOD_S = 10.0
 PERIOD_LEAST_S = 10.0
@@ -45,8 +43,12 @@ RETRY_LEAST_S = 0.5
 RETRY_MOST_S = 10.0
 LINK_CHECK_S = 1.0
 """How soon a lost link is noticed between registrations."""
-MASTER_WANTED_S = 1.0
-"""A slave that has not been told of a master asks again after this."""
+CLUSTER_INFO_TIMEOUT_S = 1.0
+"""How long the name servers may take to name the members of a broker set."""
+OTHER_MASTER_TIMEOUT_S = 3.0
+"""How long a broker that is registered as the set's master may take to prove that it is alive."""
+MASTER_UNKNOWN_PERIOD_S = 1.0
+"""How often a slave registers while no name server knows its master."""
 
 _READ_WRITE = PERM_READ | PERM_WRITE
 _FAILURES = (OSError, LinkError, trio.TooSlowError, ProtocolError)
@@ -64,8 +66,8 @@ class Identity:
 
 
 @attrs.frozen
-class Registered:
-    """What a name server says to a registration.
+class RegistrationAnswer:
+    """What a name server answers to a registration.
 
     Attributes:
         master_address: where a slave finds its master's ordinary port; None for masters and while there is none.
@@ -79,14 +81,14 @@ class Registered:
 
 
 class Registration:
-    """Registers a broker at its name servers, until told to say farewell.
+    """Registers a broker at its name servers until it unregisters.
 
     Args:
         config: periods, timeouts and permission.
         identity: names and addresses.
         topics: the topic table at this moment.
         open_link: opens a link to `host:port`.
-        chance: spreads attempts, so that brokers do not come all at once.
+        chance: spreads attempts, so that not all brokers register at once.
     """
 
     def __init__(
@@ -105,33 +107,30 @@ class Registration:
         self.chance = chance
         self._servers: dict[str, _NameServer] = {}
         self._reconfigured = trio.Event()
-        self.on_answer: Callable[[Registered], None] = _ignore
-        """Told what name servers answer: slaves learn of their master, masters of ordered topics."""
-
-    @property
-    def registered_at(self) -> list[str]:
-        """The name servers that have taken the last registration."""
-        return [address for address, server in self._servers.items() if server.registered]
+        self.on_answer: Callable[[RegistrationAnswer], None] = _ignore
+        """Called with each answer: slaves learn of their master, masters of ordered topics."""
 
     def register_soon(self) -> None:
-        """Something that name servers should know has changed; returns at once."""
+        """Register soon, since something that name servers should know has changed; returns at once."""
         for server in self._servers.values():
             server.wanted.set()
 
     async def register_now(self) -> None:
-        """Register, and wait until every name server that can be reached has answered, registerBrokerTimeoutMills at most."""
+        """Register, and wait until every name server that can be reached has answered, registerBrokerTimeoutMills at
+        most."""
         with trio.move_on_after(self.config.register_broker_timeout_mills / 1000):
             async with trio.open_nursery() as nursery:
                 for server in self._servers.values():
                     nursery.start_soon(server.next_round)
 
     def read_config(self) -> None:
-        """The list of name servers or a permission may have changed."""
+        """Read the list of name servers and the permission again."""
         self._reconfigured.set()
         self.register_soon()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Register until cancelled; "started" when each name server has been tried once or registerBrokerTimeoutMills are over."""
+        """Register until cancelled; "started" when each name server has been tried once or registerBrokerTimeoutMills
+        are over."""
         async with trio.open_nursery() as nursery:
             self._follow_list(nursery)
             with trio.move_on_after(self.config.register_broker_timeout_mills / 1000):
@@ -143,21 +142,21 @@ class Registration:
                 await self._reconfigured.wait()
                 self._follow_list(nursery)
 
-    def completed(self, told: Registered) -> Registered:
-        """What one name server says, with the master that others know where this one knows none.
+    def with_known_master(self, answer: RegistrationAnswer) -> RegistrationAnswer:
+        """One name server's answer, with the master that another name server knows if this one knows none.
 
-        RocketMQ takes the first answer; and a name server that the master cannot reach would take its slaves' metadata away.
+        RocketMQ takes the first answer: a name server that the master cannot reach would stop its slaves' metadata.
         """
-        if told.master_address is not None:
-            return told
+        if answer.master_address is not None:
+            return answer
         for server in self._servers.values():
-            other = server.told
+            other = server.last_answer
             if other is not None and other.master_address is not None:
-                return attrs.evolve(told, master_address=other.master_address, ha_address=other.ha_address)
-        return told
+                return attrs.evolve(answer, master_address=other.master_address, ha_address=other.ha_address)
+        return answer
 
     async def unregister(self) -> None:
-        """Tell every name server with a live link that this broker goes (code 104); waits a second at most."""
+        """Unregister at every name server with a live link (code 104); waits a second at most."""
         identity = self.identity
         header = UnRegisterBrokerRequest(
             broker_name=identity.broker_name,
@@ -168,7 +167,7 @@ class Registration:
         with trio.move_on_after(1.0):
             async with trio.open_nursery() as nursery:
                 for server in self._servers.values():
-                    nursery.start_soon(server.say, Command.request(RequestCode.UNREGISTER_BROKER, header))
+                    nursery.start_soon(server.send_if_connected, Command.request(RequestCode.UNREGISTER_BROKER, header))
 
     def request(self, topics: TopicConfigTable) -> Command:
         """A registration of the whole table (code 103)."""
@@ -222,8 +221,8 @@ class _NameServer:
         self.wanted = trio.Event()
         self.tried = trio.Event()
         self.registered = False
-        self.told: Registered | None = None
-        """What this name server has said last over its present link."""
+        self.last_answer: RegistrationAnswer | None = None
+        """The last answer over the present link."""
         self._begun = self._ended = 0  # rounds
         self._round_ended = trio.Event()
 
@@ -239,7 +238,7 @@ class _NameServer:
                 except _FAILURES as error:
                     self._note_failure(str(error) or type(error).__name__)
                 finally:
-                    self._link = self.told = None
+                    self._link = self.last_answer = None
                     self.registered = False
                     self._end_round()
                 await trio.sleep(self._pause_s * owner.chance.uniform(0.5, 1.0))
@@ -258,8 +257,8 @@ class _NameServer:
         ended, self._round_ended = self._round_ended, trio.Event()
         ended.set()
 
-    async def say(self, command: Command) -> None:
-        """One request over the live link, if there is one; failures do not matter any more."""
+    async def send_if_connected(self, command: Command) -> None:
+        """Send one request over the live link, if there is one; a failure is only logged."""
         if self._link is None or self._link.closed:
             return
         try:
@@ -277,7 +276,7 @@ class _NameServer:
             answer = await self._register(link, forced=forced or config.force_register)
             self._end_round()
             if answer is not None and config.store.is_slave and answer.master_address is None:
-                wait_s = MASTER_WANTED_S
+                wait_s = MASTER_UNKNOWN_PERIOD_S
             else:
                 wait_s, period_s = period_s, config.register_name_server_period / 1000
                 period_s = min(max(period_s, PERIOD_LEAST_S), PERIOD_MOST_S)
@@ -292,7 +291,7 @@ class _NameServer:
                 await self.wanted.wait()
                 return
 
-    async def _register(self, link: Link, *, forced: bool) -> Registered | None:
+    async def _register(self, link: Link, *, forced: bool) -> RegistrationAnswer | None:
         """One round; None if the name server has the table already or did not take it."""
         owner = self._owner
         timeout_s = owner.config.register_broker_timeout_mills / 1000
@@ -313,10 +312,10 @@ class _NameServer:
         self._pause_s = RETRY_LEAST_S
         header = answer.header(RegisterBrokerResponse)
         order = KVTable.decode(answer.body).table if answer.body else None
-        self.told = Registered(header.master_addr, header.ha_server_addr, order)
-        told = owner.completed(self.told)
-        owner.on_answer(told)
-        return told
+        self.last_answer = RegistrationAnswer(header.master_addr, header.ha_server_addr, order)
+        completed = owner.with_known_master(self.last_answer)
+        owner.on_answer(completed)
+        return completed
 
     def _note_failure(self, text: str) -> None:
         """Log a failure once, not at every attempt."""
@@ -326,7 +325,8 @@ class _NameServer:
 
 
 def masked(topics: TopicConfigTable, permission: int) -> TopicConfigTable:
-    """The table as it is registered: a broker without read or write permission lends that permission to all its topics."""
+    """The table as it is registered: a broker without read or write permission lends that permission to all its
+    topics."""
     if permission & _READ_WRITE == _READ_WRITE:
         return topics
     return TopicConfigTable(
@@ -337,5 +337,50 @@ def masked(topics: TopicConfigTable, permission: int) -> TopicConfigTable:
     )
 
 
-def _ignore(registered: Registered) -> None:
-    """Nobody listens yet."""
+async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int, str]:
+    """The broker set's live members at the name servers, by broker id; empty if no name server answers in time."""
+    members: dict[int, str] = {}
+
+    async def ask(name_server: str) -> None:
+        try:
+            async with open_link(name_server) as link:
+                answer = await link.request(
+                    Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), CLUSTER_INFO_TIMEOUT_S
+                )
+            brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
+        except _FAILURES as error:
+            _log.info("name server %s: %s", name_server, error)
+            return
+        found = brokers.get(config.broker_name)
+        if found is not None and found.broker_addrs:
+            members.update(found.broker_addrs)
+
+    with trio.move_on_after(CLUSTER_INFO_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            for name_server in config.name_servers:
+                nursery.start_soon(ask, name_server)
+    return members
+
+
+async def other_master(members: Mapping[int, str], own_address: str, open_link: OpenLink) -> str | None:
+    """The address of another live master among a set's members; None if there is none, or it does not answer.
+
+    A registration outlives its broker by up to two minutes, and may be this broker's own under a former address: only
+    an answer counts.
+    """
+    known = members.get(0, own_address)
+    if known == own_address:
+        return None
+    with trio.move_on_after(OTHER_MASTER_TIMEOUT_S):
+        try:
+            async with open_link(known) as link:
+                await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), OTHER_MASTER_TIMEOUT_S)
+        except _FAILURES as error:
+            _log.info("%s is registered as the master of this set, but does not answer: %s", known, error)
+        else:
+            return known
+    return None
+
+
+def _ignore(answer: RegistrationAnswer) -> None:
+    """Do nothing: the default of `Registration.on_answer`."""

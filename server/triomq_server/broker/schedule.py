@@ -1,7 +1,8 @@
-"""Delivery of delayed messages: out of the schedule topic, at their time, into the topic they were sent to.
+"""Delivery of delayed messages: when they are due, they are copied from the schedule topic into their own.
 
-A level with messages has one task, which sleeps until the first of them is due; an idle level has none, and a slave's levels are
-all idle. It answers to `ScheduleMessageService`; rules: store.md §19, messages.md §11.
+A level with messages has one task, which sleeps until the first of them is due; an idle level has none, and a slave's
+levels are all idle. It answers to `ScheduleMessageService`; rules: docs/protocol/store.md §19,
+docs/protocol/messages.md §11.
 """
 
 from __future__ import annotations
@@ -13,26 +14,23 @@ from typing import NoReturn
 import trio
 
 from triomq_protocol.errors import BodyError
-from triomq_protocol.properties import KEYS, REAL_QID, REAL_TOPIC, TAGS, UNIQ_KEY
-from triomq_protocol.record import RecordView
+from triomq_protocol.names import HALF_TOPIC, KEYS, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TAGS, UNIQ_KEY
+from triomq_protocol.record.view import RecordView
+from triomq_server.broker.broker import Broker
 from triomq_server.config import BrokerRole, FlushDiskType
 from triomq_server.store import AppendStatus, NewRecord
-from triomq_server.store.dispatch import parse_delay_levels
-
-from .service import Broker
-from .topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 _log = logging.getLogger(__name__)
-Park = Callable[[int, float, Callable[[bool], None]], None]
+WaitUntilStored = Callable[[int, float, Callable[[bool], None]], None]
 
 FIRST_RUN_49_S = 1.0
-"""How long 4.9 waits after its start. Here overdue messages come at once."""
+"""How long 4.9 waits after its start; otherwise overdue messages are delivered at once."""
 RETRY_S = 0.1
 """A message that the store did not take is tried again after this time."""
 LONGEST_SLEEP_S = 1.0
-"""The wall clock may be set while a level sleeps; it is looked at this often."""
-RUN_MOST = 64
-"""Messages delivered in one go, before other tasks have their turn and the progress is noted."""
+"""The wall clock may be set while a level sleeps, so it is read at least this often."""
+BATCH_MAX = 64
+"""Messages delivered before other tasks run and the progress is noted."""
 
 
 class Schedule:
@@ -46,19 +44,19 @@ class Schedule:
         self._broker = broker
         self._store = broker.store
         self._offsets = broker.delay_offsets
-        self._delays_ms = parse_delay_levels(broker.config.store.message_delay_level)
-        self._as_in_49 = broker.config.store.compat == "4.9"
+        self._delays_ms = broker.config.store.delay_levels_ms
+        self._as_in_49 = broker.compat_49
         self._busy: set[int] = set()
         self._nursery: trio.Nursery | None = None
-        self._role_settled = trio.Event()
+        self._role_changed = trio.Event()
         self._refused = False
         self.read_config()
         broker.on_config_change.append(self.read_config)
         self._store.delay_listener = self.delayed
 
     def read_config(self) -> None:
-        """The role may have changed: a slave delivers nothing, a new master what is due."""
-        self._role_settled.set()
+        """Read role and flush type again: a slave delivers nothing, a new master what is due."""
+        self._role_changed.set()
         config = self._broker.config.store
         synchronous = config.flush_disk_type is FlushDiskType.SYNC_FLUSH or config.broker_role is BrokerRole.SYNC_MASTER
         self._waits = synchronous and not self._as_in_49
@@ -77,14 +75,14 @@ class Schedule:
             if self._as_in_49:
                 await trio.sleep(FIRST_RUN_49_S)
             while True:
-                self._role_settled = trio.Event()
+                self._role_changed = trio.Event()
                 if not self._broker.is_slave:
-                    await self._be_master()
-                await self._role_settled.wait()
+                    await self._deliver_as_master()
+                await self._role_changed.wait()
         finally:
             self._offsets.persist()
 
-    async def _be_master(self) -> None:
+    async def _deliver_as_master(self) -> None:
         """Deliver until the broker becomes a slave."""
         try:
             async with trio.open_nursery() as nursery:
@@ -94,7 +92,7 @@ class Schedule:
                         self.delayed(queue_id)
                     await trio.sleep_forever()
                 finally:
-                    self._nursery = None  # a message may come while the nursery closes, and must find it gone
+                    self._nursery = None  # a message that arrives while the nursery closes must not start a task in it
         finally:
             self._busy.clear()
 
@@ -106,7 +104,7 @@ class Schedule:
             offset = self._position(queue_id)
             first = self._store.queue_unit(SCHEDULE_TOPIC, queue_id, offset)
             if first is None:
-                # Nothing awaits between this look and the end of the task: a message that comes now starts another.
+                # There is no await between this check and the end of the task, so a later message starts another task.
                 self._busy.discard(queue_id)
                 return
             now_ms = self._broker.clock()
@@ -126,14 +124,15 @@ class Schedule:
         return offset
 
     def _due_ms(self, queue_id: int, tags_code: int, now_ms: int) -> int:
-        """When a message is due. One due later than the level's delay from now tells of a clock set back: it is due at once."""
+        """When a message is due. If that is more than the level's delay from now, the clock was set back: it is due at
+        once."""
         return tags_code if tags_code <= now_ms + self._delays_ms[queue_id] else now_ms
 
     async def _deliver_due(self, queue_id: int, offset: int) -> bool:
         """Deliver some of the messages that are due, from a queue offset on; False if the store refused one."""
         store, broker = self._store, self._broker
         stored, log_end = True, 0
-        for following in range(offset, offset + RUN_MOST):
+        for following in range(offset, offset + BATCH_MAX):
             unit = store.queue_unit(SCHEDULE_TOPIC, queue_id, following)
             now_ms = broker.clock()
             if unit is None or self._due_ms(queue_id, unit[2], now_ms) > now_ms:
@@ -152,7 +151,7 @@ class Schedule:
         store.notify_arrivals()
         try:
             if log_end and self._waits:
-                await self._settle(log_end)
+                await self._wait_until_safe(log_end)
         finally:
             if self._offsets.table.get(queue_id + 1) != offset:
                 self._offsets.advance(queue_id + 1, offset, log_end or store.log_max_offset)
@@ -161,7 +160,11 @@ class Schedule:
 
     def _note_refusal(self, topic: str, status: AppendStatus) -> None:
         if not self._refused:
-            _log.error("delayed messages wait: the store answered %s to one for %s; trying on", status.name, topic)
+            _log.error(
+                "delayed messages wait: the store answered %s to a message for %s; it is tried again",
+                status.name,
+                topic,
+            )
         self._refused = True
 
     def _copy(self, physical_offset: int, size_bytes: int) -> NewRecord | None:
@@ -200,29 +203,29 @@ class Schedule:
             uniq_key=properties.get(UNIQ_KEY),
         )
 
-    async def _settle(self, log_end: int) -> None:
-        """Wait until disk and slave have the copies, where senders would have to wait too.
+    async def _wait_until_safe(self, log_end: int) -> None:
+        """Wait until disk and slave have the copies, as senders have to.
 
-        The progress may only be noted then: otherwise a message that was safe while it waited would be less so when it comes.
-        Whatever the outcome, the copies are in the log, so they are not made again. RocketMQ does not wait.
+        Only then is the progress noted: otherwise a delivered message could be less safe than it was while it waited.
+        After a timeout the copies are still in the log, so they are not made again. RocketMQ does not wait.
         """
         config, now = self._broker.config.store, trio.current_time()
         if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            await _answer(self._store.park_until_flushed, log_end, now + config.sync_flush_timeout / 1000)
+            await _wait_for_callback(self._store.flusher.when_flushed, log_end, now + config.sync_flush_timeout / 1000)
         replication = self._broker.replication
-        if config.broker_role is BrokerRole.SYNC_MASTER and replication is not None and replication.slave_ok(log_end):
-            await _answer(replication.park_until_replicated, log_end, now + config.slave_timeout / 1000)
+        if config.broker_role is BrokerRole.SYNC_MASTER and replication.slave_ok(log_end):
+            await _wait_for_callback(replication.when_replicated, log_end, now + config.slave_timeout / 1000)
 
 
-async def _answer(park: Park, log_end: int, deadline: float) -> None:
-    """Wait for a callback's call, which comes at the deadline at the latest."""
+async def _wait_for_callback(wait: WaitUntilStored, log_end: int, deadline: float) -> None:
+    """Wait until the callback is called, at the latest at the deadline."""
     called = trio.Event()
-    park(log_end, deadline, lambda _: called.set())
+    wait(log_end, deadline, lambda _: called.set())
     await called.wait()
 
 
 async def persist_delay_offsets(broker: Broker) -> NoReturn:
-    """Write down the progress every flushDelayOffsetInterval, if there is any; a slave's file is its master's."""
+    """Write the progress to disk every flushDelayOffsetInterval if it has changed; a slave's file is its master's."""
     while True:
         await trio.sleep(max(broker.config.store.flush_delay_offset_interval, 1) / 1000)
         if not broker.is_slave:

@@ -1,7 +1,7 @@
 """Whole clusters on one machine: name servers, masters and slaves, for tests, demonstrations and trying things out.
 
-`open_cluster` runs all nodes in the caller's process (`embedded`); the command line forks one process per node, so that a
-node can really be killed (`processes`). Which nodes there are and how they are configured is worked out in `plan`.
+`open_cluster` runs all nodes in the caller's process (`embedded`); the command line forks one process per node, so that
+a node can really be killed (`processes`). Which nodes there are and how they are configured is worked out in `plan`.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ __all__ = ["Cluster", "Node", "open_cluster"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the embedded cluster when it is asked for: a single server needs only the small rooms of this package."""
+    """Import the embedded cluster when it is used: a single server needs only the small modules of this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from triomq_server.cluster import embedded

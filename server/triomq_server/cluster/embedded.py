@@ -41,7 +41,8 @@ class Node:
         return self._scope is not None
 
     async def start(self) -> None:
-        """Start, on the same directory and port as before; returns when it serves. Nothing happens if it runs already."""
+        """Start, on the same directory and port as before; returns when it serves. Nothing happens if it runs
+        already."""
         if self._scope is None:
             await self._nursery.start(self._run)
 
@@ -133,8 +134,8 @@ async def open_cluster(
       settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``.
 
     Raises:
-      OSError: no free ports, or the disk says no.
-      ValueError: counts that make no cluster.
+      OSError: no free ports, or the disk fails.
+      ValueError: counts that are out of range.
     """
     with _directory(directory) as home:
         plan = plan_cluster(

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 
 from triomq_server.config import ConfigError, PropertiesError
 from triomq_server.store import StoreLocked
-from triomq_server.store.config_files import ConfigFileDamaged
-from triomq_server.store.segments import StoreDamaged
+from triomq_server.store.files.config_files import ConfigFileDamaged
+from triomq_server.store.files.segments import StoreDamaged
 
 _CURES = {
     errno.EADDRINUSE: "another program listens on that port; stop it, or set another listenPort (--port)",
     errno.EADDRNOTAVAIL: "this machine has no such address; set brokerIP1 or bindAddress to one that it has",
     errno.EACCES: "this user may not do that; ports below 1024 and other users' directories are closed",
     errno.EPERM: "this user may not do that",
-    errno.ENOSPC: "the disk is full; make room, or set storePathRootDir (--store) to a directory on another one",
+    errno.ENOSPC: "the disk is full; free some space, or set storePathRootDir (--store) to a directory on another one",
     errno.ENOENT: "there is no such directory and none can be made; set storePathRootDir (--store) to one that can",
     errno.ENOTDIR: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
     errno.EEXIST: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",

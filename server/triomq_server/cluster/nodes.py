@@ -1,4 +1,5 @@
-"""Runs one node of a plan until cancelled; the same for nodes inside a process and nodes with a process of their own."""
+"""Runs one node of a plan until cancelled; the same for nodes inside a process and nodes with a process of their
+own."""
 
 import trio
 
@@ -13,10 +14,10 @@ async def run_node(plan: NodePlan, *, task_status: trio.TaskStatus[None] = trio.
 
     Args:
       plan: which node.
-      task_status: told when the node can be used: listening, and registered at the name servers.
+      task_status: started when the node can be used: listening, and registered at the name servers.
 
     Raises:
-      OSError: a port is taken, or the disk says no.
+      OSError: a port is taken, or the disk fails.
     """
     plan.directory.mkdir(parents=True, exist_ok=True)
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,5 @@
-"""What a cluster on one machine consists of: its nodes with their names, ports and RocketMQ properties, worked out before anything starts.
+"""What a cluster on one machine consists of: its nodes with their names, ports and RocketMQ properties, worked out
+before anything starts.
 
 Names follow RocketMQ's samples: ``broker-a`` is a master, ``broker-a-s`` its slave, ``broker-b`` the next master.
 """
@@ -92,10 +93,11 @@ def plan_cluster(
       sync_replication: masters wait for a slave (``SYNC_MASTER``).
       sync_flush: brokers answer when the disk has the message (``SYNC_FLUSH``).
       settings: RocketMQ keys for every broker, over what is worked out here.
-      ports: first ports of the nodes in starting order, a broker's HA port is the next one; free ones are looked for if absent.
+      ports: first ports of the nodes in starting order, a broker's HA port is the next one; free ones are looked for if
+          absent.
 
     Raises:
-      ValueError: a count that makes no cluster.
+      ValueError: a count that is out of range.
       OSError: no free ports.
     """
     if not (1 <= masters <= len(ascii_lowercase) and slaves >= 0 and name_servers >= 1):

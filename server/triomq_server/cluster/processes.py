@@ -1,8 +1,8 @@
 """A cluster of processes: one per node, forked from a parent that has imported everything once.
 
 The parent runs no event loop; it starts the nodes, waits for signals and commands, and reports who ended. A node can be
-killed like any process, and started again. Nodes end when the parent does, however it ends: they hold the reading end of
-a pipe that only the parent can write to. The events are plain dictionaries, for people or for `--json`.
+killed like any process, and started again. Nodes end when the parent does, however it ends: they hold the reading end
+of a pipe that only the parent can write to. The events are plain dictionaries, for people or for `--json`.
 """
 
 import gc
@@ -26,6 +26,15 @@ _GRACE_S = 15.0
 """How long an orderly stop may take before the process is killed."""
 
 
+_SIGNALS = {
+    "stop": (signal.SIGTERM, signal.SIGCONT),  # a paused process acts on SIGTERM when it continues
+    "kill": (signal.SIGKILL,),
+    "pause": (signal.SIGSTOP,),
+    "resume": (signal.SIGCONT,),
+}
+"""What each command on standard input sends to its node."""
+
+
 class StartError(Exception):
     """A node could not start; the text says which and why."""
 
@@ -36,7 +45,7 @@ class _Process:
     pid: int = 0
     ready: bool = False
     status_fd: int = -1
-    said: bytes = b""
+    status: bytes = b""
     error: str | None = None
     wanted: bool = True
     restarted_at: float | None = None
@@ -47,8 +56,8 @@ class ClusterProcesses:
 
     Args:
       plan: the nodes.
-      announce: hears of every event: ``ready``, or ``stopping`` if a signal came before; ``started``, ``ended``, ``error``,
-        ``stopped``.
+      announce: called with every event: ``ready``, or ``stopping`` if a signal came before; ``started``, ``ended``,
+        ``error``, ``stopped``.
     """
 
     def __init__(self, plan: ClusterPlan, announce: Callable[[Event], None]) -> None:
@@ -67,12 +76,12 @@ class ClusterProcesses:
 
         Args:
           control: take commands from standard input, one per line: ``stop NAME`` (in order), ``kill NAME`` (SIGKILL),
-            ``start NAME``; its end ends the cluster.
+            ``start NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the input ends the cluster.
 
         Returns:
           The exit code: 0 after a stop that was asked for, 1 when a node could not start.
         """
-        # First of all: the imports below take longest, and an interrupt then is to be answered like a later one.
+        # First: the imports below take longest, and an interrupt during them is handled like a later one.
         self._catch_signals()
         # What every node needs, imported once and shared by all of them, and kept out of every collection afterwards.
         import triomq_server.cluster.nodes  # noqa: F401
@@ -110,7 +119,7 @@ class ClusterProcesses:
     # -- starting ------------------------------------------------------------------------------------------------
 
     def _start(self, processes: list[_Process]) -> None:
-        """Fork these nodes together and wait until all are ready, or the cluster is told to stop."""
+        """Fork these nodes together and wait until all are ready, or the cluster is to stop."""
         for process in processes:
             self._fork(process)
         while not self._stop and not all(process.ready for process in processes):
@@ -123,7 +132,7 @@ class ClusterProcesses:
         read_fd, write_fd = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        process.ready, process.said, process.error, process.wanted = False, b"", None, True
+        process.ready, process.status, process.error, process.wanted = False, b"", None, True
         pid = os.fork()
         if pid == 0:
             os.close(self._life_write)
@@ -136,16 +145,16 @@ class ClusterProcesses:
 
     def _read_status(self, process: _Process) -> None:
         data = os.read(process.status_fd, 65536)
-        process.said += data
-        if data and not process.said.endswith(b"\n"):
+        process.status += data
+        if data and not process.status.endswith(b"\n"):
             return
         self._selector.unregister(process.status_fd)
         os.close(process.status_fd)
         process.status_fd = -1
-        if process.said:
-            process.error = json.loads(process.said).get("error")
+        if process.status:
+            process.error = json.loads(process.status).get("error")
             process.ready = process.error is None
-        self._tell_restart(process)
+        self._announce_restart(process)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class ClusterProcesses:
 
     def _wait(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
-            # What came before it may have dealt with it: a node that has ended leaves both a signal and its last word.
+            # An earlier callback may have removed it: a node that has ended leaves both a signal and its last status.
             if self._selector.get_map().get(key.fileobj) is key:
                 key.data()
 
@@ -200,31 +209,32 @@ class ClusterProcesses:
         *lines, self._commands = (self._commands + data).split(b"\n")
         for line in lines:
             if line.strip():
-                self._obey(line.decode(errors="replace").split())
+                self._run_command(line.decode(errors="replace").split())
 
-    def _obey(self, words: list[str]) -> None:
+    def _run_command(self, words: list[str]) -> None:
         verb, name = (*words, "", "")[:2]
         process = self._processes.get(name)
-        if process is None or verb not in ("start", "stop", "kill"):
-            self._announce(
-                {"event": "error", "error": f"not understood: {' '.join(words)!r}; say start, stop or kill NAME"}
-            )
+        if process is None or verb not in ("start", *_SIGNALS):
+            verbs = "start, stop, kill, pause or resume"
+            self._announce({"event": "error", "error": f"unknown command {' '.join(words)!r}; give {verbs} NAME"})
         elif verb == "start":
             self._start_again(process)
         elif process.pid:
-            process.wanted = False
-            os.kill(process.pid, signal.SIGTERM if verb == "stop" else signal.SIGKILL)
+            process.wanted = process.wanted and verb in ("pause", "resume")
+            for number in _SIGNALS[verb]:
+                _signal(process, number)
 
     def _start_again(self, process: _Process) -> None:
-        """Fork, and go on: how it ends is told when the node says so, and other nodes come and go meanwhile."""
+        """Fork and return; the result is announced when the node reports it, so other commands are handled
+        meanwhile."""
         if process.pid:
-            self._announce({"event": "error", "error": f"{process.plan.name} runs already"})
+            self._announce({"event": "error", "error": f"{process.plan.name} is already running"})
             return
         process.restarted_at = time.monotonic()
         self._fork(process)
 
-    def _tell_restart(self, process: _Process) -> None:
-        """The node has said that it is ready, or why it is not, or it has ended without a word."""
+    def _announce_restart(self, process: _Process) -> None:
+        """Announce the end of a restart: the node is ready, or has reported why it is not, or has ended."""
         begin, process.restarted_at = process.restarted_at, None
         if begin is None:
             return
@@ -237,7 +247,8 @@ class ClusterProcesses:
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Stop in the reverse order of starting; a stage that takes too long, or a second signal, is answered by SIGKILL."""
+        """Stop in the reverse order of starting; a stage that takes too long, or a second signal, is answered by
+        SIGKILL."""
         self._stop = False
         for stage in reversed(self._plan.stages()):
             processes = [self._processes[node.name] for node in stage]
@@ -245,6 +256,7 @@ class ClusterProcesses:
             for process in processes:
                 process.wanted = False
                 _signal(process, signal.SIGTERM)
+                _signal(process, signal.SIGCONT)  # it may be paused
             while any(process.pid for process in processes):
                 self._wait(min(0.2, max(deadline - time.monotonic(), 0)))
                 self._reap()

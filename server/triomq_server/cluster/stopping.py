@@ -1,7 +1,7 @@
-"""A server's end by signal: in order, and only once.
+"""Stops a server in order when a signal arrives, and only once.
 
-`timeout`, shells and supervisors often send one signal twice, to the process and to its group. The second must not kill what
-the first has asked to end in order.
+`timeout`, shells and supervisors often send one signal twice, to the process and to its group. The second must not kill
+a server that stops in order.
 """
 
 import signal
@@ -11,9 +11,10 @@ import trio
 
 
 async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -> None:
-    """Run `work` until it ends, or cancel it at one of these signals and wait for its end; further signals change nothing.
+    """Run `work` until it ends, or cancel it at one of these signals and wait for its end; further signals change
+    nothing.
 
-    But a second Ctrl-C ends the process at once: whoever presses it again does not want to wait.
+    But a second Ctrl-C ends the process at once.
     """
     stopping = trio.CancelScope()
 

@@ -12,8 +12,10 @@ from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.properties import PropertiesError, dump_properties, load_properties
 from triomq_server.config.settings import ConfigError
 from triomq_server.config.store import BrokerRole, FlushDiskType, StoreConfig
+from triomq_server.config.without_effect import WITHOUT_EFFECT, WithoutEffect, changed_without_effect
 
 __all__ = [
+    "WITHOUT_EFFECT",
     "BrokerConfig",
     "BrokerRole",
     "ConfigError",
@@ -22,6 +24,8 @@ __all__ = [
     "PropertiesError",
     "ServerNetworkConfig",
     "StoreConfig",
+    "WithoutEffect",
+    "changed_without_effect",
     "dump_properties",
     "load_properties",
     "printed",

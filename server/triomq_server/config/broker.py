@@ -1,7 +1,7 @@
-"""Settings of the broker (spec broker-config §3-§5; RocketMQ's ``BrokerConfig`` with both network sides).
+"""Settings of the broker (docs/protocol/broker-config.md §3-§5; RocketMQ's ``BrokerConfig`` with both network sides).
 
 Names are the keys in snake case and units are the keys' own: milliseconds where a comment says nothing else. Store and
-replication keys stand in the same file and are found under ``store``.
+replication keys are in the same file and are found under ``store``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 
 import attrs
 
+from triomq_protocol.names import TRACE_TOPIC
 from triomq_server.config.network import ServerNetworkConfig, first_address, host_name
 from triomq_server.config.settings import ConfigError, apply, respell, setting, to_text, unknown_key_warnings
-from triomq_server.config.store import BrokerRole, StoreConfig
+from triomq_server.config.store import StoreConfig
+from triomq_server.config.without_effect import without_effect_warnings
 
 
 def _cpus() -> int:
@@ -23,7 +25,7 @@ def _cpus() -> int:
 
 @attrs.define(kw_only=True)
 class BrokerConfig(ServerNetworkConfig):
-    """What a broker can be told; ``store`` holds the keys of its message store.
+    """All keys of a broker; ``store`` holds those of its message store.
 
     Raises:
         ConfigError: when built for a slave whose ``broker_id`` is not positive.
@@ -34,9 +36,9 @@ class BrokerConfig(ServerNetworkConfig):
     broker_name: str = attrs.field(factory=host_name)
     broker_id: int = 0
     broker_ip1: str = setting(factory=first_address, key="brokerIP1")
-    """Address that clients are told, and the STOREHOST of every message."""
+    """Address for clients, and the STOREHOST of every message."""
     broker_ip2: str = setting(factory=first_address, key="brokerIP2")
-    """Address that slaves are told."""
+    """Address for slaves."""
     listen_port: int = setting(10_911, least=0, most=65535)
     namesrv_addr: str | None = attrs.field(factory=lambda: os.environ.get("NAMESRV_ADDR"))
     """``host:port`` of every name server, separated by semicolons; see ``name_servers``."""
@@ -63,20 +65,20 @@ class BrokerConfig(ServerNetworkConfig):
     broker_topic_enable: bool = True
     auto_create_subscription_group: bool = True
     trace_topic_enable: bool = False
-    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    msg_trace_topic_name: str = TRACE_TOPIC
     flush_consumer_offset_interval: int = setting(5000, least=1)
     flush_consumer_offset_history_interval: int = 60_000
     notify_consumer_ids_changed_enable: bool = True
     channel_not_active_interval: int = 60_000
     rebalance_lock_max_live_time: int = setting(60_000, least=1)
-    """How long an ordered consumer's lock of a queue lives without being renewed; members rely on theirs for 30000. Java
+    """How long an ordered consumer's lock of a queue lives without a renewal; members rely on theirs for 30000. Java
     has the system property ``rocketmq.broker.rebalance.lockMaxLiveTime`` for it."""
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1000
     transfer_msg_by_heap: bool = True
     slave_read_enable: bool = True
-    """Whether readers that lag are sent to a slave. RocketMQ has it off, and so has ``compat=4.9`` unless the file says
-    otherwise; but a slave that was set up is there to be read."""
+    """Whether lagging readers are sent to a slave. RocketMQ has it off, and so has ``compat=4.9`` unless the file says
+    otherwise."""
     enable_property_filter: bool = False
     filter_support_retry: bool = False
     filter_server_nums: int = 0
@@ -99,7 +101,7 @@ class BrokerConfig(ServerNetworkConfig):
     commercial_big_count: int = 1
     commercial_base_count: int = 1
 
-    # Flow control; the thread counts are kept for tools only.
+    # Flow control. Thread counts are accepted without effect.
     broker_fast_failure_enable: bool = True
     wait_time_mills_in_send_queue: int = 200
     wait_time_mills_in_pull_queue: int = 5000
@@ -145,10 +147,10 @@ class BrokerConfig(ServerNetworkConfig):
 
     store: StoreConfig = attrs.field(factory=StoreConfig, metadata={"triomq.skip": True})
     extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
-    """Keys of the start-up file that nobody knows; shown to tools all the same."""
+    """Unknown keys of the start-up file; shown to tools all the same."""
 
     def __attrs_post_init__(self) -> None:
-        self.settle()
+        self.derive()
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], **preset: Any) -> tuple[BrokerConfig, list[str]]:
@@ -170,15 +172,22 @@ class BrokerConfig(ServerNetworkConfig):
         if "storePathRootDir" in spelled and "storePathCommitLog" not in spelled:
             config.store.store_path_commit_log = ""
         if "slaveReadEnable" not in spelled:
-            config.slave_read_enable = config.store.compat != "4.9"
+            config.slave_read_enable = not config.store.compat_49
         config.extra = {key: value for key, value in spelled.items() if key not in known}
-        config.settle()
-        return config, [*warnings, *complaints, *config._unserved(), *unknown_key_warnings(config.extra)]
+        config.derive()
+        return config, [
+            *warnings,
+            *complaints,
+            *without_effect_warnings(config),
+            *without_effect_warnings(config.store),
+            *unknown_key_warnings(config.extra),
+        ]
 
-    def settle(self) -> None:
-        """Force what RocketMQ forces at start: masters are id 0, the HA port is the next one, slaves need an id."""
-        self.store.settle()
-        if self.store.broker_role is not BrokerRole.SLAVE:
+    def derive(self) -> None:
+        """Derive what RocketMQ derives at start: a master's id is 0, the HA port is listenPort + 1. ConfigError for a
+        slave without id."""
+        self.store.derive()
+        if not self.store.is_slave:
             self.broker_id = 0
         elif self.broker_id <= 0:
             raise ConfigError(
@@ -194,8 +203,10 @@ class BrokerConfig(ServerNetworkConfig):
         Values that are read once at start do not react, as in RocketMQ. Returns warnings.
         """
         spelled, warnings = respell(values)
+        before = {*without_effect_warnings(self), *without_effect_warnings(self.store)}
         _, complaints = self._apply(spelled)
-        return [*warnings, *complaints]
+        after = [*without_effect_warnings(self), *without_effect_warnings(self.store)]
+        return [*warnings, *complaints, *(warning for warning in after if warning not in before)]
 
     def to_properties(self) -> dict[str, str]:
         """All keys as text: broker, network, store, and the unknown ones of the start-up file."""
@@ -211,19 +222,8 @@ class BrokerConfig(ServerNetworkConfig):
         """``host:port`` under which this broker is registered; with port 0 known only after the listener is open."""
         return f"{self.broker_ip1}:{self.listen_port}"
 
-    def _unserved(self) -> list[str]:
-        """A line for each promise that operators would rely on and this program does not keep."""
-        asked = {
-            "aclEnable=true has no effect: access is not checked, every client may send and read": self.acl_enable,
-            "enableDLegerCommitLog=true has no effect: there is no DLedger, the broker runs as "
-            f"{self.store.broker_role}": self.store.enable_dleger_commit_log,
-            "enableCalcFilterBitMap=true has no effect: filters look into the messages, no bit map is kept": (
-                self.enable_calc_filter_bit_map
-            ),
-        }
-        return [text for text, on in asked.items() if on]
-
     def _apply(self, values: Mapping[str, str]) -> tuple[set[str], list[str]]:
         known, warnings = apply(self, values)
         store_known, store_warnings = apply(self.store, values)
+        self.store.update_in_memory_limit()
         return known | store_known, warnings + store_warnings

@@ -1,4 +1,4 @@
-"""Settings of the name server (spec broker-config §11; RocketMQ's ``NamesrvConfig``)."""
+"""Settings of the name server (docs/protocol/broker-config.md §11; RocketMQ's ``NamesrvConfig``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import attrs
 
 from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.settings import apply, respell, setting, to_text, unknown_key_warnings
+from triomq_server.config.without_effect import without_effect_warnings
 
 
 def _in_home(name: str) -> str:
@@ -17,7 +18,7 @@ def _in_home(name: str) -> str:
 
 @attrs.define(kw_only=True)
 class NamesrvConfig(ServerNetworkConfig):
-    """What a name server can be told."""
+    """All keys of a name server."""
 
     listen_port: int = setting(9876, least=0, most=65535)
     kv_config_path: str = attrs.field(factory=lambda: _in_home("kvConfig.json"))
@@ -33,11 +34,16 @@ class NamesrvConfig(ServerNetworkConfig):
     bind_address: str = "0.0.0.0"
     """Where to listen; one address, ``::`` for all of IPv6 too."""
     compat: str = setting("safe", one_of=("safe", "4.9"))
-    """"safe", or "4.9" to let a closed connection that carried several brokers unregister only the first of them, and a broker's
-    farewell whoever has its id by now."""
+    """"safe", or "4.9": a closed connection that carried several brokers unregisters only the first of them, and a
+    broker that unregisters removes the entry of its id even if another broker has taken that id."""
 
     extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
-    """Keys of the start-up file that nobody knows; shown to tools all the same."""
+    """Unknown keys of the start-up file; shown to tools all the same."""
+
+    @property
+    def compat_49(self) -> bool:
+        """Whether the defects of RocketMQ 4.9 are copied (``compat=4.9``)."""
+        return self.compat == "4.9"
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str]) -> tuple[NamesrvConfig, list[str]]:
@@ -46,7 +52,7 @@ class NamesrvConfig(ServerNetworkConfig):
         spelled, warnings = respell(values)
         known, complaints = apply(config, spelled)
         config.extra = {key: value for key, value in spelled.items() if key not in known}
-        return config, [*warnings, *complaints, *unknown_key_warnings(config.extra)]
+        return config, [*warnings, *complaints, *without_effect_warnings(config), *unknown_key_warnings(config.extra)]
 
     def update(self, values: Mapping[str, str]) -> list[str]:
         """Change the running configuration (code 318); unknown keys change nothing. Returns warnings."""

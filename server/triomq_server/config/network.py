@@ -39,8 +39,7 @@ def first_address() -> str:
 class ServerNetworkConfig:
     """Keys that every listening process knows.
 
-    Of the thread counts and buffer switches only the numbers are kept: they are shown and stored for tools, one event
-    loop needs no thread pools.
+    Thread counts and buffer switches are shown to tools and have no effect, see `without_effect`.
     """
 
     rocketmq_home: str | None = attrs.field(factory=rocketmq_home)

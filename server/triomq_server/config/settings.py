@@ -1,8 +1,8 @@
-"""How a settings class and the keys of a RocketMQ configuration file meet.
+"""Reads the keys of a RocketMQ configuration file into settings classes, and writes them back as text.
 
-A settings class is an attrs class whose attributes are called like the keys, in snake case and with the keys' own units.
-This room knows the way between the two: names, kinds of values, and what is done with a value that does not fit. As in
-RocketMQ an unusable value leaves the default in force and never prevents a start; unlike there it leaves a warning.
+A settings class is an attrs class whose attributes are called like the keys, in snake case and with the keys' own
+units. As in RocketMQ an unusable value leaves the default in force and never prevents a start; unlike there it gives a
+warning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def setting(
     most: int | None = None,
     one_of: tuple[str, ...] | None = None,
 ) -> T:
-    """An attribute whose key is not plainly its name in camel case, or whose value has bounds.
+    """An attribute whose key is not its name in camel case, or whose value has bounds.
 
     Args:
         default: the value without configuration; its type decides how text is read.
@@ -65,6 +65,12 @@ def keys_of(cls: type) -> dict[str, attrs.Attribute[Any]]:
         for field in attrs.fields(cls)
         if not field.metadata.get("triomq.skip")
     }
+
+
+def default_of(field: attrs.Attribute[Any]) -> object:
+    """The value of an attribute that no configuration changes."""
+    factory = getattr(field.default, "factory", None)
+    return field.default if factory is None else factory()
 
 
 # Renamed in 4.5.2; older files still carry the first spelling. The other three kept the misspelling to this day.

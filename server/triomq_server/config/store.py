@@ -1,4 +1,5 @@
-"""Settings of the message store and of replication (spec broker-config §6-§10; RocketMQ's ``MessageStoreConfig``).
+"""Settings of the message store and of replication (docs/protocol/broker-config.md §6-§10; RocketMQ's
+``MessageStoreConfig``).
 
 Names are the keys in snake case and units are the keys' own: milliseconds where a comment says nothing else.
 """
@@ -30,13 +31,14 @@ class FlushDiskType(enum.StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
-_DELAY_LEVEL = re.compile(r"[0-9]{1,12}[smhd]\Z")
+_DELAY_LEVEL = re.compile(r"([0-9]{1,12})([smhd])\Z")
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 @attrs.define(kw_only=True)
 class StoreConfig:
-    """What a message store can be told."""
+    """All keys of a message store and its replication."""
 
     # Paths. An empty commitlog path follows the root directory.
     store_path_root_dir: str = attrs.field(factory=lambda: str(Path.home() / "store"))
@@ -112,7 +114,7 @@ class StoreConfig:
     # Replication: intervals and timeouts in ms, sizes in bytes.
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     ha_listen_port: int = setting(10_912, least=0, most=65535)
-    """What a file says is replaced by listenPort + 1 (spec broker-config §1)."""
+    """What a file says is replaced by listenPort + 1 (docs/protocol/broker-config.md §1)."""
     ha_master_address: str | None = None
     ha_send_heartbeat_interval: int = setting(5000, least=1)
     ha_housekeeping_interval: int = setting(20_000, least=1)
@@ -130,8 +132,8 @@ class StoreConfig:
     # Delay and transactions.
     message_delay_level: str = _DELAY_LEVELS
     """Read at the start; a later change counts from the next start on."""
-    delay_level_count: int = attrs.field(init=False, default=0, metadata={"triomq.skip": True})
-    """How many levels there are."""
+    delay_levels_ms: list[int] = attrs.field(init=False, factory=list, metadata={"triomq.skip": True})
+    """The delays of `message_delay_level`; level n is entry n - 1."""
     flush_delay_offset_interval: int = 10_000
     enable_schedule_message_stats: bool = True
     enable_schedule_async_deliver: bool = False
@@ -147,28 +149,31 @@ class StoreConfig:
     compat: str = setting("safe", one_of=("safe", "4.9"))
     """"safe", or "4.9" to copy the defects of RocketMQ 4.9 that this program otherwise avoids."""
     ha_master_main_address: str | None = None
-    """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs; else the name servers'
-    word for the master of the set."""
+    """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs; else the master
+    of the set at the name servers."""
     follow_other_master: bool = True
-    """A master that finds another one of its set alive when it starts becomes that one's slave; ``compat=4.9`` serves beside it."""
+    """A master that finds another one of its set alive when it starts becomes that one's slave; ``compat=4.9`` serves
+    beside it."""
     memory_bytes: int = setting(0, least=0)
     """The memory of which ``access_message_in_memory_max_ratio`` is a share; 0 asks the system for all it has."""
 
-    def __attrs_post_init__(self) -> None:
-        self.settle()
+    in_memory_limit_bytes: int = attrs.field(init=False, default=0, metadata={"triomq.skip": True})
+    """How far behind the log's end a reader may be and still be served from memory (docs/protocol/ha.md §8)."""
 
-    def settle(self) -> None:
-        """Derive what follows from other keys: the commitlog's place from the root directory. ConfigError for bad delay levels."""
+    def __attrs_post_init__(self) -> None:
+        self.derive()
+
+    def derive(self) -> None:
+        """Derive what follows from other keys. ConfigError for bad delay levels."""
         if not self.store_path_commit_log:
             self.store_path_commit_log = os.path.join(self.store_path_root_dir, "commitlog")
-        words = self.message_delay_level.split()
-        for word in words or [""]:
-            if not _DELAY_LEVEL.match(word):
-                raise ConfigError(
-                    f"messageDelayLevel={self.message_delay_level}: {word!r} is no delay; write numbers with one of the "
-                    "units s, m, h, d behind them, with blanks between"
-                )
-        self.delay_level_count = len(words)
+        self.delay_levels_ms = _parse_delay_levels(self.message_delay_level)
+        self.update_in_memory_limit()
+
+    @property
+    def compat_49(self) -> bool:
+        """Whether the defects of RocketMQ 4.9 are copied (``compat=4.9``)."""
+        return self.compat == "4.9"
 
     @property
     def is_slave(self) -> bool:
@@ -185,8 +190,21 @@ class StoreConfig:
         """Fraction of the disk above which expired files go at any hour: the key in per cent, clamped to 10..95."""
         return min(95, max(10, self.disk_max_used_space_ratio)) / 100
 
-    @property
-    def in_memory_bytes(self) -> int:
-        """How far behind the log's end a reader may be and still be served from memory (spec ha §8)."""
+    def update_in_memory_limit(self) -> None:
+        """Derive ``in_memory_limit_bytes`` from the memory and the share of it that counts (accessMessageInMemoryMaxRatio)."""
         total = self.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return total * self.access_message_in_memory_max_ratio // 100
+        self.in_memory_limit_bytes = total * self.access_message_in_memory_max_ratio // 100
+
+
+def _parse_delay_levels(text: str) -> list[int]:
+    """Delays in ms of `messageDelayLevel` ("1s 5s 1m"). ConfigError for other text."""
+    levels = []
+    for word in text.split() or [""]:
+        match = _DELAY_LEVEL.match(word)
+        if match is None:
+            raise ConfigError(
+                f"messageDelayLevel={text}: {word!r} is no delay; write numbers followed by one of the units s, m, h, "
+                "d, separated by blanks"
+            )
+        levels.append(int(match[1]) * _UNITS_MS[match[2]])
+    return levels

@@ -1,6 +1,6 @@
-"""Request code -> answer of the name server (spec namesrv §1.1; RocketMQ's ``DefaultRequestProcessor``).
+"""Request code -> answer of the name server (docs/protocol/namesrv.md §1.1; RocketMQ's ``DefaultRequestProcessor``).
 
-Only what writes a file waits. Codes that nobody knows are not answered at all.
+Only requests that write a file wait. Unknown codes are not answered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable
 import attrs
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
 from triomq_protocol.requests import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
@@ -37,10 +36,11 @@ from triomq_protocol.requests import (
     WipeWritePermOfBrokerResponse,
     registration_crc,
 )
+from triomq_protocol.wire.command import Command
 from triomq_server.config import NamesrvConfig, PropertiesError, dump_properties, load_properties, printed
 from triomq_server.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from triomq_server.namesrv.routes import BrokerIdentity, RouteTable
-from triomq_server.store.config_files import ConfigFile
+from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Handlers, Link, ignored
 
 _log = logging.getLogger(__name__)
@@ -56,14 +56,14 @@ _FIXED_PATHS = ("kvConfigPath", "configStorePath")
 
 @attrs.define
 class NameServer:
-    """What the handlers work on.
+    """The name server's handlers and their state.
 
     Attributes:
         config: changed by code 318 while it is in use.
         routes: brokers and topics.
         kv: key-value configuration.
         config_file: where code 318 writes the configuration.
-        clock: milliseconds since whenever; must not be set back or forth.
+        clock: milliseconds from any fixed time; must not jump.
     """
 
     config: NamesrvConfig

@@ -1,19 +1,19 @@
-"""Key-value configuration of the name server: namespaces of texts that outlive it (spec namesrv §5).
+"""Key-value configuration of the name server: namespaces of texts that outlive it (docs/protocol/namesrv.md §5).
 
-The best known namespace is ORDER_TOPIC_CONFIG. Every change rewrites the whole file; changes that come while it is being
-written are written together after it.
+The best known namespace is ORDER_TOPIC_CONFIG. Every change rewrites the whole file; changes that come while it is
+being written are written together after it.
 """
 
 from __future__ import annotations
 
 import trio
 
-from triomq_protocol import fastjson
-from triomq_protocol.fastjson import java_map_order
-from triomq_server.store.config_files import ConfigFile
+from triomq_protocol.wire import fastjson
+from triomq_protocol.wire.fastjson import java_map_order
+from triomq_server.store.files.config_files import ConfigFile
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-"""Namespace of topic -> ``broker:queues;broker:queues``, which brokers are told when they register."""
+"""Namespace of topic -> ``broker:queues;broker:queues``, which brokers receive when they register."""
 
 
 class KvConfig:
@@ -43,7 +43,8 @@ class KvConfig:
         return None if pairs is None else {key: pairs[key] for key in java_map_order(pairs)}
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set one value; returns when it is on disk. Raises OSError when it cannot be written; it is set all the same."""
+        """Set one value; returns when it is on disk. Raises OSError when it cannot be written; it is set all the
+        same."""
         self._table.setdefault(namespace, {})[key] = value
         await self._persist()
 

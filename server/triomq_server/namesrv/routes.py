@@ -1,8 +1,9 @@
-"""The route table: which broker set is where and which topics it has, as the brokers' registrations tell.
+"""The route table: the addresses and topics of each broker set, from the brokers' registrations.
 
-Pure: the time is an argument, connections are opaque objects, and what must be closed is returned. The rules are those of
-RocketMQ's ``RouteInfoManager`` (spec namesrv §3 and §4), its maps' iteration order included, so that answers are equal
-byte for byte.
+Pure: the time is an argument, connections are opaque objects, and what must be closed is returned. The rules are those
+of
+RocketMQ's ``RouteInfoManager`` (docs/protocol/namesrv.md §3 and §4), its maps' iteration order included, so that
+answers are equal byte for byte.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TypeVar
 
 import attrs
 
-from triomq_protocol.fastjson import java_map_order
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
 from triomq_protocol.requests import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
+from triomq_protocol.wire.fastjson import java_map_order
 
 EXPIRY_MS = 120_000
 """A broker that has not registered for longer than this is dropped."""
@@ -52,7 +53,7 @@ class LiveBroker:
 
 @attrs.frozen
 class Master:
-    """What a registering slave is told."""
+    """The master of a registering slave's set."""
 
     broker_addr: str
     ha_server_addr: str
@@ -62,8 +63,9 @@ class RouteTable:
     """All brokers and topics that are registered. Nothing of it is kept anywhere else.
 
     Args:
-        compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered over it,
-            and a broker's farewell takes its id along, even if another broker has that id by now: the heir of a master.
+        compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered
+            over it, and a broker that unregisters removes the entry of its id, even if another broker has taken that
+            id.
     """
 
     def __init__(self, *, compat_49: bool = False) -> None:
@@ -87,7 +89,7 @@ class RouteTable:
         now_ms: int,
         filter_servers: list[str] | None = None,
     ) -> Master | None:
-        """A broker has told what it has.
+        """Record a broker's registration.
 
         Topics count only from masters, and only when the data version is new; those not mentioned stay.
 
@@ -95,7 +97,7 @@ class RouteTable:
             broker: who.
             topics: topic -> configuration.
             data_version: of ``topics``.
-            channel: the connection; whoever reports its end gives the same object.
+            channel: the connection; `channel_closed` gets the same object.
             now_ms: the time.
             filter_servers: None leaves those known before.
 
@@ -125,7 +127,7 @@ class RouteTable:
         return self._master_of(broker, addresses)
 
     def unregister(self, broker: BrokerIdentity) -> None:
-        """A broker says farewell. While its set has another member, the topics stay."""
+        """Remove a broker that unregisters. While its set has another member, the topics stay."""
         self._live.pop(broker.broker_addr, None)
         self._filter_servers.pop(broker.broker_addr, None)
         data = self._brokers.get(broker.broker_name)
@@ -257,10 +259,6 @@ class RouteTable:
     def unit_sub_ununit_topics(self) -> list[str]:
         """Topics with unit subscriptions that are themselves of no unit, on at least one broker."""
         return self._topics_where(lambda flag: flag & TOPIC_UNIT_SUB and not flag & TOPIC_UNIT)
-
-    def live_brokers(self) -> dict[str, LiveBroker]:
-        """The live entries by address, for status displays and tests; a copy."""
-        return {address: attrs.evolve(live) for address, live in self._live.items()}
 
     # Within
 

@@ -1,6 +1,8 @@
-"""Replication: the log's bytes go from a master to its slaves, and what else a slave needs follows by ordinary requests.
+"""Replication: a master sends the bytes of its log to slaves; whatever else a slave needs it fetches by ordinary
+requests.
 
-`master.HaMaster` accepts slaves, streams the log and knows what is acknowledged; `slave.HaSlave` follows a master; `metadata`
-fetches topics, groups and offsets. The decisions are pure functions in `rules`, waiting sends stand in `waiters`.
-This room knows the store only by the small protocols in `streams`, and no broker. It answers to `HAService` and `HAConnection`.
+`master.HaMaster` accepts slaves, sends them the log and tracks what they have acknowledged; `slave.HaSlave` follows a master
+after `divergence` has compared the two logs; `metadata` fetches topics, groups and offsets. The decisions are pure
+functions in `rules`. A store is any object with the few methods that `master` and `slave` list. Answers to `HAService`
+and `HAConnection`.
 """

@@ -1,14 +1,15 @@
-"""The master's end of replication: accepts slaves, streams the log to each, and knows what they hold.
+"""The master's end of replication: accepts slaves, streams the log to each, and tracks what they hold.
 
-Every slave has a task that reads its reports and one that writes frames; no slave waits for another. A store that grows
-wakes the writers at once. Which offset a stream starts at and which reports count is decided in `rules`.
-It answers to `HAService`, `HAConnection` and `GroupTransferService`; the bytes stand in the replication specification, section 2.
+Every slave has a task that reads its reports and one that writes frames; no slave waits for another. A log that grows
+wakes the writing tasks at once. Where a stream starts and which reports count is decided in `rules`. Answers to
+`HAService`, `HAConnection` and `GroupTransferService`; the bytes are described in docs/protocol/ha.md §2.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
 
 import attrs
 import trio
@@ -16,11 +17,11 @@ import trio
 from triomq_protocol.errors import RemoteProtocolError
 from triomq_protocol.replication import ReportDecoder, encode_transfer_head
 from triomq_server.replication import rules
-from triomq_server.replication.inlets import Inlet, open_inlet
-from triomq_server.replication.outlets import Outlet, open_outlet
+from triomq_server.replication.receivers import Receiver, open_receiver
 from triomq_server.replication.rules import HaSettings
-from triomq_server.replication.streams import Listen, SourceLog, listen_tcp, peer_name, reason
-from triomq_server.replication.waiters import OffsetWaiters
+from triomq_server.replication.transfer_writer import LogFiles, TransferWriter, Views, open_transfer_writer
+from triomq_server.store.offset_waiters import OffsetWaiters
+from triomq_server.wire.transport import Listen, failure_reason, listen_tcp, peer_name
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,23 @@ _PUSH_BYTES = 65536
 """So much is sent to a slave from the very append that made it; more is the business of the slave's own task."""
 
 REFUSED_REMEMBERED = 20
+
+
+class SourceLog(LogFiles, Protocol):
+    """The part of a message store that a master reads."""
+
+    @property
+    def log_min_offset(self) -> int:
+        """First byte there is."""
+
+    @property
+    def log_max_offset(self) -> int:
+        """First byte not there yet."""
+
+    append_listeners: list[Callable[[int], None]]
+
+    def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
+        """Log bytes from `offset` on, never across a file's end; None where there are none."""
 
 
 @attrs.define(eq=False)
@@ -46,7 +64,7 @@ class SlaveLink:
       lost_position: it waits for bytes that have expired here.
       scope: ends the link.
       idle: its writer has nothing to send, and waits for `wake`.
-      outlet: where its frames go.
+      writer: where its frames go.
     """
 
     peer: str
@@ -60,7 +78,7 @@ class SlaveLink:
     wake: trio.Event = attrs.field(factory=trio.Event)
     reports: ReportDecoder = attrs.field(factory=ReportDecoder)
     idle: bool = False
-    outlet: Outlet | None = None
+    writer: TransferWriter | None = None
 
 
 @attrs.frozen
@@ -81,7 +99,7 @@ class RefusedSlave:
 
 
 class HaMaster:
-    """Serves the log of one store to any number of slaves, and tells waiting sends what slaves hold.
+    """Serves the log of one store to any number of slaves, and answers waiting sends once a slave holds them.
 
     Every broker runs one, a slave too: a further slave may follow it.
 
@@ -95,8 +113,6 @@ class HaMaster:
         self._settings = settings
         self._links: list[SlaveLink] = []
         self._waiters = OffsetWaiters()
-        self._deadline_set = trio.Event()
-        self._expiry_at = float("inf")
         self.releasing: Callable[[], AbstractContextManager[object]] = nullcontext
         """Opened around the release of waiting sends, so that their answers can leave together."""
         self.refused: deque[RefusedSlave] = deque(maxlen=REFUSED_REMEMBERED)
@@ -110,7 +126,8 @@ class HaMaster:
         return tuple(self._links)
 
     def slave_ok(self, end_offset: int) -> bool:
-        """Whether a send that ends at `end_offset` may expect a slave's acknowledgement; if not, it is SLAVE_NOT_AVAILABLE."""
+        """Whether a send that ends at `end_offset` may expect a slave's acknowledgement; if not, it is
+        SLAVE_NOT_AVAILABLE."""
         links = self._links
         if not self._settings.compat_49:
             links = [link for link in links if link.acknowledged_offset is not None]
@@ -121,7 +138,7 @@ class HaMaster:
             fall_behind_max_bytes=self._settings.fall_behind_max_bytes,
         )
 
-    def park_until_replicated(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
+    def when_replicated(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
         """Call ``done(True)`` as soon as a slave holds everything before `end_offset`, ``done(False)`` at `deadline`.
 
         Args:
@@ -133,9 +150,7 @@ class HaMaster:
         if end_offset <= self.acknowledged_offset:
             done(True)
             return
-        self._waiters.park(end_offset, deadline, done)
-        if deadline < self._expiry_at:
-            self._deadline_set.set()
+        self._waiters.add(end_offset, deadline, done)
 
     def close_links(self) -> None:
         """Let every slave connect anew: the log may not be what it was."""
@@ -165,7 +180,7 @@ class HaMaster:
         self._log.append_listeners.append(self._on_append)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._expire_waiters)
+                nursery.start_soon(self._waiters.expire_forever)
                 nursery.start_soon(trio.serve_listeners, self.serve_slave, list(listeners))
                 task_status.started(_port_of(listeners))
         finally:
@@ -180,12 +195,12 @@ class HaMaster:
         with self._connected(link), link.scope:
             async with stream:
                 with (
-                    open_inlet(stream) as inlet,
-                    open_outlet(stream, self._log, self._settings.file_bytes) as outlet,
+                    open_receiver(stream) as receiver,
+                    open_transfer_writer(stream, self._log, self._settings.file_bytes) as writer,
                 ):
                     async with trio.open_nursery() as nursery:
-                        nursery.start_soon(self._read_reports, inlet, link)
-                        nursery.start_soon(self._write_frames, outlet, link)
+                        nursery.start_soon(self._read_reports, receiver, link)
+                        nursery.start_soon(self._write_frames, writer, link)
         _log.info("slave %s disconnected, it had %s", link.peer, link.acknowledged_offset)
 
     @contextmanager
@@ -195,10 +210,10 @@ class HaMaster:
             yield
         finally:
             self._links.remove(link)
-            self._settle()
+            self._update_acknowledged()
 
     def _on_append(self, end_offset: int) -> None:
-        """The store has grown: send it to those who have everything else, and wake the writers that this cannot be done for.
+        """The store has grown: send it to slaves that have everything else, and wake the writing tasks of the others.
 
         A sender may be waiting for a slave's report, and to wake a task first would cost a turn of the loop.
         """
@@ -208,25 +223,25 @@ class HaMaster:
 
     def _push(self, link: SlaveLink, end_offset: int) -> bool:
         """Send a slave what is new, without waiting; false if its writer has to do something."""
-        outlet, offset = link.outlet, link.next_offset
-        if outlet is None or offset is None or not outlet.is_socket or outlet.left:
+        writer, offset = link.writer, link.next_offset
+        if writer is None or offset is None or not writer.is_socket or writer.left:
             return False
         if end_offset - offset > _PUSH_BYTES:
             return False
         while (data := self._log.log_slice(offset, _PUSH_BYTES)) is not None:
             try:
-                outlet.send_now(self._frames(offset, data))
-            except OSError:
-                return False  # the writer will see for itself
+                writer.send_now(self._frames(offset, data))
+            except trio.BrokenResourceError:
+                return False  # the writing task finds out, too
             offset = link.next_offset = offset + len(data)
             link.sent_bytes += len(data)
-            if outlet.left:
+            if writer.left:
                 return False
         link.last_write = trio.current_time()
         return True
 
-    def _settle(self) -> None:
-        """Work out anew what is acknowledged, and release the sends that waited for it."""
+    def _update_acknowledged(self) -> None:
+        """Work out what is acknowledged now, and release the sends that waited for it."""
         self.acknowledged_offset = rules.acknowledged(
             (link.acknowledged_offset for link in self._links),
             self.acknowledged_offset,
@@ -235,43 +250,31 @@ class HaMaster:
         with self.releasing():
             self._waiters.release(self.acknowledged_offset)
 
-    async def _expire_waiters(self) -> None:
-        """Wakes at the deadline that was the earliest when it fell asleep, though most waiters are gone by then.
-
-        So the usual waiter, whose deadline is the latest of all, costs this task nothing.
-        """
-        while True:
-            self._waiters.expire(trio.current_time())
-            self._deadline_set = trio.Event()
-            self._expiry_at = self._waiters.next_deadline() or float("inf")
-            with trio.move_on_at(self._expiry_at):
-                await self._deadline_set.wait()
-
-    async def _read_reports(self, inlet: Inlet, link: SlaveLink) -> None:
+    async def _read_reports(self, receiver: Receiver, link: SlaveLink) -> None:
         housekeeping_s = self._settings.housekeeping_s
         try:
             while True:
                 # Reports do not move the scope's deadline, which would cost more than they do: when it is over, it is
-                # looked whether it still holds.
+                # checked again.
                 with trio.CancelScope(deadline=link.last_report + housekeeping_s) as silence:
-                    await self._take_reports(inlet, link)
+                    await self._take_reports(receiver, link)
                 if not silence.cancelled_caught:
                     break
                 if trio.current_time() >= link.last_report + housekeeping_s:
                     _log.warning("slave %s said nothing for %g s, closing", link.peer, housekeeping_s)
                     break
         except (trio.BrokenResourceError, RemoteProtocolError) as error:
-            _log.info("slave %s: %s", link.peer, reason(error))
+            _log.info("slave %s: %s", link.peer, failure_reason(error))
         finally:
             link.scope.cancel()
 
-    async def _take_reports(self, inlet: Inlet, link: SlaveLink) -> None:
+    async def _take_reports(self, receiver: Receiver, link: SlaveLink) -> None:
         """Until the slave closes, or must be closed."""
         decoder = link.reports
         buffer = memoryview(bytearray(_REPORTS_BYTES))
         while True:
-            await inlet.wait()
-            size = inlet.receive_now(buffer)
+            await receiver.wait_readable()
+            size = receiver.receive_into_now(buffer)
             if size is None:
                 continue
             if not size:
@@ -282,16 +285,16 @@ class HaMaster:
                 return
 
     def _take_report(self, link: SlaveLink, offset: int) -> bool:
-        """Note what a slave says it holds; False if the link must be closed."""
+        """Record the offset that a slave reports; False if the link must be closed."""
         log_max = self._log.log_max_offset
         first = link.acknowledged_offset is None
-        verdict = rules.judge_report(offset, log_max=log_max, first=first, compat_49=self._settings.compat_49)
-        if verdict is not rules.Report.ACCEPT:
+        decision = rules.check_report(offset, log_max=log_max, first=first, compat_49=self._settings.compat_49)
+        if decision is not rules.Report.ACCEPT:
             self.refused.append(RefusedSlave(link.peer, offset, log_max, trio.current_time()))
             _log.error(
                 "slave %s reports offset %d, this log ends at %d (%s): closing; "
                 "if its history differs from this master's, it must be emptied before it can follow",
-                link.peer, offset, log_max, verdict.name,
+                link.peer, offset, log_max, decision.name,
             )  # fmt: skip
             return False
         link.acknowledged_offset = offset
@@ -305,18 +308,18 @@ class HaMaster:
             )
             _log.info("slave %s has %d, sending from %d", link.peer, offset, link.next_offset)
             link.wake.set()
-        self._settle()
+        self._update_acknowledged()
         return True
 
-    async def _write_frames(self, outlet: Outlet, link: SlaveLink) -> None:
-        link.outlet = outlet
+    async def _write_frames(self, writer: TransferWriter, link: SlaveLink) -> None:
+        link.writer = writer
         try:
             while True:
-                if outlet.left:
-                    await outlet.finish()
-                # A fresh event before the look at the log: growth after the look sets it.
+                if writer.left:
+                    await writer.finish()
+                # A fresh event before the log is read: growth after that sets it.
                 link.wake = trio.Event()
-                if await self._send_next(outlet, link):
+                if await self._send_next(writer, link):
                     link.last_write = trio.current_time()
                     continue
                 link.idle = True
@@ -326,10 +329,10 @@ class HaMaster:
                 if link.wake.is_set() or trio.current_time() < self._heartbeat_due(link):
                     continue
                 if link.next_offset is not None:
-                    await outlet.send([encode_transfer_head(link.next_offset, 0)])
+                    await writer.send([encode_transfer_head(link.next_offset, 0)])
                     link.last_write = trio.current_time()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
-            _log.info("slave %s: %s", link.peer, reason(error))
+            _log.info("slave %s: %s", link.peer, failure_reason(error))
         finally:
             link.idle = False
             link.scope.cancel()
@@ -339,7 +342,7 @@ class HaMaster:
             return float("inf")
         return link.last_write + self._settings.heartbeat_s
 
-    async def _send_next(self, outlet: Outlet, link: SlaveLink) -> bool:
+    async def _send_next(self, writer: TransferWriter, link: SlaveLink) -> bool:
         """Send what comes next, up to the settings' `send_bytes`; false when the slave has been sent everything."""
         if link.next_offset is None:
             return False
@@ -350,16 +353,16 @@ class HaMaster:
             return False
         link.next_offset += len(data)
         link.sent_bytes += len(data)
-        if outlet.can_send_file(offset, len(data)):
-            await outlet.send_file(offset, len(data), batch_bytes)
+        if writer.can_send_file(offset, len(data)):
+            await writer.send_file(offset, len(data), batch_bytes)
         else:
-            await outlet.send(self._frames(offset, data))
+            await writer.send(self._frames(offset, data))
         return True
 
-    def _frames(self, offset: int, data: memoryview) -> list[bytes | memoryview]:
+    def _frames(self, offset: int, data: memoryview) -> Views:
         """Heads and bodies of log bytes, no body larger than a batch."""
         batch_bytes = self._settings.batch_bytes
-        views: list[bytes | memoryview] = []
+        views: Views = []
         for begin in range(0, len(data), batch_bytes):
             body = data[begin : begin + batch_bytes]
             views += (encode_transfer_head(offset + begin, len(body)), body)

@@ -1,20 +1,20 @@
-"""What a slave needs besides the log: topics, consumer offsets, delay offsets and groups, asked of the master every 10 s.
+"""What a slave needs besides the log: topics, consumer offsets, delay offsets and groups, fetched from the master every
+10 s.
 
-The requests are RocketMQ's four; what comes back is decoded here and handed over in whole tables, so that the broker can swap
-them in. It answers to `SlaveSynchronize`; rules in the replication specification, section 7.
+The requests are RocketMQ's four; what comes back is decoded here and handed over in whole tables, so that the broker
+can swap them in. Answers to `SlaveSynchronize`; the rules are in docs/protocol/ha.md §7.
 """
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
-from triomq_server.replication.streams import reason
-from triomq_server.wire import AnswerTimeoutError, LinkError
+from triomq_protocol.wire.command import Command
+from triomq_server.wire import AnswerTimeoutError, Link, LinkError, OpenLink
+from triomq_server.wire.transport import failure_reason
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ FIRST_S = 0.1
 """RocketMQ waits 3 s; an earlier first fetch lets a fresh slave serve earlier."""
 PERIOD_S = 10.0
 SOONEST_S = 0.2
-"""Shortest time between two fetches, whoever asks for one."""
+"""Shortest time between two fetches."""
 TIMEOUT_S = 3.0
 ROUND_S = 15.0
 """One connect and four requests take no longer than this."""
@@ -39,7 +39,8 @@ class MetadataTables(Protocol):
         """GET_ALL_TOPIC_CONFIG: version and table, taken over if the version differs; persisted."""
 
     def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
-        """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: offsets, of which the newer ones are taken over; persisted."""
+        """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: offsets, of which the newer ones are taken over;
+        persisted."""
 
     def save_delay_offsets(self, body: bytes) -> None:
         """GET_ALL_DELAY_OFFSET: written to delayOffset.json as it came."""
@@ -48,14 +49,6 @@ class MetadataTables(Protocol):
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: like topics."""
 
 
-class RequestLink(Protocol):
-    """A link to the master's ordinary port."""
-
-    async def request(self, command: Command, timeout_s: float) -> Command:
-        """Send and wait for the answer."""
-
-
-OpenLink = Callable[[str], AbstractAsyncContextManager[RequestLink]]
 Take = Callable[[bytes, Mapping[str, str]], None]
 
 
@@ -79,7 +72,7 @@ class MetadataSync:
         """How often all four tables came over."""
 
     def follow(self, master: str | None) -> None:
-        """Take the address a registration was answered with; a new one is asked at once. None: stop asking."""
+        """Take the master's address; a new one is asked at once. None: stop asking."""
         if master != self.master:
             self.master = master
             self._wanted.set()
@@ -111,7 +104,7 @@ class MetadataSync:
                 self.rounds += 1
                 self._last_error = None
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
-            self._note_failure(f"{master}: {reason(error)}")
+            self._note_failure(f"{master}: {failure_reason(error)}")
 
     def _steps(self) -> tuple[tuple[RequestCode, Take], ...]:
         tables = self._tables
@@ -122,7 +115,7 @@ class MetadataSync:
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda body, _: tables.replace_groups(body)),
         )
 
-    async def _fetch(self, link: RequestLink, code: RequestCode, take: Take) -> bool:
+    async def _fetch(self, link: Link, code: RequestCode, take: Take) -> bool:
         try:
             answer = await link.request(Command.request(code), TIMEOUT_S)
         except AnswerTimeoutError as error:

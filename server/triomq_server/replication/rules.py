@@ -1,47 +1,26 @@
-"""The decisions of replication as pure functions: where a slave's copy begins, which reports count, who is close enough.
+"""The decisions of replication as pure functions: where a slave's copy begins, which reports count, who is close
+enough.
 
-Nothing here waits, sends or looks at a clock. The rules stand in the replication specification, sections 3, 4 and 6; where
+Nothing here waits, sends or reads a clock. The rules are described in docs/protocol/ha.md §3, §4 and §6; where
 RocketMQ 4.9 is careless with acknowledged messages, `compat_49` chooses between its behaviour and the safe one.
 """
 
 import enum
 from collections.abc import Iterable
-from typing import Protocol, Self
+from typing import Self
 
 import attrs
+
+from triomq_server.config import StoreConfig
 
 DEFAULT_BATCH_BYTES = 32 * 1024
 LARGE_BATCH_BYTES = 256 * 1024
 """A 4.9 slave takes frames of up to 4 MiB."""
 
 
-class HaKeys(Protocol):
-    """The keys of the store configuration that replication reads, under RocketMQ's names; sizes in bytes, times in ms."""
-
-    @property
-    def mapped_file_size_commit_log(self) -> int:
-        """Size of one log file."""
-
-    @property
-    def ha_send_heartbeat_interval(self) -> int:
-        """Something is sent at least this often."""
-
-    @property
-    def ha_housekeeping_interval(self) -> int:
-        """Silence after which a link is closed."""
-
-    @property
-    def ha_transfer_batch_size(self) -> int:
-        """Largest frame body."""
-
-    @property
-    def ha_slave_fallbehind_max(self) -> int:
-        """A slave further behind counts as absent."""
-
-
 @attrs.frozen(kw_only=True)
 class HaSettings:
-    """What both ends of a replication link are told: RocketMQ's HA keys, durations in seconds.
+    """The settings of both ends of a replication link: RocketMQ's HA keys, durations in seconds.
 
     Attributes:
       file_bytes: size of one log file; master and slave must agree (``mappedFileSizeCommitLog``).
@@ -52,8 +31,8 @@ class HaSettings:
       connect_timeout_s: how long one attempt to connect may take.
       compare_timeout_s: how long the comparison of two logs may take.
       reconnect_s: pause between attempts; the first one after a loss comes within a tenth of a second.
-      looks: how often a slave looks for the next frame before it falls asleep, while frames follow each other closely; a
-        look is a turn of the loop, which others can use.
+      polls: how often a slave checks for the next frame before it falls asleep, while frames follow each other closely;
+        each check is a turn of the event loop, so other tasks run in between.
       send_bytes: how much a master hands to the socket in one call; frames stay as they are.
       compat_49: RocketMQ 4.9's own behaviour instead of the safe one.
     """
@@ -66,16 +45,16 @@ class HaSettings:
     connect_timeout_s: float = 5.0
     compare_timeout_s: float = 20.0
     reconnect_s: float = 1.0
-    looks: int = 100
+    polls: int = 100
     send_bytes: int = 1024 * 1024
     compat_49: bool = False
 
     @classmethod
-    def from_config(cls, config: HaKeys, *, compat_49: bool) -> Self:
+    def from_config(cls, config: StoreConfig, *, compat_49: bool) -> Self:
         """Read the HA keys of a broker's store configuration (milliseconds there, seconds here).
 
-        A batch size that nobody has changed from 4.9's default becomes a larger one, which every slave takes and which
-        costs a fraction per byte; any other value is taken as it is meant.
+        A batch size that is still 4.9's default becomes a larger one, which every slave takes and which
+        costs a fraction per byte; any other value is used as it is.
         """
         batch_bytes = config.ha_transfer_batch_size
         if batch_bytes == DEFAULT_BATCH_BYTES and not compat_49:
@@ -100,7 +79,7 @@ class Report(enum.Enum):
     """No offset at all: close the link."""
 
 
-def judge_report(offset: int, *, log_max: int, first: bool, compat_49: bool) -> Report:
+def check_report(offset: int, *, log_max: int, first: bool, compat_49: bool) -> Report:
     """Decide whether a slave's report counts.
 
     RocketMQ 4.9 believes a link's first report whatever it says, and so may answer senders with success for
@@ -128,7 +107,8 @@ def start_offset(reported: int, *, log_min: int, log_max: int, file_bytes: int, 
 
 
 def follows(own_max: int, frame_offset: int, file_bytes: int) -> bool:
-    """Whether a frame continues the slave's log: it starts at the log's end, or at a file's start if the log is empty."""
+    """Whether a frame continues the slave's log: it starts at the log's end, or at a file's start if the log is
+    empty."""
     return frame_offset == own_max or (own_max == 0 and frame_offset > 0 and frame_offset % file_bytes == 0)
 
 

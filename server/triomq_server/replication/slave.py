@@ -1,27 +1,29 @@
 """The slave's end of replication: follows one master's log, byte by byte, and reports how far it has come.
 
-Bytes go straight into the log (`intake`), also when a frame is not complete yet, so no frame size is too large. What has
-come is reported at once, and made readable afterwards. Connection loss, a master that moved and offsets that do not fit all end in a new connection after a short pause.
-Before each connection the two logs are compared (`standing`), so that no other history is ever followed, and a slave with
-an empty log learns where the master's begins: its first report then says so, and it gets everything.
-It answers to `HAService.HAClient`; the bytes stand in the replication specification, sections 2 and 4.
+Bytes go straight into the log (`transfer_reader`), also when a frame is not complete yet, so no frame size is too
+large. What has come is reported at once, and made readable afterwards. Connection loss, a master that moved and offsets
+that do not fit all end in a new connection after a short pause. Before each connection the two logs are compared
+(`divergence`), so that no other history is ever followed, and a slave with an empty log learns where the master's
+begins: its first report then says so, and it gets everything. Answers to `HAService.HAClient`; the bytes are described
+in docs/protocol/ha.md §2 and §4.
 """
 
 import logging
 import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import attrs
 import trio
 
 from triomq_protocol.replication import encode_report
-from triomq_server.replication.inlets import Inlet, open_inlet
-from triomq_server.replication.intake import BUFFER_BYTES, Intake, ReplicationError
+from triomq_server.replication.divergence import Comparison, LogRelation, MasterLog, NotComparableError, OwnLog, compare
+from triomq_server.replication.receivers import Receiver, open_receiver
 from triomq_server.replication.rules import HaSettings
-from triomq_server.replication.standing import Comparison, MasterLog, NotComparableError, Standing, compare
-from triomq_server.replication.streams import Dial, FollowingLog, dial_tcp, reason
-from triomq_server.wire import LinkError
+from triomq_server.replication.transfer_reader import BUFFER_BYTES, ExtendedLog, ReplicationError, TransferReader
+from triomq_server.wire import Dial, LinkError, dial_tcp
+from triomq_server.wire.transport import failure_reason
 
 _log = logging.getLogger(__name__)
 
@@ -32,21 +34,36 @@ MOVE_AFTER_S = 25.0
 """How long name servers must have agreed on another master before an open link is given up."""
 
 DISPATCH_BYTES = 256 * 1024
-"""What is dispatched before others have their turn: a millisecond's work or two, the slave serves pulls meanwhile."""
-LOOKING_S = 0.0005
-"""When frames follow each other within this time, it is worth staying awake for the next one."""
+"""What is dispatched before other tasks run: a millisecond's work or two, and the slave serves pulls meanwhile."""
+POLLING_S = 0.0005
+"""When frames follow each other within this time, it pays to stay awake for the next one."""
 STREAMING_BYTES = 65536
 """A master that sends so much at once is taken to send more."""
 UNASKED_S = 45.0
-"""How long an empty log begins with the first file or not at all when the master cannot be asked: brokers register every
-30 s, and then name servers say whom to ask. A 4.9 master's newest file alone is better than nothing after that."""
+"""How long an empty log begins with the first file or not at all when the master cannot be asked: brokers register
+every 30 s, and then name servers know the master's address. A 4.9 master's newest file alone is better than nothing
+after that."""
 STREAM_PAUSE_S = 0.002
 """When nothing has come from it for so long, it has sent everything, and there is time for what has come."""
 
 
+class FollowingLog(OwnLog, ExtendedLog, Protocol):
+    """The part of a message store that a slave extends; its content is read to compare it with the master's."""
+
+    def announce_end(self) -> None:
+        """Call the append listeners, among them a master that serves further slaves, with the log's new end."""
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Up to here the log can be read as messages."""
+
+    def dispatch(self, most_bytes: int) -> bool:
+        """Make about so many bytes of what has come readable; returns whether there may be more to do."""
+
+
 @attrs.define
 class SlaveStatus:
-    """Where a slave stands; for monitoring.
+    """The state of a slave's replication; for monitoring.
 
     Attributes:
       master: ``host:port`` of the master's HA service, None while unknown.
@@ -66,7 +83,7 @@ class SlaveStatus:
     last_received: float | None = None
     reports: int = 0
     last_error: str | None = None
-    compared: Comparison = attrs.field(factory=lambda: Comparison(standing=Standing.UNKNOWN))
+    compared: Comparison = attrs.field(factory=lambda: Comparison(relation=LogRelation.UNKNOWN))
 
 
 class HaSlave:
@@ -77,8 +94,8 @@ class HaSlave:
       settings: the HA keys.
       dial: connects to ``host:port``.
       master: the master's HA address, where it is known from the start (``haMasterAddress``).
-      open_master: lets the logs be compared before each connection; None follows whoever is there, as 4.9 does.
-      on_loss: called when a link has ended, and now and then while there is none: somebody may know of another master.
+      open_master: lets the logs be compared before each connection; None follows any master, as 4.9 does.
+      on_loss: called when a link has ended, and now and then while there is none: name servers may know another master.
       seed: of the pauses' random share; given in tests.
     """
 
@@ -98,38 +115,38 @@ class HaSlave:
         self._dial = dial
         self._open_master = open_master
         self._on_loss = on_loss
-        self._told_loss = -float("inf")
+        self._loss_reported_at = -float("inf")
         self._linked: str | None = None
         self._link_scope = trio.CancelScope()
         self._doubted_since = float("inf")
-        self._heard_end = 0  # the master's log reaches here at least
+        self._master_end = 0  # the master's log reaches here at least
         self._start = 0  # what an empty log reports: where the master's begins
         self._unasked_since = float("inf")
         self._begin: int | None = None  # where an empty log's first frame must begin, if that is known
         self._random = random.Random(seed)
         self._moved = trio.Event()
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._intake: Intake | None = None
+        self._reader: TransferReader | None = None
         self._last_report = self._last_received = -float("inf")
-        self._looks = 0  # how often to look for the next frame before falling asleep
+        self._polls_left = 0  # how often to check for the next frame before falling asleep
         self._streaming = False
         self._undispatched = False  # more of the log could be dispatched
         self.status = SlaveStatus(master=master)
 
     @property
-    def standing(self) -> Standing:
-        """Where this log stands against the master's, as far as is known now."""
+    def relation(self) -> LogRelation:
+        """This log in relation to the master's, as last compared."""
         compared = self.status.compared
-        if not self.status.connected or not compared.standing.may_follow:
-            return compared.standing
-        heard_end = self._heard_end if self._intake is None else self._intake.heard_end
-        return Standing.CLEAN if self._log.log_max_offset >= heard_end else Standing.BEHIND
+        if not self.status.connected or not compared.relation.may_follow:
+            return compared.relation
+        master_end = self._master_end if self._reader is None else self._reader.master_end
+        return LogRelation.CLEAN if self._log.log_max_offset >= master_end else LogRelation.BEHIND
 
     def follow(self, master: str | None) -> None:
         """Take another address as the master's HA service, for the next connect; None: stop connecting anew.
 
-        An open link stays at first: a name server's answer says where to find the master, not that this one is wrong,
-        and another name server may say otherwise. Only when all answers of a while agree is the link given up.
+        An open link stays at first: a name server's answer names a master, it does not say that this one is wrong,
+        and another name server may disagree. Only when all answers agree for a while is the link given up.
         """
         if master != self.status.master:
             self.status.master = master
@@ -147,6 +164,8 @@ class HaSlave:
 
     async def run(self) -> None:
         """Follow until cancelled."""
+        if self._log.dispatched_offset < self._log.log_max_offset:
+            await self._dispatch_all()  # a run that was cancelled may have left bytes that cannot be read yet
         while True:
             master = self.status.master
             if master is None:
@@ -154,25 +173,26 @@ class HaSlave:
                 await self._moved.wait()
                 continue
             self._moved = trio.Event()
-            lived = await self._compared(master) and await self._one_link(master)
+            had_data = await self._compared(master) and await self._one_link(master)
             await self._dispatch_all()
-            self._tell_loss(lived=lived)
-            # A link that lived is worth a quick return, but not by all slaves in the same instant.
+            self._report_loss(had_data=had_data)
+            # After a link that carried data a slave comes back soon, but not all slaves in the same instant.
             pause_s = (
                 self._random.uniform(0.05, 0.1)
-                if lived
+                if had_data
                 else self._random.uniform(0.8, 1.2) * self._settings.reconnect_s
             )
-            if not self.status.compared.standing.may_follow:
+            if not self.status.compared.relation.may_follow:
                 pause_s = self._settings.heartbeat_s
             with trio.move_on_after(pause_s):
                 await self._moved.wait()
 
-    def _tell_loss(self, *, lived: bool) -> None:
-        """Without this a slave would hear of a new master only at its next registration, half a minute later."""
+    def _report_loss(self, *, had_data: bool) -> None:
+        """Call `on_loss`; without it a slave would find a new master only at its next registration, half a minute
+        later."""
         now = trio.current_time()
-        if self._on_loss is not None and (lived or now >= self._told_loss + self._settings.heartbeat_s):
-            self._told_loss = now
+        if self._on_loss is not None and (had_data or now >= self._loss_reported_at + self._settings.heartbeat_s):
+            self._loss_reported_at = now
             self._on_loss()
 
     async def _compared(self, master: str) -> bool:
@@ -183,32 +203,33 @@ class HaSlave:
             with trio.fail_after(self._settings.compare_timeout_s):
                 async with self._open_master(master) as remote:
                     found = await compare(self._log, remote)
-                    if found.standing.may_follow and not self._log.log_max_offset:
+                    if found.relation.may_follow and not self._log.log_max_offset:
                         await self._prepare_start(found, remote)
         except NotComparableError as error:
-            found = Comparison(standing=Standing.UNKNOWN, own_end=self._log.log_max_offset)
+            found = Comparison(relation=LogRelation.UNKNOWN, own_end=self._log.log_max_offset)
             now = trio.current_time()
             if self._unasked_since > now:
                 self._unasked_since = now
                 _log.warning("master %s is followed without comparing the logs: %s", master, error)
             self._begin = self._start if now < self._unasked_since + UNASKED_S else None
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
-            self._note_end(master, f"the logs could not be compared: {reason(error)}")
+            self._note_end(master, f"the logs could not be compared: {failure_reason(error)}")
             return False
         else:
             self._unasked_since = float("inf")
-        if not found.standing.may_follow:
+        if not found.relation.may_follow:
             self._note_refusal(master, found)
         self.status.compared = found
-        self._heard_end, self._intake = found.master_end, None
-        return found.standing.may_follow
+        self._master_end, self._reader = found.master_end, None
+        return found.relation.may_follow
 
     async def _prepare_start(self, found: Comparison, remote: MasterLog) -> None:
-        """Let an empty slave of whatever master get the whole log.
+        """Let an empty slave get the whole log, whichever version its master has.
 
-        A 4.9 master takes a first report of 0 as a wish for its newest file only, and any other as an offset to go on
-        from. So where its log begins behind 0, that is reported; and where it begins at 0, the first record is fetched
-        by itself, and its end reported. Also while there is but one file: a second one may be there before the report is.
+        A 4.9 master takes a first report of 0 as a request for its newest file only, and any other as an offset to go
+        on from. So where its log begins behind 0, that is reported; and where it begins at 0, the first record is
+        fetched by itself, and its end reported. Also while there is but one file: a second one may be there before the
+        report is.
         """
         self._start = self._begin = max(found.master_begin, 0)  # 4.9 says -1 while it has nothing at all
         if self._start or not found.master_end:
@@ -223,7 +244,7 @@ class HaSlave:
 
     def _note_refusal(self, master: str, found: Comparison) -> None:
         text = (
-            f"{found.standing}: this log ends at {found.own_end}, the master's at {found.master_end}, "
+            f"{found.relation}: this log ends at {found.own_end}, the master's at {found.master_end}, "
             f"they are equal up to {found.common_end}"
         )
         if text != self.status.last_error:
@@ -249,7 +270,7 @@ class HaSlave:
                 with self._link_scope:
                     await self._follow(stream)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ReplicationError) as error:
-            self._note_end(master, reason(error))
+            self._note_end(master, failure_reason(error))
         else:
             moved = self._link_scope.cancelled_caught
             self._note_end(master, "the master has moved" if moved else "the master closed the connection")
@@ -266,24 +287,24 @@ class HaSlave:
 
     async def _follow(self, stream: trio.abc.Stream) -> None:
         settings = self._settings
-        with open_inlet(stream) as inlet:
-            intake = self._intake = Intake(
-                self._log, inlet, self._buffer, settings.file_bytes, self._heard_end, self._begin
+        with open_receiver(stream) as receiver:
+            reader = self._reader = TransferReader(
+                self._log, receiver, self._buffer, settings.file_bytes, self._master_end, self._begin
             )
             began = self._last_received = trio.current_time()
-            self._looks = 0
-            await self._report(stream, inlet)
-            while not intake.ended:
-                if await self._take_turn(stream, inlet, intake):
+            self._polls_left = 0
+            await self._report(stream, receiver)
+            while not reader.ended:
+                if await self._take_turn(stream, receiver, reader):
                     continue
-                if self._looks:
-                    self._looks -= 1
+                if self._polls_left:
+                    self._polls_left -= 1
                     await trio.lowlevel.checkpoint()
                     continue
                 with trio.move_on_at(
                     min(self._last_report + settings.heartbeat_s, self._last_received + settings.housekeeping_s)
                 ):
-                    await inlet.wait()
+                    await receiver.wait_readable()
                     continue
                 now = trio.current_time()
                 if now >= self._last_received + settings.housekeeping_s:
@@ -291,37 +312,37 @@ class HaSlave:
                 if self._start and not self._log.log_max_offset and now >= began + 2 * settings.heartbeat_s:
                     raise ReplicationError(f"nothing comes from offset {self._start}")  # expired since the comparison
                 if now >= self._last_report + settings.heartbeat_s:
-                    await self._report(stream, inlet)
+                    await self._report(stream, receiver)
 
-    async def _take_turn(self, stream: trio.abc.Stream, inlet: Inlet, intake: Intake) -> bool:
+    async def _take_turn(self, stream: trio.abc.Stream, receiver: Receiver, reader: TransferReader) -> bool:
         """Take what has come, report it, and let it be read; false if nothing has come and nothing is left to do.
 
-        Senders wait for the report, readers for the dispatch, which takes much longer; and the more of an acknowledged
+        Senders wait for the report, readers for the dispatch, which takes much longer; and the more of the master's
         log is here, the safer it is. So as long as bytes stream in they are taken first, up to a limit.
         """
         log = self._log
-        taken = intake.taken_bytes
-        came = intake.take_turn()
+        taken = reader.taken_bytes
+        came = reader.take_turn()
         if came:
             now = trio.current_time()
-            # Who sends one message after the other waits for each report: with this task awake it is there in half the
-            # time, and for less of the processor than falling asleep and waking up would take each time.
-            awake = inlet.is_socket and now < self._last_received + LOOKING_S
-            self._looks = self._settings.looks if awake else 0
+            # A producer that sends one message after the other waits for each report: while this task stays awake, the
+            # report takes half the time, and less of the processor than falling asleep and waking up each time.
+            awake = receiver.is_socket and now < self._last_received + POLLING_S
+            self._polls_left = self._settings.polls if awake else 0
             self._last_received = self.status.last_received = now
-        if intake.taken_bytes > taken:
-            self.status.received_bytes += intake.taken_bytes - taken
+        if reader.taken_bytes > taken:
+            self.status.received_bytes += reader.taken_bytes - taken
             log.announce_end()
-            await self._report(stream, inlet)
+            await self._report(stream, receiver)
         if came >= STREAMING_BYTES:
             self._streaming = True
         if self._streaming and log.log_max_offset - log.dispatched_offset <= self._settings.fall_behind_max_bytes:
             self._undispatched = True
-            if intake.empty:
-                # Who sends so much is not done only because the next bytes are not here yet.
+            if reader.empty:
+                # A master that sends so much is not done only because the next bytes are not here yet.
                 self._streaming = False
                 with trio.move_on_after(STREAM_PAUSE_S):
-                    await inlet.wait()
+                    await receiver.wait_readable()
                     self._streaming = True
             else:
                 await trio.lowlevel.checkpoint()
@@ -332,17 +353,17 @@ class HaSlave:
                 await trio.lowlevel.checkpoint()
         return bool(came) or self._undispatched
 
-    async def _report(self, stream: trio.abc.Stream, inlet: Inlet) -> None:
+    async def _report(self, stream: trio.abc.Stream, receiver: Receiver) -> None:
         """Send how far the log reaches; a master that takes nothing for the housekeeping time counts as lost."""
-        left = inlet.send_now(encode_report(self._log.log_max_offset or self._start))
+        left = receiver.send_now([encode_report(self._log.log_max_offset or self._start)])
         if left:
             with trio.fail_after(self._settings.housekeeping_s):
-                await stream.send_all(left)
+                await stream.send_all(b"".join(left))
         self.status.reports += 1
         self._last_report = trio.current_time()
 
     async def _dispatch_all(self) -> None:
-        """Let everything be read that has come: the comparison of two logs looks for the last record."""
+        """Make everything readable that has come: the comparison of two logs needs the last record."""
         try:
             while self._log.dispatch(DISPATCH_BYTES):
                 await trio.lowlevel.checkpoint()

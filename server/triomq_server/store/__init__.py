@@ -1,8 +1,10 @@
-"""The message store: RocketMQ 4.9's commit log, consume queues, index and their life on disk (store.md)."""
+"""The message store: RocketMQ 4.9's commit log, consume queues, index and their life on disk
+(docs/protocol/store.md)."""
 
-from .disk import Disk, RealDisk, StoreLocked
-from .message_store import MessageStore
-from .messages import (
+from triomq_server.store.files.disk import Disk, RealDisk, StoreLocked
+from triomq_server.store.files.segments import StoreDamaged
+from triomq_server.store.message_store import MessageStore
+from triomq_server.store.messages import (
     AppendResult,
     AppendStatus,
     Arrival,
@@ -13,9 +15,8 @@ from .messages import (
     ReadStatus,
     TagMatcher,
 )
-from .opening import open_store, wall_ms
-from .recovery import RecoveryReport
-from .segments import StoreDamaged
+from triomq_server.store.opening import open_store, wall_ms
+from triomq_server.store.recovery import RecoveryReport
 
 __all__ = [
     "AppendResult",

@@ -1,8 +1,8 @@
-"""The commit log: every message once, in order of arrival, in files of fixed size (`CommitLog`; store.md §3, §5).
+"""The commit log: every message once, in order of arrival, in files of fixed size (docs/protocol/store.md §3, §5).
 
-A record becomes real by its first eight bytes, which are written last: whatever interrupts the process, a record is
-found whole or not at all. What follows from a record (queue entry, index, news) is dispatch's business; only the queue
-offset is settled here, because it stands in the record.
+A record's first eight bytes are written last, so that a process that is killed leaves a record whole or not at all. An
+append also writes the record's consume queue entry, because it has just assigned the queue offset. `dispatch` does the
+rest: index and arrivals. `triomq_protocol.record` has the layout and the encoding of records. Answers to `CommitLog`.
 """
 
 from __future__ import annotations
@@ -10,45 +10,43 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import struct
 import threading
 from collections.abc import Callable
-from functools import lru_cache
 
-from triomq_protocol.checksum import raw_crc32
-from triomq_protocol.record import BLANK_MAGIC, MESSAGE_MAGIC
+from triomq_protocol.names import MAX_PROPERTIES_BYTES
+from triomq_protocol.record.batch import Element, split_batch
+from triomq_protocol.record.encode import encode_batch, encode_topic, head_for, write_blank, write_record
+from triomq_protocol.record.layout import (
+    ANY_HOST_V6,
+    HEAD_V4,
+    IPV4_HOST_BYTES,
+    MARK,
+    PROPERTIES_LENGTH,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+)
 from triomq_server.config import StoreConfig
-
-from .batches import Element, split_batch
-from .consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from .disk import Disk
-from .messages import AppendResult, AppendStatus, NewBatch, NewRecord
-from .raw_file import RawFile
-from .segments import Segment, Segments
+from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from triomq_server.store.files.disk import Disk
+from triomq_server.store.files.raw_file import RawFile
+from triomq_server.store.files.segments import Segment, Segments
+from triomq_server.store.messages import AppendResult, AppendStatus, NewBatch, NewRecord
 
 _log = logging.getLogger(__name__)
 
-BLANK_BYTES = 8
-"""Every record leaves this much at the end of its file, so that the end-of-file mark always fits."""
+BLANK_BYTES = MARK.size
+"""Every record leaves so many bytes at the end of its file, so that the end-of-file mark always fits."""
 RESERVE_BYTES = 1 << 22
-"""How far ahead of the end the log's space is taken from the disk."""
-MAX_TOPIC_CHARACTERS = 127
-MAX_PROPERTIES_BYTES = 32767
-_MAX_OTHER_BYTES = 65536
+"""How far ahead of the log's end space is reserved on the disk."""
 _CLOCK_STEP_BACK_MS = 1000
 
-_MARK = struct.Struct(">ii")
-_PROPERTIES_LENGTH = struct.Struct(">h")
-_BORN_HOST_V6 = 0x10
-_STORE_HOST_V6 = 0x20
-_TRANSACTION_BITS = 0xC
-_NO_ENTRY = 0x4  # set in prepared (4) and rolled back (12), clear in plain (0) and committed (8)
-_HEADS = {(born, store): struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for born in (8, 20) for store in (8, 20)}
-_HEAD_V4 = _HEADS[8, 8]
-_COMMON = ">iq{}sq{}siq"
+_NO_ENTRY = TRANSACTION_PREPARED
+"""The bit is set in prepared and rolled back records, and clear in plain and committed ones."""
 _TOPICS_REMEMBERED = 10_000
 
 _NO_FILE = mmap.mmap(-1, 1)
+_PUT_OK = AppendStatus.PUT_OK
+_LENGTH_BYTES = PROPERTIES_LENGTH.size
 _ILLEGAL = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 _PROPERTIES_TOO_LONG = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCEEDED)
 
@@ -58,24 +56,8 @@ def enters_queue(sys_flag: int) -> bool:
     return not sys_flag & _NO_ENTRY
 
 
-@lru_cache(4)
-def _batch_head(common_bytes: int) -> struct.Struct:
-    """A record's first part with what a batch has in common as one field of so many bytes."""
-    return struct.Struct(f">iiiiiqq{common_bytes}si")
-
-
-def _nobody() -> None:
-    """Nobody prepares room ahead: appends fetch it themselves."""
-
-
-def _head_for(born_host: bytes, store_host: bytes, sys_flag: int) -> tuple[struct.Struct, int]:
-    """The layout of a record's first part and its sysFlag, from the kinds of its two addresses."""
-    sys_flag &= ~(_BORN_HOST_V6 | _STORE_HOST_V6)
-    if len(born_host) != 8:
-        sys_flag |= _BORN_HOST_V6
-    if len(store_host) != 8:
-        sys_flag |= _STORE_HOST_V6
-    return _HEADS[len(born_host), len(store_host)], sys_flag
+def _ignore() -> None:
+    """The default of `CommitLog.space_wanted`: appends reserve the space they need."""
 
 
 class CommitLog:
@@ -84,21 +66,22 @@ class CommitLog:
     Attributes:
         min_offset, max_offset: first byte kept, and first byte not written yet.
         store_timestamp: of the last record appended, ms.
-        room_wanted: called (at most once per preparation) when space should be prepared ahead, see `prepare`.
+        space_wanted: called (at most once per preparation) when space should be prepared ahead, see `prepare`.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk, clock: Callable[[], int]) -> None:
         self._config = config
         self._clock = clock
         self.segments = Segments(disk, config.store_path_commit_log, config.mapped_file_size_commit_log)
+        self._max_append_bytes = self.segments.size - BLANK_BYTES
         self.min_offset = 0
         self.max_offset = 0
         self.store_timestamp = 0
-        self.room_wanted: Callable[[], None] = _nobody
+        self.space_wanted: Callable[[], None] = _ignore
         self._current: Segment | None = None
         self._buffer: mmap.mmap = _NO_FILE
         self._position = 0
-        self._limit = 0  # up to here an append goes ahead without asking _make_room
+        self._limit = 0  # an append that ends beyond this calls _make_space first
         self._prepared: Segment | None = None
         self._preparing = threading.Lock()
         self._topics: dict[str, bytes] = {}
@@ -111,49 +94,36 @@ class CommitLog:
 
         The entry carries `tags_code`, or the time of delivery when there is a delay.
         """
-        body = r.body
-        properties = r.properties
-        n = len(body)
-        p = len(properties)
+        body_bytes = len(r.body)
+        properties_bytes = len(r.properties)
         topic = self._topics.get(r.topic) or self._encode_topic(r.topic)
-        born_host = r.born_host
-        store_host = r.store_host
         sys_flag = r.sys_flag
-        if len(born_host) + len(store_host) == 16 and not sys_flag & (_BORN_HOST_V6 | _STORE_HOST_V6):
-            head = _HEAD_V4
+        if sys_flag & ANY_HOST_V6 or len(r.born_host) != IPV4_HOST_BYTES or len(r.store_host) != IPV4_HOST_BYTES:
+            head, sys_flag = head_for(r.born_host, r.store_host, sys_flag)
         else:
-            head, sys_flag = _head_for(born_host, store_host, sys_flag)
-        head_bytes = head.size
-        size = head_bytes + n + len(topic) + 2 + p
-        if p > MAX_PROPERTIES_BYTES:
+            head = HEAD_V4
+        size = head.size + body_bytes + len(topic) + _LENGTH_BYTES + properties_bytes
+        if properties_bytes > MAX_PROPERTIES_BYTES:
             return _PROPERTIES_TOO_LONG
-        if not topic or n > self._config.max_message_size or size + BLANK_BYTES > self.segments.size:
+        if not topic or body_bytes > self._config.max_message_size or size > self._max_append_bytes:
             return _ILLEGAL
 
         if self._position + size + BLANK_BYTES > self._limit:
-            self._make_room(size)
+            self._make_space(size)
         if queue.position >= queue.limit:
-            queue.make_room()
+            queue.make_space()
         now = self._clock()
         if now < self.store_timestamp:
             now = self._now()
-        buffer = self._buffer
-        at = self._position
         offset = self.max_offset
+        end_offset = offset + size
         visible = not sys_flag & _NO_ENTRY
         queue_offset = queue.max_offset if visible else 0
-        head.pack_into(
-            buffer, at, 0, 0, raw_crc32(body) & 0x7FFFFFFF, r.queue_id, r.flag, queue_offset, offset, sys_flag, r.born_timestamp, born_host,
-            now, store_host, r.reconsume_times, r.prepared_transaction_offset, n,
-        )  # fmt: skip
-        tail = at + head_bytes
-        buffer[tail : tail + n] = body
-        tail += n
+        at = self._position
         end = at + size
-        buffer[tail:end] = topic + _PROPERTIES_LENGTH.pack(p) + properties
-        _MARK.pack_into(buffer, at, size, MESSAGE_MAGIC)
+        write_record(self._buffer, at, end, head, sys_flag, topic, queue_offset, offset, now, r)
         self._position = end
-        self.max_offset = offset + size
+        self.max_offset = end_offset
         self.store_timestamp = now
         if visible:
             if delay_ms >= 0:
@@ -161,77 +131,50 @@ class CommitLog:
             UNIT.pack_into(queue.buffer, queue.position, offset, size, tags_code)
             queue.position += UNIT_BYTES
             queue.max_offset = queue_offset + 1
-            queue.max_physical_offset = offset + size
-        return AppendResult(AppendStatus.PUT_OK, offset, size, offset + size, queue_offset, now)
+            queue.max_physical_offset = end_offset
+        return AppendResult(_PUT_OK, offset, size, end_offset, queue_offset, now)
 
     def append_batch(self, b: NewBatch, queue: ConsumeQueue) -> tuple[AppendResult, list[Element]]:
-        """Write all elements of a batch next to each other, and their queue entries (store.md §7).
+        """Write all elements of a batch next to each other, and their queue entries (docs/protocol/store.md §7).
 
-        Returns the elements too, for whoever has to know their keys. Raises BodyError for a malformed batch, OSError for a
+        Returns the elements too, for the index of their keys. Raises BodyError for a malformed batch, OSError for a
         full disk.
         """
         topic = self._topics.get(b.topic) or self._encode_topic(b.topic)
-        if not topic or b.sys_flag & _TRANSACTION_BITS or len(b.body) > self._config.max_message_size:
+        if not topic or b.sys_flag & TRANSACTION_MASK or len(b.body) > self._config.max_message_size:
             return _ILLEGAL, []
-        head, sys_flag = _head_for(b.born_host, b.store_host, b.sys_flag)
+        head, sys_flag = head_for(b.born_host, b.store_host, b.sys_flag)
         elements, total, longest = split_batch(b.body, b.properties)
         if longest > MAX_PROPERTIES_BYTES:
             return _PROPERTIES_TOO_LONG, []
-        overhead = head.size + len(topic) + 2
-        total += overhead * len(elements)
-        if not elements or total + BLANK_BYTES > self.segments.size:
+        total += (head.size + len(topic) + PROPERTIES_LENGTH.size) * len(elements)
+        if not elements or total > self._max_append_bytes:
             return _ILLEGAL, []
 
         if self._position + total + BLANK_BYTES > self._limit:
-            self._make_room(total)
-        first = queue_offset = queue.max_offset
-        start = offset = self.max_offset
-        now = self._now()
-        # What all elements have in common stands between the log offset and the length of the body.
-        common = struct.pack(
-            _COMMON.format(len(b.born_host), len(b.store_host)),
-            sys_flag, b.born_timestamp, b.born_host, now, b.store_host, b.reconsume_times, 0,
-        )  # fmt: skip
-        pack_head, pack_length, checksum = _batch_head(len(common)).pack, _PROPERTIES_LENGTH.pack, raw_crc32
-        queue_id = b.queue_id
-        parts: list[bytes] = []
-        units: list[int] = []
-        offsets: list[int] = []
-        length_before, before_properties = -1, b""
-        for flag, body, properties, _, _, code in elements:
-            n, p = len(body), len(properties)
-            size = overhead + n + p
-            if p != length_before:
-                length_before, before_properties = p, topic + pack_length(p)
-            parts += (
-                pack_head(
-                    size, MESSAGE_MAGIC, checksum(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, common, n
-                ),
-                body,
-                before_properties,
-                properties,
-            )
-            units += (offset, size, code)
-            offsets.append(offset)
-            queue_offset += 1
-            offset += size
-        # Entries first: a disk that is too full for them is found out before there is anything in the log. Should the
-        # process be killed in between, recovery drops entries of records that are not there.
-        queue.push_all(units, offset)
-        data = b"".join(parts)
+            self._make_space(total)
+        first, start, now = queue.max_offset, self.max_offset, self._now()
+        data, entries, offsets = encode_batch(elements, b, sys_flag, topic, first, start, now)
+        # Entries first: if the disk is too full for them, nothing is in the log yet. If the process is killed in
+        # between, recovery drops entries of records that are not there.
+        queue.push_all(entries, start + total)
         at, end = self._position, self._position + total
-        self._buffer[at + _MARK.size : end] = data[_MARK.size :]
-        self._buffer[at : at + _MARK.size] = data[: _MARK.size]
+        self._buffer[at + MARK.size : end] = data[MARK.size :]
+        self._buffer[at : at + MARK.size] = data[: MARK.size]
         self._position = end
-        self.max_offset = offset
+        self.max_offset = start + total
         self.store_timestamp = now
-        return AppendResult(AppendStatus.PUT_OK, start, total, offset, first, now, tuple(offsets)), elements
+        return AppendResult(_PUT_OK, start, total, start + total, first, now, tuple(offsets)), elements
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
-        """Write a master's bytes at the log's end (ha.md §4.1). ValueError if they do not fit there, OSError if full.
+        """Write a master's bytes at the log's end (docs/protocol/ha.md §4.1).
 
-        An empty log begins at `offset`, which then must be the start of a file. After an OSError the log ends behind what
-        has been written.
+        An empty log begins at `offset`, which then must be the start of a file. After an OSError the log ends behind
+        what has been written.
+
+        Raises:
+            ValueError: the bytes do not continue the log.
+            OSError: the disk is full.
         """
         descriptor = self.raw_place(offset, len(data))
         if descriptor < 0:
@@ -249,9 +192,9 @@ class CommitLog:
             data = data[written:] if size else data
 
     def raw_place(self, offset: int, size: int) -> int:
-        """Make the file of a master's bytes for `offset` current; its descriptor, -1 where it is not a system's file.
+        """Make the file for a master's bytes at `offset` current; returns its descriptor, -1 if it has none.
 
-        They go to `raw_position` of it; `raw_written` then says how many have come. Errors as with `append_raw`.
+        The bytes go to `raw_position` of the file; call `raw_written` afterwards. Raises as `append_raw`.
         """
         if self._current is None:
             if offset % self.segments.size:
@@ -269,8 +212,8 @@ class CommitLog:
         assert self._current is not None
         descriptor = self._raw.of(self._current)
         if descriptor >= 0:
-            # Written through the descriptor, bytes need no room taken ahead, and no page of the map: that is three times
-            # as fast as copying into the map of a fresh file. Own appends will reserve their room anew.
+            # Bytes written through the descriptor need no reserved space and touch no page of the map. That is three
+            # times as fast as copying into the map of a new file. Own appends will reserve their space again.
             self._current.forget_reserved()
         return descriptor
 
@@ -280,14 +223,14 @@ class CommitLog:
         return self._position
 
     def raw_written(self, size: int) -> None:
-        """So many bytes have been put at `raw_position`."""
+        """Advance the log's end: so many bytes have been written at `raw_position`."""
         self._position += size
         self.max_offset += size
 
-    # ---- room to write
+    # ---- space to write
 
-    def _make_room(self, size: int) -> None:
-        """Let `size` bytes and the end-of-file mark fit at `_position`, in this file or the next. OSError if full."""
+    def _make_space(self, size: int) -> None:
+        """Make `size` bytes and the end-of-file mark fit at `_position`, in this file or the next. OSError if full."""
         current = self._current
         if current is None:
             self._enter(self.segments.build(0, RESERVE_BYTES), new=True)
@@ -302,41 +245,39 @@ class CommitLog:
                 raise
             if self._position < current.size:
                 rest = current.size - self._position
-                _MARK.pack_into(self._buffer, self._position, rest, BLANK_MAGIC)
+                write_blank(self._buffer, self._position, rest)
                 self._position += rest
                 self.max_offset += rest
             self._enter(following, new=True)
         self._reserve(self._position + size + BLANK_BYTES)
 
     def _reserve(self, end: int) -> None:
-        """Reserve the current file up to `end`, and set the limit at which to ask again."""
+        """Reserve the current file up to `end`, and set the limit of the next call."""
         current = self._current
         assert current is not None
         if end > current.reserved:
             current.position = self._position
             current.reserve(end + RESERVE_BYTES)
-        # Half of what is reserved may be used up before the rest is asked for, so that it comes in good time.
+        # More space is requested when half of the reserved space is used, so that appends need not wait for it.
         early = current.reserved - RESERVE_BYTES // 2
         if end <= early and self._limit < early:
             self._limit = early
         else:
             self._limit = current.reserved
-            self.room_wanted()
+            self.space_wanted()
 
     def _next_segment(self, reserve: int = RESERVE_BYTES) -> Segment:
         current = self._current
         assert current is not None
-        with (
-            self._preparing
-        ):  # a preparation under way is awaited: it is nearly done, and must not create the file twice
+        with self._preparing:  # waits for a preparation under way, so that the file is not created twice
             segment, self._prepared = self._prepared, None
             if segment is None or segment.base != current.end:
                 segment = self.segments.build(current.end, reserve)
         return segment
 
     def _enter(self, segment: Segment, *, new: bool = False) -> None:
-        """Make this the file that is written."""
-        self.settle()
+        """Make this the file that appends write to."""
+        self.publish_position()
         if new:
             self.segments.add(segment)
         self._current = segment
@@ -345,7 +286,7 @@ class CommitLog:
         self._limit = 0
 
     def prepare(self) -> None:
-        """Take room ahead of the end: space in this file, or the next file. Blocks; for a worker thread. OSError."""
+        """Reserve space ahead of the end, in this file or the next. Blocks: for a worker thread. OSError if full."""
         current = self._current
         if current is None:
             return
@@ -358,21 +299,21 @@ class CommitLog:
 
     # ---- the end
 
-    def settle(self) -> None:
-        """Let the current segment know how much is written (the hot path keeps that in attributes)."""
+    def publish_position(self) -> None:
+        """Update the current segment's position and time, which the hot path keeps in attributes of this object."""
         if self._current is not None:
             self._current.position = self._position
             self._current.store_timestamp = self.store_timestamp
 
     def truncate(self, offset: int) -> list[Segment]:
-        """End the log at `offset`, zeroing what lies behind; returns the files deleted."""
-        self.settle()
+        """End the log at `offset` and zero what is behind; returns the files deleted."""
+        self.publish_position()
         gone = self.segments.truncate(offset)
-        self.rest_at_end()
+        self.reset_to_segments()
         return gone
 
-    def rest_at_end(self) -> None:
-        """Take the segments' word for where the log begins and ends (after loading, recovery, deletion)."""
+    def reset_to_segments(self) -> None:
+        """Derive where the log begins and ends from the segments (after loading, recovery, deletion)."""
         items = self.segments.items
         self._current = None
         self._buffer, self._position, self._limit = _NO_FILE, 0, 0
@@ -390,7 +331,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Unmap everything; a file prepared ahead but never used is deleted."""
-        self.settle()
+        self.publish_position()
         self._raw.close()
         self.segments.close()
         with self._preparing:
@@ -427,7 +368,7 @@ class CommitLog:
 
     def dirty(self) -> list[tuple[Segment, int]]:
         """Segments not wholly on disk, oldest first, with the position up to which they are written."""
-        self.settle()
+        self.publish_position()
         found = []
         for segment in reversed(self.segments.items):
             if segment.flushed < segment.position:
@@ -437,13 +378,12 @@ class CommitLog:
         return found[::-1]
 
     def _encode_topic(self, topic: str) -> bytes:
-        """Length byte and name; empty when the name is too long."""
-        name = topic.encode()
-        if not 0 < len(name) <= MAX_TOPIC_CHARACTERS:
-            return b""
-        if len(self._topics) >= _TOPICS_REMEMBERED:
-            self._topics.clear()
-        encoded = self._topics[topic] = bytes([len(name)]) + name
+        """`encode_topic`, remembered."""
+        encoded = encode_topic(topic)
+        if encoded:
+            if len(self._topics) >= _TOPICS_REMEMBERED:
+                self._topics.clear()
+            self._topics[topic] = encoded
         return encoded
 
     def _now(self) -> int:

@@ -1,7 +1,9 @@
-"""Consume queues: per queue one 20-byte entry per message, pointing into the log (`ConsumeQueue`; store.md §8).
+"""Consume queues: for each message of a queue a 20-byte entry that points into the log (docs/protocol/store.md §8).
 
-A queue's entry number is its queue offset. Entries are written by dispatch; deciding which record gets one is done
-there. `ConsumeQueues` is the table of all queues of a store.
+An entry's number is its queue offset. The layout of entries is defined here. Two hot loops pack entries in line, to
+save a call per message: `CommitLog.append` and `Replay.run`. All others write through `push` and `push_all`. The commit
+log and `dispatch` decide which record gets an entry. `ConsumeQueues` is the table of a store's queues. Answers to
+`ConsumeQueue`.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 
-from .disk import Disk
-from .segments import Segment, Segments
+from triomq_server.store.files.disk import Disk
+from triomq_server.store.files.segments import Segment, Segments
 
 _log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
-UNIT_BYTES = 20
+"""One entry: physical offset, size and tags code of a record."""
+UNIT_BYTES = UNIT.size
+PHYSICAL_OFFSET = struct.Struct(">q")
+"""The first field of an entry."""
 BLANK_SIZE = 0x7FFFFFFF
 """The size field of the filler entries in front of a queue that does not start at entry 0."""
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
@@ -31,8 +36,14 @@ _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 
 @lru_cache(1024)
 def units_struct(count: int) -> struct.Struct:
-    """So many entries in a row."""
+    """The struct of `count` entries."""
     return struct.Struct(">" + "qiq" * count)
+
+
+@lru_cache(1024)
+def places_struct(count: int) -> struct.Struct:
+    """The struct of `count` entries that reads their physical offsets and sizes and skips their tags codes."""
+    return struct.Struct(">" + "qi8x" * count)
 
 
 class QueueGap(Exception):  # noqa: N818 - named after the state one is in
@@ -50,7 +61,7 @@ class ConsumeQueue:
         max_offset: number of the next entry.
         min_offset: number of the first entry whose record may still be in the log.
         max_physical_offset: end of the last record that has an entry, -1 before the first.
-        buffer, position, limit: the file being written, where, and up to where without asking `make_room`.
+        buffer, position, limit: the file being written, where the next entry goes, and where `make_space` is needed.
     """
 
     __slots__ = (
@@ -83,9 +94,9 @@ class ConsumeQueue:
 
     # ---- writing
 
-    def make_room(self) -> None:
-        """Make the next entry's place writable: more of the file, or the next file. OSError when the disk is full."""
-        self.settle()
+    def make_space(self) -> None:
+        """Reserve space for the next entry, in this file or the next. OSError when the disk is full."""
+        self.publish_position()
         current = self._current
         if current is None or self.position == current.size:
             base = self.max_offset * UNIT_BYTES
@@ -109,10 +120,10 @@ class ConsumeQueue:
     def push(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
         """Write the next entry. OSError when the disk is full; then nothing has changed.
 
-        The commit log's hot path does the same in line (`CommitLog.append`), after `make_room` if need be.
+        The commit log's hot path does the same in line (`CommitLog.append`), after `make_space` if need be.
         """
         if self.position >= self.limit:
-            self.make_room()
+            self.make_space()
         UNIT.pack_into(self.buffer, self.position, physical_offset, size_bytes, tags_code)
         self.position += UNIT_BYTES
         self.max_offset += 1
@@ -144,9 +155,9 @@ class ConsumeQueue:
             raise
 
     def put(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int, *, fill: bool) -> bool:
-        """Enter a record found in the log (recovery, replication); false if it has its entry already.
+        """Write the entry of a record found in the log (recovery, replication); false if it has one already.
 
-        With `fill` missing entries in between become blanks, else they raise QueueGap.
+        With `fill`, missing entries in between become blanks; without it they raise QueueGap.
         """
         if physical_offset + size_bytes <= self.max_physical_offset or queue_offset < self.max_offset:
             return False
@@ -163,7 +174,7 @@ class ConsumeQueue:
         return True
 
     def _start_at(self, queue_offset: int) -> None:
-        """Begin the queue in its middle: blanks from the file's start on (a slave that joined late)."""
+        """Begin an empty queue at `queue_offset` (a slave that joined late), with blanks from the file's start on."""
         units = queue_offset * UNIT_BYTES % self.segments.size // UNIT_BYTES
         base = (queue_offset - units) * UNIT_BYTES
         segment = self.segments.build(base, units * UNIT_BYTES + _RESERVE_BYTES)
@@ -173,8 +184,8 @@ class ConsumeQueue:
         self._enter(segment)
         self.max_offset = self.min_offset = queue_offset
 
-    def settle(self) -> None:
-        """Let the last segment know how much is written (the hot path keeps that in `position`)."""
+    def publish_position(self) -> None:
+        """Update the last segment's position, which the hot path keeps in `position`."""
         if self._current is not None:
             self._current.position = self.position
 
@@ -209,13 +220,13 @@ class ConsumeQueue:
         end: int = offset + size
         return end
 
-    # ---- life on disk
+    # ---- recovery and expiry
 
     def recover(self, unsafe_from: int | None) -> None:
-        """Find the end: whole entries up to the first that is none (store.md §14.3).
+        """Find the end: the first entry that is not valid (docs/protocol/store.md §14.3).
 
-        After a clean stop (`unsafe_from` None) the last three files are looked at. After a crash, besides, all that may
-        hold entries of records from log offset `unsafe_from` on, and they count as not being on disk yet.
+        After a clean stop (`unsafe_from` is None) the last three files are read. After a crash so are all files that
+        may hold entries of records from log offset `unsafe_from` on; these files count as not flushed.
         """
         items = self.segments.items
         first = max(0, len(items) - _FILES_CHECKED)
@@ -234,15 +245,15 @@ class ConsumeQueue:
             if valid < segment.size:
                 break
         self.segments.truncate(end)
-        self._rest_at_end()
+        self._reset_to_segments()
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the entries of records at or behind this log offset (store.md §14.7)."""
-        self.settle()
+        """Drop the entries of records at or behind this log offset (docs/protocol/store.md §14.7)."""
+        self.publish_position()
         items = self.segments.items
         while items:
             offset, size, _ = UNIT.unpack_from(items[-1].buffer, 0)
-            # An empty last file says nothing: the entries to be dropped may stand at the end of the one before.
+            # If the last file is empty, the entries to be dropped may be at the end of the one before.
             empty = size <= 0 and len(items) > 1
             if not empty and not (size > 0 and offset >= physical_offset):
                 break
@@ -250,14 +261,14 @@ class ConsumeQueue:
         if items:
             valid = self._scan(items[-1], physical_offset)
             self.segments.truncate(items[-1].base + valid)
-        self._rest_at_end()
+        self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
     def _scan(self, segment: Segment, physical_offset: int | None) -> int:
-        """Bytes of valid entries at the start of a segment; remembers the last one's end.
+        """Bytes of valid entries at the start of a segment; sets `max_physical_offset` to the last one's end.
 
-        Looks little further than it must: most of a file is a hole, and where files live in memory (tmpfs) a look into
-        a hole takes a page, or kills the process when there is none.
+        Reads little further than it must, because most of a file is a hole. On tmpfs, reading a hole takes a page of
+        memory, and kills the process when there is none.
         """
         at = 0
         while at < segment.size:
@@ -269,18 +280,19 @@ class ConsumeQueue:
                 at += UNIT_BYTES
         return at
 
-    def _rest_at_end(self) -> None:
+    def _reset_to_segments(self) -> None:
         items = self.segments.items
         self._enter(items[-1] if items else None)
         self.max_offset = self.segments.max_offset // UNIT_BYTES
         self.min_offset = min(max(self.min_offset, (items[0].base if items else 0) // UNIT_BYTES), self.max_offset)
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """Move `min_offset` to the first entry whose record is still in the log (store.md §8.4).
+        """Move `min_offset` to the first entry whose record is still in the log (docs/protocol/store.md §8.4).
 
-        A queue that lies wholly below gets min = max (Java leaves it where it was, so that pulls crawl through nothing).
+        If no record is left, the minimum becomes `max_offset`. Java leaves it where it was, so that pulls pass over
+        every expired entry.
         """
-        self.settle()
+        self.publish_position()
         low = max(self.min_offset, self.segments.min_offset // UNIT_BYTES)
         high = self.max_offset
         if low >= high:
@@ -290,7 +302,7 @@ class ConsumeQueue:
             middle = (low + high) // 2
             segment = self.segments.find(middle * UNIT_BYTES)
             offset, size = (
-                (-1, 0) if segment is None else UNIT.unpack_from(segment.buffer, middle * 20 - segment.base)[:2]
+                (-1, 0) if segment is None else UNIT.unpack_from(segment.buffer, middle * UNIT_BYTES - segment.base)[:2]
             )
             if offset < log_min_offset or size == BLANK_SIZE:
                 low = middle + 1
@@ -300,7 +312,7 @@ class ConsumeQueue:
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete leading files, never the last, whose records are all gone; returns how many."""
-        self.settle()
+        self.publish_position()
         count = 0
         while len(self.segments.items) > 1:
             first = self.segments.items[0]
@@ -312,8 +324,8 @@ class ConsumeQueue:
         return count
 
     def dirty(self, least_pages: int) -> list[tuple[Segment, int]]:
-        """Segments to be forced to disk, with the position up to which (store.md §2.4)."""
-        self.settle()
+        """Segments to be forced to disk, with the position up to which (docs/protocol/store.md §2.4)."""
+        self.publish_position()
         found = []
         for segment in reversed(self.segments.items):
             if segment.flushed >= segment.position:
@@ -327,7 +339,7 @@ class ConsumeQueue:
 
 
 class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
-    """A topic whose name cannot be that of one directory; followed as a path it might lead out of the store."""
+    """A topic whose name cannot be that of a directory; used as a path it might lead out of the store."""
 
 
 class ConsumeQueues:
@@ -340,7 +352,7 @@ class ConsumeQueues:
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
 
     def load(self) -> None:
-        """Take up what is on disk. Raises StoreDamaged."""
+        """Load the queues on the disk. Raises StoreDamaged."""
         self._disk.make_directory(self._directory)
         for topic in self._disk.list(self._directory):
             for name in self._disk.list(f"{self._directory}/{topic}"):
@@ -356,7 +368,7 @@ class ConsumeQueues:
         return self.table.get((topic, queue_id))
 
     def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made now if need be; its files come with its first entry. Raises UnusableTopic."""
+        """The queue, created if need be; its first entry creates its files. Raises UnusableTopic."""
         queue = self.table.get((topic, queue_id))
         if queue is None:
             if topic in _NO_NAMES or "/" in topic or "\0" in topic:
@@ -380,5 +392,5 @@ class ConsumeQueues:
     def close(self) -> None:
         """Unmap everything."""
         for queue in self.table.values():
-            queue.settle()
+            queue.publish_position()
             queue.segments.close()

@@ -1,34 +1,33 @@
-"""Forcing log, queues and checkpoint to the disk, and telling who waits for it (store.md §12.3, §12.4).
+"""Flushing: log, queues, index and checkpoint are forced to the disk (docs/protocol/store.md §12.3, §12.4).
 
-One `fdatasync` of the log is in flight at a time, in a worker thread; everybody who parked before it started is released
-by it. When the disk refuses, nothing is ever reported as safe again: the failed pages may be gone from memory.
+One `fdatasync` of the log is in flight at a time, in a worker thread; it releases every send that waited before it
+started.
+When the disk refuses, nothing is ever reported as safe again: the failed pages may be gone from memory. Answers to
+`FlushRealTimeService`, `GroupCommitService` and `FlushConsumeQueueService`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 import trio
 
 from triomq_server.config import FlushDiskType, StoreConfig
-
-from .checkpoint import Checkpoint
-from .commitlog import CommitLog
-from .consume_queue import ConsumeQueues
-from .disk import PAGE_BYTES, Disk
-from .index import Index
-from .segments import Segment, sync_segments
+from triomq_server.store.commitlog import CommitLog
+from triomq_server.store.consume_queue import ConsumeQueues
+from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.store.files.disk import PAGE_BYTES, Disk
+from triomq_server.store.files.segments import Segment, sync_segments
+from triomq_server.store.index import Index
+from triomq_server.store.offset_waiters import OffsetWaiters
 
 _log = logging.getLogger(__name__)
 
-_DEADLINE_CHECK_S = 0.1
-
 
 class Flusher:
-    """The store's flushing tasks and those who wait for them.
+    """The store's flushing tasks, and the sends that wait for them.
 
     Attributes:
         flushed_offset: the log is on disk up to here.
@@ -53,57 +52,37 @@ class Flusher:
         self.flushed_offset = 0
         self.failed: Callable[[], None] = lambda: None
         self._broken = False
-        self._waiters: deque[tuple[int, float, Callable[[bool], None]]] = deque()
+        self._waiters = OffsetWaiters()
         self._wanted = trio.Event()
-        self._parked = trio.Event()
-        self._room = trio.Event()
+        self._space_wanted = trio.Event()
         self._one_at_a_time = trio.Lock()
-        log.room_wanted = self._want_room
+        log.space_wanted = self._want_space
 
-    def _want_room(self) -> None:
-        self._room.set()
+    def _want_space(self) -> None:
+        self._space_wanted.set()
 
     # ---- waiting
 
-    def park(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
+    def when_flushed(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
         """Call `done(True)` once the log is on disk up to `end_offset`, or `done(False)` at the deadline."""
         if end_offset <= self.flushed_offset or self._broken:
             done(end_offset <= self.flushed_offset)
             return
-        self._waiters.append((end_offset, deadline, done))
+        self._waiters.add(end_offset, deadline, done)
         self._wanted.set()
-        self._parked.set()
 
     def wake(self, _end_offset: int = 0) -> None:
-        """Flush soon, although nobody waits for it."""
+        """Flush soon, although no send waits for it."""
         self._wanted.set()
 
-    def _release(self) -> None:
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= self.flushed_offset:
-            waiters.popleft()[2](True)
-
-    async def watch_deadlines(self) -> None:
-        """Task: give up for those whose deadline passes, also while a flush hangs."""
-        while True:
-            await self._parked.wait()
-            self._parked = trio.Event()
-            while self._waiters:
-                earliest = min(deadline for _, deadline, _ in self._waiters)
-                await trio.sleep_until(min(earliest, trio.current_time() + _DEADLINE_CHECK_S))
-                self._expire(trio.current_time())
-
-    def _expire(self, now: float) -> None:
-        late = [w for w in self._waiters if w[1] <= now]
-        if late:
-            self._waiters = deque(w for w in self._waiters if w[1] > now)
-            for _, _, done in late:
-                done(False)
+    async def expire_waiters_forever(self) -> None:
+        """Task: give up on waiting sends at their deadlines, also while a flush hangs."""
+        await self._waiters.expire_forever()
 
     # ---- the log
 
     async def flush_log_forever(self) -> None:
-        """Task: asynchronous flush on a timer; synchronous flush as soon as somebody waits or something was written."""
+        """Task: asynchronous flush on a timer; synchronous flush as soon as a send waits or something was written."""
         config = self._config
         interval_s = config.flush_interval_commit_log / 1000
         thorough_s = config.flush_commit_log_thorough_interval / 1000
@@ -134,24 +113,24 @@ class Flusher:
                 _log.critical("the disk refused to take the log; the store accepts no more messages", exc_info=True)
                 self._broken = True
                 self.failed()
-                self._expire(float("inf"))
+                self._waiters.fail_all()
                 return
             _mark_flushed(dirty)
             self.flushed_offset = target
             if timestamp:
                 self._checkpoint.physic_timestamp = timestamp
-            self._release()
+            self._waiters.release(target)
 
-    async def prepare_room_forever(self) -> None:
+    async def prepare_space_forever(self) -> None:
         """Task: take space ahead of the log's end whenever it gets short, so that appends need not wait for it."""
         while True:
-            await self._room.wait()
-            self._room = trio.Event()
+            await self._space_wanted.wait()
+            self._space_wanted = trio.Event()
             try:
                 await self._disk.run(self._commitlog.prepare)
             except OSError as e:
-                # The append that needs the room will try again, and answer accordingly.
-                _log.warning("no room could be prepared for the log: %s", e)
+                # The append that needs the space will try again, and answer accordingly.
+                _log.warning("no space could be prepared for the log: %s", e)
 
     # ---- queues, index, checkpoint
 
@@ -169,7 +148,8 @@ class Flusher:
                 await self.flush_queues(0 if thorough else config.flush_consume_queue_least_pages, checkpoint=thorough)
                 await self._flush_filled_index_files()
             except OSError:
-                # Queues can be built again from the log; the checkpoint, which says how far they are safe, stays behind.
+                # Queues can be built again from the log; the checkpoint, which says how far they are safe, stays
+                # behind.
                 _log.exception("queues or index could not be forced to the disk")
 
     async def flush_queues(self, least_pages: int, *, checkpoint: bool) -> None:
@@ -217,7 +197,7 @@ class Flusher:
 
 
 def _pages(dirty: list[tuple[Segment, int]]) -> int:
-    """Whole pages waiting; a full file counts as many, so that it is never left over (store.md §2.4)."""
+    """Whole pages waiting; a full file counts as many, so that it is never left over (docs/protocol/store.md §2.4)."""
     if any(position == segment.size for segment, position in dirty):
         return 1 << 30
     return sum(position // PAGE_BYTES - segment.flushed // PAGE_BYTES for segment, position in dirty)

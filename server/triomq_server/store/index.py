@@ -1,4 +1,5 @@
-"""The key index: from hashes of `topic#key` to log offsets, in files of hash chains (`IndexService`; store.md §10).
+"""The key index: from hashes of `topic#key` to log offsets, in files of hash chains (`IndexService`;
+docs/protocol/store.md §10).
 
 Entries are only ever added at a file's end and put at the head of their chain, so they can be taken back in reverse
 order; recovery uses that. Whether a found record really carries the key is for the reader to check.
@@ -11,9 +12,8 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from triomq_protocol.tags import index_key_hash
-
-from .disk import Disk, MappedFile
+from triomq_protocol.filters.tags import index_key_hash
+from triomq_server.store.files.disk import Disk, MappedFile
 
 _log = logging.getLogger(__name__)
 
@@ -225,12 +225,21 @@ class Index:
         filled: files that became full and are not yet known to be on disk; the flusher empties this list.
     """
 
-    def __init__(self, disk: Disk, directory: str, slots: int, capacity: int, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        slots: int,
+        capacity: int,
+        clock: Callable[[], int],
+        local_time: Callable[[int], time.struct_time],
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._slots = slots
         self._capacity = capacity
         self._clock = clock
+        self._local_time = local_time
         self.files: list[IndexFile] = []
         self.filled: list[IndexFile] = []
 
@@ -345,7 +354,7 @@ class Index:
             self.filled.append(last)
         now = self._clock()
         while True:
-            stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000)) + f"{now % 1000:03d}"
+            stamp = time.strftime("%Y%m%d%H%M%S", self._local_time(now)) + f"{now % 1000:03d}"
             path = f"{self._directory}/{stamp}"
             # Names order the files: never the same one twice, nor an older one after the clock went back.
             if not self._disk.exists(path) and (last is None or int(stamp) > int(last.path.rpartition("/")[2])):
@@ -364,7 +373,7 @@ class Index:
     # ---- reading
 
     def query(self, topic: str, key: str, most: int, begin: int, end: int) -> list[int]:
-        """Log offsets of records that may carry the key, newest first (store.md §10.4)."""
+        """Log offsets of records that may carry the key, newest first (docs/protocol/store.md §10.4)."""
         wanted = index_key_hash(f"{topic}#{key}")
         found: list[int] = []
         for file in reversed(self.files):

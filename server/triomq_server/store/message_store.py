@@ -1,6 +1,7 @@
-"""`MessageStore`: the store's face; `opening.open_store` makes and ends it.
+"""`MessageStore`: one open store directory, as the broker and replication use it (`DefaultMessageStore`).
 
-Everything except `flush` and `clean` is plain and never waits. See store.md; the Java class is `DefaultMessageStore`.
+It owns the parts of a store and decides what is accepted now; how records, queue entries and index entries are laid out
+is the business of the parts. `opening.open_store` recovers one and closes it. Nothing here waits, except `flush`.
 """
 
 from __future__ import annotations
@@ -8,19 +9,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from triomq_protocol.tags import tags_code
-
-from . import lookup, reading, tail
-from .consume_queue import ConsumeQueue, UnusableTopic
-from .dispatch import SCHEDULE_TOPIC
-from .messages import AppendResult, AppendStatus, NewBatch, NewRecord, QueryResult, ReadResult, TagMatcher
-from .parts import StoreParts
-from .scan import store_time
-from .segments import StoreDamaged
+from triomq_protocol.filters.tags import tags_code
+from triomq_protocol.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
+from triomq_protocol.record.check import store_timestamp_of
+from triomq_server.config import StoreConfig
+from triomq_server.store.commitlog import CommitLog
+from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
+from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.store.files.disk import Disk
+from triomq_server.store.files.segments import StoreDamaged
+from triomq_server.store.flush import Flusher
+from triomq_server.store.index import Index
+from triomq_server.store.messages import (
+    AppendResult,
+    AppendStatus,
+    NewBatch,
+    NewRecord,
+    QueryResult,
+    ReadResult,
+    TagMatcher,
+)
+from triomq_server.store.reading import lookup, tail
+from triomq_server.store.reading import queue_reads as reading
+from triomq_server.store.recovery import RecoveryReport
+from triomq_server.store.retention import Cleaner, LocalTime
 
 _log = logging.getLogger(__name__)
 
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _LMQ_PREFIX = "%LMQ%"
 _PENDING_MAX = 4096
 _ALL = 1 << 62
@@ -35,65 +51,88 @@ DISK_FULL = 16
 
 
 class MessageStore:
-    """One store directory, open. Made by `open_store`.
+    """One store directory. Use `open_store`.
+
+    Args:
+        config: where the store is and how it behaves.
+        disk: the files.
+        clock: ms since the epoch, for store time stamps and expiry.
+        local_time: the calendar at such a time, for the hour of expiry and the names of index files.
+        is_slave: whether a master feeds the log.
 
     Attributes:
-        arrival_listeners: told of each message that became readable, from `notify_arrivals`.
-        append_listeners: told the log's new end, from `notify_arrivals`.
-        delay_listener: told the queue of each message that `append` put into the schedule topic, at once.
         disk: the store's files; for the broker's own tables beside it.
+        commitlog, consume_queues, index, checkpoint: the parts on disk; no index where the configuration has none.
+        dispatcher, flusher, cleaner: the parts that work on them.
+        arrival_listeners: called with each message that became readable, from `notify_arrivals`.
+        append_listeners: called with the log's new end, from `notify_arrivals`.
+        delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
         recovery_report: what opening found.
         running_flags: RocketMQ's bits (`NOT_READABLE` ...); change them through `set_flag` and `clear_flag`.
     """
 
-    def __init__(self, parts: StoreParts, *, is_slave: bool) -> None:
-        self._config = parts.config
-        self.disk = parts.disk
-        self.checkpoint = parts.checkpoint
-        self.recovery_report = parts.recovery_report
+    def __init__(
+        self, config: StoreConfig, disk: Disk, clock: Callable[[], int], local_time: LocalTime, *, is_slave: bool
+    ) -> None:
+        root = config.store_path_root_dir
+        self._config = config
+        self.disk = disk
+        self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
+        self.commitlog = CommitLog(config, disk, clock)
+        self.consume_queues = ConsumeQueues(disk, f"{root}/consumequeue", config.consume_queue_file_bytes)
+        self.index: Index | None = None
+        if config.message_index_enable:
+            self.index = Index(disk, f"{root}/index", config.max_hash_slot_num, config.max_index_num, clock, local_time)
+        as_in_49 = config.compat_49
+        self.dispatcher = Dispatcher(
+            self.commitlog,
+            self.consume_queues,
+            self.index,
+            self.checkpoint,
+            config.delay_levels_ms,
+            exact_repeats=not as_in_49,
+            checkpoints_early=as_in_49,
+        )
+        self.flusher = Flusher(config, disk, self.commitlog, self.consume_queues, self.index, self.checkpoint)
+        self.cleaner = Cleaner(config, disk, self.commitlog, self.consume_queues, self.index, clock, local_time)
+        self.recovery_report: RecoveryReport | None = None
         self._is_slave = is_slave
-        self._commitlog = parts.commitlog
-        self._queues = parts.queues
-        self._table = parts.queues.table
-        self._index = parts.index
-        self._dispatcher = parts.dispatcher
-        self._flusher = parts.flusher
-        self._cleaner = parts.cleaner
-        self.arrival_listeners = self._dispatcher.arrival_listeners
-        self.append_listeners = self._dispatcher.append_listeners
+        self._table = self.consume_queues.table
+        self.arrival_listeners = self.dispatcher.arrival_listeners
+        self.append_listeners = self.dispatcher.append_listeners
         self.delay_listener: Callable[[int], None] = lambda _: None
-        self._dispatcher.index_full = self._no_space
-        self._flusher.failed = self._disk_failed
-        self._cleaner.space_judged = self._space_judged
-        if self._flusher.is_synchronous:
-            self.append_listeners.append(self._flusher.wake)
+        self.dispatcher.index_full = self._no_space
+        self.flusher.failed = self._disk_failed
+        self.cleaner.space_checked = self._space_checked
+        if self.flusher.is_synchronous:
+            self.append_listeners.append(self.flusher.wake)
         self.running_flags = 0
         self._open = True
         self._writable = False
-        self._settle_flags()
+        self._update_writable()
 
     def close(self) -> None:
-        """Answer nothing and take nothing any more; `open_store` does the rest."""
+        """Refuse reads and appends from now on; `open_store` does the rest."""
         try:
             self.dispatch()
         except OSError as e:
             _log.error("the store cannot grow: %s; the next start will go on from here", e)
         self._open = False
-        self._settle_flags()
+        self._update_writable()
 
     # ---- state
 
     def set_flag(self, bit: int) -> None:
         """Set a running flag."""
         self.running_flags |= bit
-        self._settle_flags()
+        self._update_writable()
 
     def clear_flag(self, bit: int) -> None:
         """Clear a running flag."""
         self.running_flags &= ~bit
-        self._settle_flags()
+        self._update_writable()
 
-    def _settle_flags(self) -> None:
+    def _update_writable(self) -> None:
         refusing = NOT_WRITEABLE | WRITE_LOGICS_QUEUE_ERROR | WRITE_INDEX_FILE_ERROR | DISK_FULL
         self._writable = self._open and not self._is_slave and not self.running_flags & refusing
 
@@ -105,12 +144,12 @@ class MessageStore:
             _log.error("no space left for the store; messages are refused until there is, reading goes on")
         self.set_flag(DISK_FULL)
 
-    def _space_judged(self, refuse: bool) -> None:
+    def _space_checked(self, refuse: bool) -> None:
         if refuse:
             self._no_space()
         elif self.running_flags & DISK_FULL:
             self.clear_flag(DISK_FULL)
-            self._dispatcher.update_index()  # sets the flag again if there still is no room
+            self.dispatcher.update_index()  # sets the flag again if there still is no space
 
     @property
     def writable(self) -> bool:
@@ -133,83 +172,76 @@ class MessageStore:
         Queue offsets go on where the queues end, and the queues end where the log does.
 
         Raises:
-            StoreDamaged: something else than an unfinished record stands at the end; nothing has been dropped.
+            StoreDamaged: the end of the log is something else than an unfinished record; nothing has been dropped.
         """
         self.dispatch()
-        end = self._dispatcher.dispatched_offset
-        if end < self._commitlog.max_offset:
-            foreign = self._dispatcher.foreign_bytes()
+        end = self.dispatcher.dispatched_offset
+        if end < self.commitlog.max_offset:
+            foreign = self.dispatcher.foreign_bytes()
             if foreign is not None:
                 raise StoreDamaged(
-                    f"the log holds {foreign.value} at offset {end}: {self._commitlog.max_offset - end} bytes would be lost"
+                    f"the log holds {foreign.value} at offset {end}: {self.commitlog.max_offset - end} bytes would be lost"
                 )
-            _log.warning("dropping %d bytes of an incomplete record at the log's end", self._commitlog.max_offset - end)
-        # Also where nothing is dropped: a disk that got full may have taken more of a frame than was counted, and own records
-        # must not be followed by records of the old master.
+            _log.warning("dropping %d bytes of an incomplete record at the log's end", self.commitlog.max_offset - end)
+        # Also where nothing is dropped: a disk that got full may have taken more of a frame than was counted, and own
+        # records must not be followed by records of the old master.
         self.cut(end)
         self._is_slave = False
-        self._settle_flags()
+        self._update_writable()
 
     def demote(self) -> None:
         """Become a slave: refuse appends, take a master's bytes."""
         self.notify_arrivals()
-        self._dispatcher.dispatched_offset = self._commitlog.max_offset
+        self.dispatcher.dispatched_offset = self.commitlog.max_offset
         self._is_slave = True
-        self._settle_flags()
+        self._update_writable()
 
     def cut(self, offset: int) -> int:
         """Drop everything from this log offset on, in log, queues and index; returns the number of bytes dropped.
 
-        Only ever by an operator's order, or for a record that is not whole. `offset` is where a record begins, or the end.
+        Only ever by an operator's order, or for a record that is not whole. `offset` is where a record begins, or the
+        end.
         """
         self.dispatch()
-        before = self._commitlog.max_offset
-        self._commitlog.truncate(offset)
-        for queue in self._queues:
+        before = self.commitlog.max_offset
+        self.commitlog.truncate(offset)
+        for queue in self.consume_queues:
             if queue.max_physical_offset > offset:
                 queue.truncate(offset)
-        if self._index is not None:
-            self._index.truncate(offset, self._stored_at)
-        end = self._commitlog.max_offset
-        self._dispatcher.restart_at(end)
-        self._flusher.flushed_offset = min(self._flusher.flushed_offset, end)
+        if self.index is not None:
+            self.index.truncate(offset, self._stored_at)
+        end = self.commitlog.max_offset
+        self.dispatcher.restart_at(end)
+        self.flusher.flushed_offset = min(self.flusher.flushed_offset, end)
         return before - end
 
     def _stored_at(self, offset: int) -> int:
-        record = lookup.record_at(self._commitlog, offset)
-        return 0 if record is None else store_time(record)
-
-    @property
-    def disk_ratios(self) -> tuple[float, float]:
-        """Used part of the partitions of (log, everything else) when last looked at."""
-        return self._cleaner.last_ratio
+        record = lookup.record_at(self.commitlog, offset)
+        return 0 if record is None else store_timestamp_of(record)
 
     @property
     def log_min_offset(self) -> int:
         """First byte kept in the log."""
-        return self._commitlog.min_offset
+        return self.commitlog.min_offset
 
     @property
     def log_max_offset(self) -> int:
         """First byte not yet written."""
-        return self._commitlog.max_offset
+        return self.commitlog.max_offset
 
     @property
     def dispatched_offset(self) -> int:
         """Up to here all records are in their queues; on a master always the log's end."""
-        return self._dispatcher.dispatched_offset if self._is_slave else self._commitlog.max_offset
+        return self.dispatcher.dispatched_offset if self._is_slave else self.commitlog.max_offset
 
     @property
     def flushed_offset(self) -> int:
         """Up to here the log is on disk."""
-        return self._flusher.flushed_offset
+        return self.flusher.flushed_offset
 
     def watch_only(self, queues: Collection[tuple[str, int]] | None) -> None:
-        """Tell `arrival_listeners` only of these queues from now on; the collection may change, it is looked into anew.
-
-        None tells them of all.
-        """
-        self._dispatcher.watched = queues
+        """Call `arrival_listeners` only for these queues from now on, None: for all. The collection may change."""
+        self.dispatcher.watched = queues
 
     # ---- writing
 
@@ -219,10 +251,10 @@ class MessageStore:
             return _UNAVAILABLE
         topic = r.topic
         code = tags_code(r.tags) if r.tags else 0
-        delay = self._dispatcher.delay_ms(topic, r.delay_level) if r.delay_level > 0 else -1
+        delay = self.dispatcher.delay_ms(topic, r.delay_level) if r.delay_level > 0 else -1
         try:
-            queue = self._table.get((topic, r.queue_id)) or self._queues.obtain(topic, r.queue_id)
-            result = self._commitlog.append(r, queue, code, delay)
+            queue = self._table.get((topic, r.queue_id)) or self.consume_queues.obtain(topic, r.queue_id)
+            result = self.commitlog.append(r, queue, code, delay)
         except OSError as e:
             return self._refuse(e)
         except UnusableTopic:
@@ -231,7 +263,7 @@ class MessageStore:
             if delay >= 0:
                 code = result.store_timestamp + delay
                 self.delay_listener(r.queue_id)
-            pending = self._dispatcher.pending
+            pending = self.dispatcher.pending
             pending.append((r, result, code))
             if len(pending) >= _PENDING_MAX:
                 self.notify_arrivals()
@@ -242,14 +274,14 @@ class MessageStore:
         if not self._writable:
             return _UNAVAILABLE
         try:
-            queue = self._queues.obtain(b.topic, b.queue_id)
-            result, elements = self._commitlog.append_batch(b, queue)
+            queue = self.consume_queues.obtain(b.topic, b.queue_id)
+            result, elements = self.commitlog.append_batch(b, queue)
         except OSError as e:
             return self._refuse(e)
         except UnusableTopic:
             return _ILLEGAL
         if result.status is AppendStatus.PUT_OK:
-            self._dispatcher.batch_appended(b, result, elements)
+            self.dispatcher.batch_appended(b, result, elements)
         return result
 
     def _refuse(self, error: OSError) -> AppendResult:
@@ -264,53 +296,49 @@ class MessageStore:
         Raises ValueError when the bytes do not fit there, OSError when the disk is full.
         """
         self._begin_at(offset)
-        self._commitlog.append_raw(data, offset)
+        self.commitlog.append_raw(data, offset)
 
     def raw_place(self, offset: int, size_bytes: int) -> tuple[int, int] | None:
         """Replication: descriptor and position of the file that a master's bytes for log offset `offset` belong to.
 
-        Whoever writes them there says so to `raw_written`, before anything else is done with the store. None where there
+        After they have been written, call `raw_written` before anything else is done with the store. None where there
         is no such file: then `append_raw` has to do it. Errors as with `append_raw`.
         """
         self._begin_at(offset)
-        descriptor = self._commitlog.raw_place(offset, size_bytes)
-        return None if descriptor < 0 else (descriptor, self._commitlog.raw_position)
+        descriptor = self.commitlog.raw_place(offset, size_bytes)
+        return None if descriptor < 0 else (descriptor, self.commitlog.raw_position)
 
     def raw_written(self, size_bytes: int) -> None:
         """So many bytes have been written to the `raw_place`."""
-        self._commitlog.raw_written(size_bytes)
+        self.commitlog.raw_written(size_bytes)
 
     def _begin_at(self, offset: int) -> None:
-        if not self._commitlog.segments.items:
-            self._dispatcher.dispatched_offset = offset
+        if not self.commitlog.segments.items:
+            self.dispatcher.dispatched_offset = offset
 
     def announce_end(self) -> None:
-        """Tell `append_listeners` how far the log reaches now, whatever of it has been dispatched."""
-        self._dispatcher.announce_end()
+        """Call `append_listeners` with the log's end, whatever of it has been dispatched."""
+        self.dispatcher.announce_end()
 
     def dispatch(self, most_bytes: int = _ALL) -> bool:
-        """Replication: let what a master has sent be read, at most about `most_bytes` of it, and tell the listeners.
+        """Replication: make what a master has sent readable, at most about `most_bytes` of it, and call the listeners.
 
         Returns whether there may be more to do. OSError when the disk is full.
         """
-        more = self._dispatcher.follow(most_bytes) if self._is_slave else False
-        self._dispatcher.notify()
+        more = self.dispatcher.follow(most_bytes) if self._is_slave else False
+        self.dispatcher.notify()
         return more
 
     def notify_arrivals(self) -> None:
-        """Tell listeners what arrived since the last call, and index it. Call at the end of a receive batch."""
-        self._dispatcher.notify()
-
-    def park_until_flushed(self, end_offset: int, deadline: float, done: Callable[[bool], None]) -> None:
-        """Call `done(True)` when the log is on disk up to `end_offset`, `done(False)` at `deadline` (trio's clock)."""
-        self._flusher.park(end_offset, deadline, done)
+        """Index what arrived since the last call, and call the listeners. For the end of a receive batch."""
+        self.dispatcher.notify()
 
     async def flush(self) -> None:
         """Wait until everything appended so far is on disk. OSError if the disk refused."""
-        end = self._commitlog.max_offset
-        await self._flusher.flush_log()
-        if self._flusher.flushed_offset < end:
-            raise OSError(f"the log is on disk only up to {self._flusher.flushed_offset}, not to {end}")
+        end = self.commitlog.max_offset
+        await self.flusher.flush_log()
+        if self.flusher.flushed_offset < end:
+            raise OSError(f"the log is on disk only up to {self.flusher.flushed_offset}, not to {end}")
 
     # ---- reading
 
@@ -321,44 +349,36 @@ class MessageStore:
         offset: int,
         max_messages: int,
         matcher: TagMatcher | None,
-        memory_bytes: int,
     ) -> ReadResult | None:
-        """Up to `max_messages` records of a queue from queue offset `offset` on (store.md §15.1).
+        """Up to `max_messages` records of a queue from queue offset `offset` on (docs/protocol/store.md §15.1).
 
-        `memory_bytes`: records further behind the log's end count as being on disk: fewer are given, and a slave is
-        suggested. None when the store is closed or not readable.
+        Records further behind the log's end than `in_memory_limit_bytes` of the configuration count as being on disk:
+        fewer are given, and a slave is suggested. None when the store is closed or not readable.
         """
         if not self._open or self.running_flags & NOT_READABLE:
             return None
         queue = self._table.get((topic, queue_id))
         correct = not self._is_slave or self._config.offset_check_in_slave
-        return reading.read_queue(
-            self._config, self._commitlog, queue, offset, max_messages, matcher, memory_bytes, correct=correct
-        )
+        return reading.read_queue(self._config, self.commitlog, queue, offset, max_messages, matcher, correct=correct)
 
     def record_at(self, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
         """The record that starts at this log offset, or None."""
-        return lookup.record_at(self._commitlog, physical_offset, size_bytes)
+        return lookup.record_at(self.commitlog, physical_offset, size_bytes)
 
     def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
         """Log bytes from `offset` for replication; never crosses a file; None at (or outside of) the log's ends."""
-        return self._commitlog.rest_of_file(offset, max_bytes)
+        return self.commitlog.rest_of_file(offset, max_bytes)
 
     def open_log_file(self, offset: int) -> int | None:
         """A new descriptor for reading the file that holds this log offset; None where it is not a system's file.
 
-        The caller closes it. Position 0 of the file is the log offset rounded down to `log_file_bytes`.
+        The caller closes it. Position 0 of the file is the log offset rounded down to `mapped_file_size_commit_log`.
         """
-        return self._commitlog.open_file(offset)
+        return self.commitlog.open_file(offset)
 
     def last_record_by(self, end: int) -> tuple[int, int] | None:
         """Log offset and size of the last whole record that ends at or before log offset `end`; None without one."""
-        return tail.last_record_by(self._commitlog, self._queues, end)
-
-    @property
-    def log_file_bytes(self) -> int:
-        """Size of one log file."""
-        return self._commitlog.segments.size
+        return tail.last_record_by(self.commitlog, self.consume_queues, end)
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(min, max) queue offset; (0, 0) for an unknown queue."""
@@ -370,15 +390,15 @@ class MessageStore:
         return list(self._table)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The queue offset nearest to a store time (store.md §17); 0 for an unknown queue."""
+        """The queue offset nearest to a store time (docs/protocol/store.md §17); 0 for an unknown queue."""
         queue = self._table.get((topic, queue_id))
-        modified_ms = self.disk.modified_ms if self._config.compat == "4.9" else None
-        return 0 if queue is None else lookup.offset_by_time(self._commitlog, queue, timestamp_ms, modified_ms)
+        modified_ms = self.disk.modified_ms if self._config.compat_49 else None
+        return 0 if queue is None else lookup.offset_by_time(self.commitlog, queue, timestamp_ms, modified_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time in ms of the message at this queue offset, -1 if there is none."""
         queue = self._table.get((topic, queue_id))
-        return -1 if queue is None else lookup.store_time_at(self._commitlog, queue, offset)
+        return -1 if queue is None else lookup.store_time_at(self.commitlog, queue, offset)
 
     def queue_unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """Log offset, size and tags code that the consume queue holds at this queue offset; None if it has none."""
@@ -394,47 +414,44 @@ class MessageStore:
     def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Store time in ms of the queue's (or, without a topic, the log's) oldest message, -1 if there is none."""
         if topic is None:
-            return lookup.earliest_log_time(self._commitlog)
+            return lookup.earliest_log_time(self.commitlog)
         queue = self._table.get((topic, queue_id))
-        return -1 if queue is None else lookup.store_time_at(self._commitlog, queue, queue.min_offset)
+        return -1 if queue is None else lookup.store_time_at(self.commitlog, queue, queue.min_offset)
 
-    def in_memory(self, physical_offset: int, memory_bytes: int) -> bool:
-        """Whether a record counts as being in memory: not further than `memory_bytes` behind the log's end."""
-        return self._commitlog.max_offset - physical_offset <= memory_bytes
+    def in_memory(self, physical_offset: int) -> bool:
+        """Whether a record counts as being in memory: not further behind the log's end than `in_memory_limit_bytes`."""
+        return self.commitlog.max_offset - physical_offset <= self._config.in_memory_limit_bytes
 
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
-        """Records whose KEYS or UNIQ_KEY hash like `key`, stored between the two times in ms (store.md §10.4)."""
-        self._dispatcher.update_index()
+        """Records whose KEYS or UNIQ_KEY hash like `key`, stored between the two times in ms (docs/protocol/store.md
+        §10.4)."""
+        self.dispatcher.update_index()
         most = min(max_num, self._config.max_msgs_num_batch)
-        return lookup.query(self._commitlog, self._index, topic, key, most, begin, end)
+        return lookup.query(self.commitlog, self.index, topic, key, most, begin, end)
 
     # ---- housekeeping
 
     def destroy_topic(self, topic: str) -> int:
         """Remove all queues of a topic; returns how many."""
-        return self._destroy([q for q in self._queues if q.topic == topic])
+        return self._destroy([q for q in self.consume_queues if q.topic == topic])
 
     def clean_unused_topics(self, keep: set[str]) -> int:
         """Remove the queues of every topic not in `keep` (internal topics stay); returns how many."""
         keep = keep | {SCHEDULE_TOPIC, OP_HALF_TOPIC}
-        return self._destroy([q for q in self._queues if q.topic not in keep and not q.topic.startswith(_LMQ_PREFIX)])
+        return self._destroy(
+            [q for q in self.consume_queues if q.topic not in keep and not q.topic.startswith(_LMQ_PREFIX)]
+        )
 
     def clean_expired_queues(self) -> int:
         """Remove queues that lie wholly below the log's minimum; returns how many."""
-        low = self._commitlog.min_offset
-        return self._destroy([q for q in self._queues if q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < low])
+        low = self.commitlog.min_offset
+        return self._destroy(
+            [q for q in self.consume_queues if q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < low]
+        )
 
     def _destroy(self, queues: list[ConsumeQueue]) -> int:
         self.notify_arrivals()
         for queue in queues:
             _log.info("%s removed", queue)
-            self._queues.destroy(queue)
+            self.consume_queues.destroy(queue)
         return len(queues)
-
-    def request_expiry(self) -> None:
-        """Operator's DELETE_EXPIRED_COMMITLOG: expire files in the next passes, whatever the hour."""
-        self._cleaner.request()
-
-    async def clean(self) -> int:
-        """One pass of expiry now (the task does one every `cleanResourceInterval`); returns the log files deleted."""
-        return await self._cleaner.clean()

@@ -1,8 +1,8 @@
-"""What goes into the store and what comes out of it: plain values, no behaviour.
+"""The arguments and results of the store: plain values, no behaviour.
 
-The classes are msgspec structs because one of each is made per message or per pull on the hot path.
-Statuses carry RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`); what they become on the wire is
-the broker's business (store.md §5.3 and §15.2).
+The classes are msgspec structs because one of each is made per message or per pull on the hot path. Statuses have
+RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`). The broker turns them into response codes
+(docs/protocol/store.md §5.3 and §15.2).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import msgspec
 
 
 class AppendStatus(IntEnum):
-    """How an append ended (`PutMessageStatus`). Only `PUT_OK` means that the message is in the log."""
+    """How an append ended (`PutMessageStatus`). The message is in the log only with `PUT_OK`."""
 
     PUT_OK = 0
     MESSAGE_ILLEGAL = 1
     PROPERTIES_SIZE_EXCEEDED = 2
     SERVICE_NOT_AVAILABLE = 3
-    CREATE_MAPEDFILE_FAILED = 4
-    OS_PAGECACHE_BUSY = 5
-    UNKNOWN_ERROR = 6
 
 
 class ReadStatus(IntEnum):
-    """How a read ended (`GetMessageStatus`, store.md §15.1)."""
+    """How a read ended (`GetMessageStatus` and its numbers, docs/protocol/store.md §15.1).
+
+    `NO_MATCHED_LOGIC_QUEUE` (7) is left out: RocketMQ never returns it either.
+    """
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -35,7 +35,6 @@ class ReadStatus(IntEnum):
     OFFSET_OVERFLOW_BADLY = 4
     OFFSET_OVERFLOW_ONE = 5
     OFFSET_TOO_SMALL = 6
-    NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
 
 
@@ -43,8 +42,8 @@ class NewRecord(msgspec.Struct, gc=False):
     """One message to be stored, as the broker wants it on disk.
 
     `properties` are the final property bytes: CLUSTER added, WAIT dropped, and for a delayed message REAL_TOPIC
-    and REAL_QID inside, with `topic` and `queue_id` already those of SCHEDULE_TOPIC_XXXX. The store does not look into
-    them; `tags`, `keys`, `uniq_key` and `delay_level` repeat what dispatch needs to know.
+    and REAL_QID inside, with `topic` and `queue_id` already those of SCHEDULE_TOPIC_XXXX. The store does not read
+    them; `tags`, `keys`, `uniq_key` and `delay_level` repeat what dispatch needs.
     `born_host` and `store_host` are packed: address bytes (4 or 16) and a 4-byte port. The IPv6 bits of `sys_flag`
     are set from their lengths.
     """
@@ -67,9 +66,10 @@ class NewRecord(msgspec.Struct, gc=False):
 
 
 class NewBatch(msgspec.Struct, gc=False):
-    """A batch (code 320) to be stored: `body` holds the elements as the producer sent them (messages.md §7).
+    """A batch (code 320) to be stored (docs/protocol/messages.md §7).
 
-    `properties` are the batch-level property bytes, appended to each element's own.
+    `body` holds the elements as the producer sent them. `properties` are the batch-level property
+    bytes, appended to each element's own.
     """
 
     topic: str
@@ -84,7 +84,7 @@ class NewBatch(msgspec.Struct, gc=False):
 
 
 class AppendResult(msgspec.Struct, gc=False):
-    """Where a message (or a batch) came to lie. With any status but PUT_OK the numbers are meaningless.
+    """Where a message (or a batch) is in the log. With any status but PUT_OK the numbers are meaningless.
 
     `physical_offset` is the first byte in the log, `end_offset` the first byte behind, `queue_offset` the (first) index
     in the queue, `physical_offsets` one log offset per element of a batch (empty for a single message).
@@ -107,8 +107,8 @@ class AppendResult(msgspec.Struct, gc=False):
 class ReadResult(msgspec.Struct, gc=False):
     """What a pull found. `slices` are views of the log's maps; contiguous records share one slice.
 
-    A slice stays valid (its pages stay mapped) for as long as it is held, even when the store has been closed or the
-    file deleted since; hold it briefly.
+    A slice stays valid, with its pages mapped, for as long as it is held, even after the store is closed or the file
+    deleted. Hold it briefly.
     """
 
     status: ReadStatus
@@ -140,12 +140,12 @@ class Arrival(NamedTuple):
 
 
 class TagMatcher(Protocol):
-    """A pull's filter. The store asks it per entry, then per record (store.md §16)."""
+    """A pull's filter, called for each entry and then for its record (docs/protocol/store.md §16)."""
 
     def by_consume_queue(self, tags_code: int) -> bool:
         """Whether an entry with this (sign-extended) tags code may match."""
         ...
 
     def by_commitlog(self, record: memoryview) -> bool:
-        """Whether the record itself matches; only asked after `by_consume_queue` said yes."""
+        """Whether the record itself matches; only called if `by_consume_queue` returned true."""
         ...

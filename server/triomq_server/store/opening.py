@@ -1,4 +1,4 @@
-"""`open_store`: from a directory to an open store and back (store.md §14.1, §14.4, §14.8)."""
+"""`open_store`: from a directory to an open store and back (docs/protocol/store.md §14.1, §14.4, §14.8)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 import trio
 
 from triomq_server.config import StoreConfig
-
-from .disk import Disk, RealDisk
-from .index import IndexFile
-from .message_store import MessageStore
-from .parts import StoreParts
-from .recovery import Recovery
+from triomq_server.store.files.disk import Disk, RealDisk
+from triomq_server.store.index import IndexFile
+from triomq_server.store.message_store import MessageStore
+from triomq_server.store.recovery import Recovery
+from triomq_server.store.retention import LocalTime
 
 
 def wall_ms() -> int:
@@ -22,9 +21,19 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def wall_calendar(time_ms: int) -> time.struct_time:
+    """The calendar in this machine's time zone: the default of the store's `local_time`."""
+    return time.localtime(time_ms // 1000)
+
+
 @asynccontextmanager
 async def open_store(
-    config: StoreConfig, *, disk: Disk | None = None, clock: Callable[[], int] = wall_ms, is_slave: bool | None = None
+    config: StoreConfig,
+    *,
+    disk: Disk | None = None,
+    clock: Callable[[], int] = wall_ms,
+    local_time: LocalTime = wall_calendar,
+    is_slave: bool | None = None,
 ) -> AsyncIterator[MessageStore]:
     """Lock, load, recover and serve a store directory; flush and close it in order on exit.
 
@@ -32,6 +41,7 @@ async def open_store(
         config: where the store is and how it behaves.
         disk: the files; the operating system's unless given.
         clock: ms since the epoch, for store time stamps and expiry.
+        local_time: the calendar at such a time, for the hour of expiry and the names of index files.
         is_slave: whether a master feeds the log; follows the configured role unless given.
 
     Raises StoreLocked if the directory is open elsewhere, StoreDamaged if a file has a wrong length or name; neither
@@ -40,18 +50,18 @@ async def open_store(
     disk = disk if disk is not None else RealDisk()
     release = disk.lock(f"{config.store_path_root_dir}/lock")
     try:
-        parts = StoreParts.build(config, disk, clock)
-        await _load(parts)
-        store = MessageStore(parts, is_slave=config.is_slave if is_slave is None else is_slave)
+        slave = config.is_slave if is_slave is None else is_slave
+        store = MessageStore(config, disk, clock, local_time, is_slave=slave)
+        await _load(store, config)
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(parts.flusher.flush_log_forever)
-                nursery.start_soon(parts.flusher.watch_deadlines)
-                nursery.start_soon(parts.flusher.prepare_room_forever)
-                nursery.start_soon(parts.flusher.flush_queues_forever)
-                nursery.start_soon(parts.cleaner.clean_forever)
-                nursery.start_soon(parts.cleaner.watch_space_forever)
+                nursery.start_soon(store.flusher.flush_log_forever)
+                nursery.start_soon(store.flusher.expire_waiters_forever)
+                nursery.start_soon(store.flusher.prepare_space_forever)
+                nursery.start_soon(store.flusher.flush_queues_forever)
+                nursery.start_soon(store.cleaner.clean_forever)
+                nursery.start_soon(store.cleaner.watch_space_forever)
                 try:
                     yield store
                 except BaseException as e:  # noqa: BLE001 - raised again below, outside of the nursery's group
@@ -60,61 +70,61 @@ async def open_store(
         finally:
             store.close()
             with trio.CancelScope(shield=True):
-                await _unload(parts)
+                await _unload(store, config)
         if failure is not None:
             raise failure
     finally:
         release()
 
 
-async def _load(parts: StoreParts) -> None:
-    config, disk, root = parts.config, parts.disk, parts.config.store_path_root_dir
+async def _load(store: MessageStore, config: StoreConfig) -> None:
+    disk, root = store.disk, config.store_path_root_dir
     clean = not disk.exists(f"{root}/abort")
-    same_boot = config.compat != "4.9" and _same_boot(disk, _boot_file(root))
-    parts.commitlog.segments.load()
-    parts.queues.load()
-    parts.checkpoint.load()
+    same_boot = not config.compat_49 and _same_boot(disk, _boot_file(root))
+    store.commitlog.segments.load()
+    store.consume_queues.load()
+    store.checkpoint.load()
     reindex_from = None
-    if parts.index is not None:
-        newest = parts.checkpoint.index_timestamp
+    if store.index is not None:
+        newest = store.checkpoint.index_timestamp
 
         def keep(file: IndexFile) -> bool:
             # A killed process loses nothing it had written; a machine that went down may have lost any page of a file
             # that was not known to be on disk.
             # Only full files are ever forced to the disk, so the time alone, Java's test, is not enough.
-            known = file.end_timestamp <= newest and (file.full or config.compat == "4.9")
+            known = file.end_timestamp <= newest and (file.full or config.compat_49)
             return clean or same_boot or known
 
-        reindex_from = parts.index.load(keep)
+        reindex_from = store.index.load(keep)
     disk.write(f"{root}/abort", b"")
     recovery = Recovery(
         config,
-        parts.commitlog,
-        parts.queues,
-        parts.index,
-        parts.checkpoint,
-        parts.dispatcher,
+        store.commitlog,
+        store.consume_queues,
+        store.index,
+        store.checkpoint,
+        store.dispatcher,
         clean=clean,
         reindex_from=reindex_from,
     )
     for _ in recovery.steps():
         await trio.lowlevel.checkpoint()
-    parts.recovery_report = recovery.report
-    parts.dispatcher.start_at_end()
-    parts.flusher.flushed_offset = parts.commitlog.max_offset if clean else parts.commitlog.min_offset
+    store.recovery_report = recovery.report
+    store.dispatcher.start_at_end()
+    store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     disk.make_directory(config.store_path_commit_log)
     disk.write(_boot_file(root), disk.boot_id().encode())
 
 
-async def _unload(parts: StoreParts) -> None:
+async def _unload(store: MessageStore, config: StoreConfig) -> None:
     """Flush and close everything; the abort marker goes only if all of it is on disk."""
-    safe = await parts.flusher.flush_everything()
-    parts.commitlog.close()
-    parts.queues.close()
-    if parts.index is not None:
-        parts.index.close()
-    if safe and not parts.dispatcher.index_is_behind:
-        parts.disk.remove(f"{parts.config.store_path_root_dir}/abort")
+    safe = await store.flusher.flush_everything()
+    store.commitlog.close()
+    store.consume_queues.close()
+    if store.index is not None:
+        store.index.close()
+    if safe and not store.dispatcher.index_is_behind:
+        store.disk.remove(f"{config.store_path_root_dir}/abort")
 
 
 def _boot_file(root: str) -> str:

@@ -1,4 +1,4 @@
-"""Finding the end of the log again, and making queues and index agree with it (store.md §14).
+"""Recovery: finds the end of the log, and makes queues and index agree with it (docs/protocol/store.md §14).
 
 Nothing in front of a corrupt record is ever dropped; the report says where the log ends now and why. The steps are a
 generator, so that the event loop gets a turn while gigabytes are checked.
@@ -7,27 +7,25 @@ generator, so that the event loop gets a turn while gigabytes are checked.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Generator
 
 import attrs
 
+from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_protocol.record.layout import MARK
 from triomq_server.config import StoreConfig
-
-from .checkpoint import Checkpoint
-from .commitlog import CommitLog
-from .consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
-from .dispatch import Dispatcher
-from .index import Index
-from .scan import Finding, LogRecord, read_record
-from .segments import Segment
+from triomq_server.store.commitlog import CommitLog
+from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
+from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.store.files.segments import Segment
+from triomq_server.store.index import Index
 
 _log = logging.getLogger(__name__)
 
-_BREATHE_EVERY = 2000
+_RECORDS_PER_STEP = 2000
 _FILES_CHECKED_AFTER_CLEAN_STOP = 3
 _OTHER_BYTES = 1 << 16
-_MARK = struct.Struct(">ii")
 
 
 @attrs.frozen
@@ -38,7 +36,7 @@ class RecoveryReport:
         clean: whether the store had been closed in order.
         checked_from, log_end: log offsets between which records were checked, and where the log ends now.
         records: how many good ones there are in between.
-        stopped_by: what stood at `log_end`: "nothing" after an undamaged log.
+        stopped_by: what was found at `log_end`: "nothing" after an undamaged log.
         dropped_bytes: written bytes behind `log_end` that were cut off (an upper bound: blanks in between count).
         deleted_files: log files that lay wholly behind the end and were not empty.
         dispatched_from: log offset from which on records were dispatched again.
@@ -124,11 +122,11 @@ class Recovery:
             yield
         if self._index is not None:
             self._index.destroy()
-        self._commitlog.rest_at_end()
+        self._commitlog.reset_to_segments()
         self._conclude(0, 0, Finding.NOTHING, 0, (), 0, 0)
 
     def _first_to_check(self, segments: list[Segment]) -> int:
-        """After a clean stop the third-last file; else the last one that the checkpoint is surely behind of."""
+        """After a clean stop the third-last file; else the last one whose beginning the checkpoint covers."""
         if self._clean:
             return max(0, len(segments) - _FILES_CHECKED_AFTER_CLEAN_STOP)
         safe = self._checkpoint.min_timestamp
@@ -141,7 +139,7 @@ class Recovery:
         return 0
 
     def _check(self, segments: list[Segment]) -> Generator[None, None, tuple[int, Finding]]:
-        """Walk record by record; returns where the good ones end and what stands there."""
+        """Walk record by record; returns where the good ones end and what is there."""
         check_crc = self._config.check_crc_on_recover
         end, finding = segments[0].base, Finding.NOTHING
         for segment in segments:
@@ -157,7 +155,7 @@ class Recovery:
                 at += found.size
                 self._records += 1
                 self._commitlog.store_timestamp = found.store_timestamp
-                if self._records % _BREATHE_EVERY == 0:
+                if self._records % _RECORDS_PER_STEP == 0:
                     yield
             if found is not Finding.BLANK:
                 return segment.base + at, found
@@ -179,7 +177,7 @@ class Recovery:
             rest.release()
         deleted = []
         for behind in log.segments.items:
-            if behind.base > end and any(behind.buffer[:8]):  # files prepared ahead are empty, and no loss
+            if behind.base > end and any(behind.buffer[: MARK.size]):  # files prepared ahead are empty, and no loss
                 deleted.append(behind.path)
                 dropped += behind.size
         log.truncate(end)
@@ -187,11 +185,11 @@ class Recovery:
             # What a killed process wrote may still be in memory only.
             for kept in log.segments.items:
                 kept.flushed = 0 if kept.base >= checked_from else kept.flushed
-        log.rest_at_end()
+        log.reset_to_segments()
         return dropped, tuple(deleted)
 
     def _cut_index(self, end: int) -> int:
-        if self._index is None or self._config.compat == "4.9":
+        if self._index is None or self._config.compat_49:
             return 0  # Java leaves entries behind the end; they hide new records from the index until the log is past
         return self._index.truncate(end, self._store_time)
 
@@ -204,8 +202,8 @@ class Recovery:
         return record.store_timestamp if isinstance(record, LogRecord) else 0
 
     def _index_again(self, before: int) -> Steps:
-        """Index what stood in index files that could not be kept, up to where dispatch begins."""
-        if self._reindex_from is None or self._config.compat == "4.9":
+        """Index again the records of index files that could not be kept, up to where dispatch begins."""
+        if self._reindex_from is None or self._config.compat_49:
             return
         for record in self._records_between(self._reindex_from, before):
             if record is not None:
@@ -258,7 +256,7 @@ class Recovery:
             else:
                 return
             seen += 1
-            if seen % _BREATHE_EVERY == 0:
+            if seen % _RECORDS_PER_STEP == 0:
                 yield None
             if at >= segment.size:
                 segment, at = self._commitlog.segments.find(segment.end), 0
@@ -297,7 +295,7 @@ def looks_torn(buffer: object, end: int, size: int, properties: bytes) -> bool:
     """Whether a record that passes every other test lost its last bytes.
 
     The checksum does not cover the properties. After a power failure their page may be missing, and a copy of
-    replicated bytes may have been interrupted in them: then zeros end the record, and nothing stands behind it.
+    replicated bytes may have been interrupted in them: then zeros end the record, and nothing is behind it.
     """
     if not properties or properties[-1]:
         return False
@@ -305,7 +303,7 @@ def looks_torn(buffer: object, end: int, size: int, properties: bytes) -> bool:
     if zeros < min(4, len(properties)) and zeros < end % 4096:
         return False
     view = memoryview(buffer)  # type: ignore[arg-type]
-    behind = bytes(view[end : min(end + _MARK.size, size)])
+    behind = bytes(view[end : min(end + MARK.size, size)])
     view.release()
     return not any(behind)
 

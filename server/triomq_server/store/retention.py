@@ -1,4 +1,7 @@
-"""When log files go, and what goes with them (store.md §13). The decisions are functions; `Cleaner` acts on them."""
+"""Expiry: when log files are deleted, and what is deleted with them (docs/protocol/store.md §13).
+
+The decisions are functions; `Cleaner` acts on them. Answers to `CleanCommitLogService` and `CleanConsumeQueueService`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,10 @@ from typing import NamedTuple
 import trio
 
 from triomq_server.config import StoreConfig
-
-from .commitlog import CommitLog
-from .consume_queue import ConsumeQueues
-from .disk import Disk, DiskUsage
-from .index import Index
+from triomq_server.store.commitlog import CommitLog
+from triomq_server.store.consume_queue import ConsumeQueues
+from triomq_server.store.files.disk import Disk, DiskUsage
+from triomq_server.store.index import Index
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +28,9 @@ _SPACE_CHECK_EVERY_S = 10.0
 _MANUAL_PASSES = 20
 _HOUR_MS = 3_600_000
 
+LocalTime = Callable[[int], time.struct_time]
+"""The calendar, in the store's time zone, at a time in ms since the epoch."""
+
 
 def used_ratio(usage: DiskUsage) -> float:
     """Used part of a partition, rounded up to whole per cent, as `df` shows it; -1 for a partition without space."""
@@ -34,8 +39,8 @@ def used_ratio(usage: DiskUsage) -> float:
     return math.ceil(100 * used / whole) / 100 if whole > 0 else -1
 
 
-class DiskVerdict(NamedTuple):
-    """What the fill levels ask for.
+class SpaceMeasures(NamedTuple):
+    """What the fill levels of the partitions ask for.
 
     `refuse` messages (DISK_FULL), delete `at_once` whatever the files' age, or delete what is expired at any hour
     (`space_full`).
@@ -46,10 +51,10 @@ class DiskVerdict(NamedTuple):
     space_full: bool
 
 
-def judge_space(ratios: Iterable[float], *, limit: float, warning: float, forcibly: float) -> DiskVerdict:
-    """Judge the partitions of log and queues; the worst of them counts."""
+def space_measures(ratios: Iterable[float], *, limit: float, warning: float, forcibly: float) -> SpaceMeasures:
+    """What to do at these fill levels of the partitions of log and queues; the worst of them counts."""
     worst = list(ratios)
-    return DiskVerdict(
+    return SpaceMeasures(
         refuse=any(r > warning for r in worst),
         at_once=any(r > forcibly for r in worst),
         space_full=any(r < 0 or r > limit for r in worst),
@@ -74,16 +79,16 @@ def count_expired(modified_ms: Iterable[int], *, now_ms: int, reserved_hours: in
     return count
 
 
-def _nobody(_refuse: bool) -> None:
-    """Nobody minds the disk's fill level."""
+def _ignore(_refuse: bool) -> None:
+    """The default of `Cleaner.space_checked`."""
 
 
 class Cleaner:
     """Deletes what has expired.
 
     Attributes:
-        space_judged: told whether messages must be refused for lack of space, each time that is looked at.
-        last_ratio: used part of the partition of (log, queues) when last looked at.
+        space_checked: called with whether messages must be refused for lack of space, after each check.
+        used_ratios: used part of the partitions of (log, everything else) at the last check.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class Cleaner:
         queues: ConsumeQueues,
         index: Index | None,
         clock: Callable[[], int],
+        local_time: LocalTime,
     ) -> None:
         self._config = config
         self._disk = disk
@@ -101,13 +107,14 @@ class Cleaner:
         self._queues = queues
         self._index = index
         self._clock = clock
-        self.space_judged: Callable[[bool], None] = _nobody
-        self.last_ratio = (0.0, 0.0)
+        self._local_time = local_time
+        self.space_checked: Callable[[bool], None] = _ignore
+        self.used_ratios = (0.0, 0.0)
         self._manual_passes = 0
         self._cleaned_up_to = log.min_offset
 
-    def request(self) -> None:
-        """The operator's DELETE_EXPIRED_COMMITLOG: the next passes delete what is expired, whatever the hour."""
+    def request_expiry(self) -> None:
+        """An operator's DELETE_EXPIRED_COMMITLOG: the next passes delete what is expired, whatever the hour."""
         self._manual_passes = _MANUAL_PASSES
 
     async def clean_forever(self) -> None:
@@ -118,39 +125,39 @@ class Cleaner:
             await trio.sleep(self._config.clean_resource_interval / 1000)
 
     async def watch_space_forever(self) -> None:
-        """Task: look at the disk's fill level every ten seconds."""
+        """Task: check the disk's fill level every ten seconds."""
         await trio.sleep(_SPACE_CHECK_FIRST_S)
         while True:
-            self.judge()
+            self.check_space()
             await trio.sleep(_SPACE_CHECK_EVERY_S)
 
-    def judge(self) -> DiskVerdict:
-        """Look at the disk and tell `space_judged`."""
+    def check_space(self) -> SpaceMeasures:
+        """Measure the fill levels, call `space_checked`, and return what they ask for."""
         config = self._config
-        self.last_ratio = (
+        self.used_ratios = (
             used_ratio(self._disk.usage(config.store_path_commit_log)),
             used_ratio(self._disk.usage(config.store_path_root_dir)),
         )
-        verdict = judge_space(
-            self.last_ratio,
+        measures = space_measures(
+            self.used_ratios,
             limit=config.disk_ratio_limit,
             warning=config.disk_space_warning_level_ratio,
             forcibly=config.disk_space_clean_forcibly_ratio,
         )
-        self.space_judged(verdict.refuse)
-        return verdict
+        self.space_checked(measures.refuse)
+        return measures
 
     async def clean(self) -> int:
         """One pass; returns how many log files were deleted."""
-        verdict = self.judge()
-        hour = time.localtime(self._clock() // 1000).tm_hour
-        due = is_deleting_hour(self._config.delete_when, hour) or verdict.space_full
+        measures = self.check_space()
+        hour = self._local_time(self._clock()).tm_hour
+        due = is_deleting_hour(self._config.delete_when, hour) or measures.space_full
         if self._manual_passes:
             self._manual_passes -= 1
             due = True
         deleted = 0
         if due:
-            deleted = await self._delete_log_files(at_once=verdict.at_once and self._config.clean_file_forcibly_enable)
+            deleted = await self._delete_log_files(at_once=measures.at_once and self._config.clean_file_forcibly_enable)
         await self.follow_log_min()
         return deleted
 
@@ -170,11 +177,11 @@ class Cleaner:
         return count
 
     async def follow_log_min(self) -> None:
-        """Drop queue entries and index files that only know records no longer in the log (store.md §13.4)."""
+        """Drop queue entries and index files that only know records no longer in the log (docs/protocol/store.md
+        §13.4)."""
         log_min = self._commitlog.min_offset
         if log_min <= self._cleaned_up_to:
             return
-        self._cleaned_up_to = log_min
         for queue in self._queues:
             deleted = queue.delete_expired(log_min)
             queue.correct_min_offset(log_min)
@@ -184,3 +191,4 @@ class Cleaner:
                 await trio.lowlevel.checkpoint()
         if self._index is not None:
             self._index.delete_expired(log_min)
+        self._cleaned_up_to = log_min  # only now: a pass that is cancelled is made up for by the next

@@ -1,24 +1,22 @@
-"""Streams in and out: listen, dial, cut bytes into commands, call handlers, write their answers.
+"""Connections of a server: listen, dial, cut bytes into commands, call handlers, write their answers.
 
 ``serve`` runs a server, ``open_link`` dials one; both give handlers a ``Link``.
 """
 
 from __future__ import annotations
 
-from triomq_server.wire.burst import Burst
-from triomq_server.wire.dial import open_link
+from triomq_server.wire.dial import OpenLink, open_link
 from triomq_server.wire.handlers import Answer, Handlers, PlainHandler, WaitingHandler, ignored, not_supported
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
-from triomq_server.wire.memory import MemoryNetwork
 from triomq_server.wire.server import serve
 from triomq_server.wire.tls import TlsMode, TlsSettings
 from triomq_server.wire.transport import Dial, Listen, dial_tcp, listen_tcp
+from triomq_server.wire.write_batch import WriteBatch
 
 __all__ = [
     "Answer",
     "AnswerTimeoutError",
-    "Burst",
     "Dial",
     "Handlers",
     "Limits",
@@ -27,11 +25,12 @@ __all__ = [
     "LinkClosedError",
     "LinkError",
     "Listen",
-    "MemoryNetwork",
+    "OpenLink",
     "PlainHandler",
     "TlsMode",
     "TlsSettings",
     "WaitingHandler",
+    "WriteBatch",
     "dial_tcp",
     "ignored",
     "listen_tcp",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
+from triomq_server.wire.connections import Connections
 from triomq_server.wire.handlers import Handlers
 from triomq_server.wire.hub import Hub
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link
 from triomq_server.wire.transport import Dial, dial_tcp, transport_over
+
+OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
+"""Opens a link to ``host:port``, as ``open_link`` does."""
 
 
 @asynccontextmanager
@@ -23,13 +27,13 @@ async def open_link(
     A link that breaks meanwhile raises nothing here: ``link.closed`` turns true and its requests fail.
 
     Args:
-        address: whom to dial; bound the time with a deadline of your own.
-        dial: how; tests hand in a network of their own.
-        handlers: who answers requests of the peer; without, each is answered code 3.
+        address: where to connect; bound the time with a deadline of your own.
+        dial: connects; tests hand in a network of their own.
+        handlers: for requests of the peer; without, each is answered with code 3.
         limits: bytes, waiting requests, idle time.
 
     Raises:
-        OSError: nobody listens there, or whoever did is gone at once.
+        OSError: the connection is refused, or gone at once.
     """
     stream = await dial(address)
     try:
@@ -40,9 +44,9 @@ async def open_link(
     caught: BaseException | None = None
     async with trio.open_nursery() as nursery:
         hub = Hub(handlers or Handlers(), nursery, limits or Limits())
-        nursery.start_soon(hub.flush_marked)
+        nursery.start_soon(hub.writer.flush_marked)
         nursery.start_soon(hub.close_idle)
-        link = await nursery.start(hub.attend, transport)
+        link = await nursery.start(Connections(hub).serve, transport)
         try:
             yield link
         except BaseException as error:  # noqa: BLE001 (kept aside, so that the caller meets it plain and not in a group)

@@ -1,4 +1,4 @@
-"""Who answers which request code.
+"""Handlers: which function answers which request code.
 
 A handler that need not wait is a plain function, called in the middle of a receive batch: command in, answer out. Only
 what has to wait is a coroutine function and costs a task.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from triomq_protocol.codes import ResponseCode
-from triomq_protocol.command import Command
+from triomq_protocol.wire.command import Command
 
 if TYPE_CHECKING:
     from triomq_server.wire.link import Link
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Answer = bytes | bytearray | memoryview | list[bytes | memoryview] | Command | None
 """A whole encoded frame, its pieces, a command still to be encoded, or None: answered later (``Link.send``) or never.
 
-Only a plain handler may answer with pieces, and only while its link is not ``draining``: views among them are given to the
-socket at the end of the batch, and must stay valid until then.
+Only a plain handler may answer with pieces, and only while its link is not ``draining``: views among them are given to
+the socket at the end of the batch, and must stay valid until then.
 """
 
 PlainHandler = Callable[["Link", Command], Answer]
@@ -29,14 +29,14 @@ WaitingHandler = Callable[["Link", Command], Awaitable[Answer]]
 
 
 def not_supported(_link: Link, command: Command) -> Command:
-    """The dispatcher's answer to a code nobody knows; always in JSON, as RocketMQ does (spec remoting §3)."""
+    """The answer to a code without a handler; always in JSON, as RocketMQ does (docs/protocol/remoting.md §3)."""
     return command.answer(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported", serialize=0
     )
 
 
 def ignored(_link: Link, _command: Command) -> None:
-    """No answer at all to a code nobody knows, as name servers do."""
+    """No answer at all to a code without a handler, as name servers do."""
 
 
 @attrs.define

@@ -1,11 +1,7 @@
-"""Hub: the links of one server (or the one link of a dialler), their reading, dispatching and writing.
+"""Hub: the links of one server (or the one link of a dialler), and the calls of their handlers.
 
-The hot path, per receive: all frames of what arrived, a plain function call for each, one non-blocking write of all
-answers, one call of ``on_batch_end`` (for all links that the poller found ready at once). A write that does not fit is finished by a drain task; a link with too much unsent
-is not read from until the peer takes its answers.
-
-Frames sent outside a receive batch (long polls that end, notifications) are collected by link and written in the next
-turn of the loop, so that a burst is one write. ``in_batch`` is only ever true while no other task can run.
+A handler that need not wait is called in the middle of a receive batch; one that waits gets a task. ``connections`` and
+``poller`` read, ``link.LinkWriter`` writes.
 """
 
 from __future__ import annotations
@@ -16,19 +12,13 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from triomq_protocol.codes import ResponseCode
-from triomq_protocol.command import Command
-from triomq_protocol.errors import BodyError, HeaderError, RemoteProtocolError
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.errors import BodyError, HeaderError
+from triomq_protocol.wire.command import Command
 from triomq_server.wire.handlers import Answer, Handlers, WaitingHandler
 from triomq_server.wire.limits import Limits
-from triomq_server.wire.link import Link
-from triomq_server.wire.poller import HAS_EPOLL, PolledLink, Poller
-from triomq_server.wire.transport import SocketTransport, Transport
+from triomq_server.wire.link import Link, LinkWriter
 
 _log = logging.getLogger(__name__)
-
-# How an ending connection shows itself; nothing to worry about.
-_ENDINGS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 _OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -37,11 +27,16 @@ class Hub:
     """State and tasks of a set of links.
 
     Args:
-        handlers: who answers.
+        handlers: by request code.
         nursery: where drain tasks and waiting handlers run.
         limits: of connections, bytes, waiting requests, idle time.
         on_closed: called once for each link that has ended.
         on_batch_end: called after the handlers of one receive batch, when its answers have been written.
+
+    Attributes:
+        writer: writes for all links.
+        stopping: nothing is read any more.
+        waiting_requests: how many handlers wait now.
     """
 
     def __init__(
@@ -54,126 +49,37 @@ class Hub:
         on_batch_end: Callable[[], None] | None = None,
     ) -> None:
         self.links: set[Link] = set()
-        self.in_batch = False
+        self.writer = LinkWriter(nursery, limits.output_bytes, on_closed)
+        self.writer.on_drained = self._note_progress
         self.stopping = False
         self.waiting_requests = 0
         self._handlers = handlers
         self._nursery = nursery
         self.limits = limits
-        self._on_closed = on_closed
         self._on_batch_end = on_batch_end
-        self._dirty: list[Link] = []
-        self._flusher_awake = False
-        self._flusher_lot = trio.lowlevel.ParkingLot()
-        self._drains = 0
-        self._poller: Poller | None = None
-        self._quiet = trio.Event()
+        self._progress = trio.Event()
 
-    def start(self, welcome: Callable[..., Awaitable[None]], *args: object) -> None:
+    def start_soon(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task among the links, for a connection that is not one yet."""
-        self._nursery.start_soon(welcome, *args)
-
-    # Reading
-
-    async def attend(
-        self, transport: Transport, *, task_status: trio.TaskStatus[Link] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Serve one connection to its end; whatever happens on it ends only it."""
-        link = Link(transport, self)
-        self.links.add(link)
-        task_status.started(link)
-        try:
-            with link.scope:
-                await self._read(link)
-        except RemoteProtocolError as error:
-            _log.warning("closing %s: %s", link.peer, error)
-        except _ENDINGS as error:
-            _log.debug("%s ended: %r", link.peer, error)
-        except Exception:  # noqa: BLE001 (the task's outermost edge)
-            _log.exception("closing %s after a fault of our own", link.peer)
-        finally:
-            link.close()
-            self.links.discard(link)
-            await transport.aclose()
-
-    async def _read(self, link: Link) -> None:
-        decoder = FrameDecoder(self.limits.frame_bytes)
-        if self._poller is not None and isinstance(link.transport, SocketTransport):
-            await self._read_polled(PolledLink(link, link.transport, decoder), self._poller)
-            return
-        receive = link.transport.receive
-        feed = decoder.feed
-        while data := await receive():
-            if self.stopping:
-                # Answers of earlier requests may still be on their way; the server's end closes the link.
-                await trio.sleep_forever()
-            link.active_at = trio.current_time()
-            await self._take_all(link, feed(data), 0)
-            if decoder.fault is not None:
-                raise decoder.fault
-
-    async def _read_polled(self, polled: PolledLink, poller: Poller) -> None:
-        """Leave the reading to the poller, and do what it cannot do without waiting."""
-        link = polled.link
-        poller.resume(polled)
-        try:
-            while True:
-                await polled.attention.wait()
-                polled.attention = trio.Event()
-                if polled.error is not None:
-                    raise polled.error
-                await self._take_all(link, polled.commands, polled.taken)
-                polled.commands = []
-                if polled.decoder.fault is not None:
-                    raise polled.decoder.fault
-                if polled.ended or link.closed:
-                    return
-                poller.resume(polled)
-        finally:
-            poller.pause(polled)
-
-    async def _take_all(self, link: Link, commands: list[Command], taken: int) -> None:
-        """Handle the commands from index ``taken`` on, whenever the peer has taken enough of its answers."""
-        while not link.closed:
-            if link.unsent_bytes > self.limits.output_bytes:
-                link.drained = trio.Event()
-                await link.drained.wait()
-            if taken >= len(commands):
-                return
-            self.begin_batch()
-            try:
-                taken = self.dispatch(link, commands, taken)
-            finally:
-                self.end_batch([link])
-
-    async def poll_sockets(self) -> None:
-        """Task: read the sockets of all links from here on, where the system can (else each link's task reads)."""
-        if HAS_EPOLL:
-            self._poller = Poller(self, self.limits.output_bytes)
-            await self._poller.run()
+        self._nursery.start_soon(task, *args)
 
     def begin_batch(self) -> None:
         """Handlers are about to be called; no other task runs until ``end_batch``."""
-        self.in_batch = True
+        self.writer.in_batch = True
 
     def end_batch(self, links: list[Link]) -> None:
         """Write the answers of these links, then let the owner do what follows from the batch."""
+        writer = self.writer
         try:
             for link in links:
                 if link.unsent:
-                    self._flush(link)
+                    writer.flush(link)
             if self._on_batch_end is not None:
                 self._on_batch_end()
         finally:
-            self.in_batch = False
-            if self._dirty:
-                self._flush_dirty()
-
-    def end_burst(self) -> None:
-        """Write what has been sent since ``begin_batch`` outside of any receive."""
-        self.in_batch = False
-        if self._dirty:
-            self._flush_dirty()
+            writer.in_batch = False
+            if writer.dirty:
+                writer.flush_dirty()
 
     def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
         """Call the handlers of the commands from index ``taken`` on; returns how many are done.
@@ -188,7 +94,7 @@ class Hub:
             taken += 1
             handler = plain(command.code)
             if handler is None or command.flag & 1:
-                self._take_other(link, command)
+                self._dispatch_other(link, command)
             else:
                 try:
                     answer = handler(link, command)
@@ -208,11 +114,11 @@ class Hub:
                 break
         return taken
 
-    def _take_other(self, link: Link, command: Command) -> None:
+    def _dispatch_other(self, link: Link, command: Command) -> None:
         """What is no request for a plain handler: an answer, a request for a waiting handler, an unknown code."""
         if command.flag & 1:
             if not link.answered(command):
-                _log.debug("%s sent an answer nobody waits for, opaque %d", link.peer, command.opaque)
+                _log.debug("%s sent an answer that no request waits for, opaque %d", link.peer, command.opaque)
             return
         waiting = self._handlers.waiting.get(command.code)
         if waiting is not None:
@@ -239,7 +145,7 @@ class Hub:
                 self._answer(link, command, answer)
         finally:
             self.waiting_requests -= 1
-            self._became_quieter()
+            self._note_progress()
 
     def _answer(self, link: Link, command: Command, answer: Answer) -> None:
         if isinstance(answer, Command):
@@ -252,92 +158,7 @@ class Hub:
         if answer is not None:
             link.send(answer)
 
-    # Writing
-
-    def mark(self, link: Link) -> None:
-        """A link has frames to write: at the end of the batch, else in the next turn of the loop."""
-        link.dirty = True
-        self._dirty.append(link)
-        if not self.in_batch and not self._flusher_awake:
-            self._flusher_awake = True
-            self._flusher_lot.unpark()
-
-    async def flush_marked(self) -> None:
-        """Task: write what was sent outside of receive batches."""
-        while True:
-            if not self._flusher_awake:
-                await self._flusher_lot.park()
-            self._flusher_awake = False
-            self._flush_dirty()
-
-    def _flush_dirty(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for link in dirty:
-            self._flush(link)
-
-    def _flush(self, link: Link) -> None:
-        """Write what goes without waiting, and start a drain task for the rest."""
-        link.dirty = False
-        if not link.unsent or link.draining or link.closed:
-            return
-        try:
-            left = link.transport.send_now(link.unsent)
-        except Exception as error:  # noqa: BLE001 (one link's frames must not end the task that writes for all)
-            link.unsent.clear()
-            self._writing_failed(link, error)
-            return
-        link.unsent.clear()
-        link.unsent_bytes = len(left)
-        if left:
-            link.unsent.append(left)
-            link.draining = True
-            self._drains += 1
-            self._nursery.start_soon(self._drain, link)
-
-    async def _drain(self, link: Link) -> None:
-        """Write all that a link has, waiting for its socket; wakes the reader once below the limit."""
-        try:
-            while link.unsent and not link.closed:
-                data = memoryview(b"".join(link.unsent))
-                link.unsent.clear()
-                while data and not link.closed:
-                    sent = await link.transport.send_some(data)
-                    data = data[sent:]
-                    link.unsent_bytes -= sent
-                    link.active_at = trio.current_time()
-                    if link.drained is not None and link.unsent_bytes <= self.limits.output_bytes:
-                        link.drained.set()
-                        link.drained = None
-        except Exception as error:  # noqa: BLE001 (the task's outermost edge)
-            self._writing_failed(link, error)
-        finally:
-            link.draining = False
-            self._drains -= 1
-            self._became_quieter()
-
-    def _writing_failed(self, link: Link, error: Exception) -> None:
-        if isinstance(error, _ENDINGS):
-            _log.debug("%s ended while being written to: %r", link.peer, error)
-        else:
-            _log.error("closing %s after a fault of our own", link.peer, exc_info=error)
-        link.close()
-
     # Endings
-
-    def shut(self, link: Link) -> None:
-        """End a link: see ``Link.close``."""
-        self._flush(link)
-        if link.closed:
-            return
-        link.closed = True
-        link.unsent.clear()
-        link.scope.cancel()
-        link.fail_waiters()
-        if self._on_closed is not None:
-            try:
-                self._on_closed(link)
-            except Exception:  # noqa: BLE001 (the owner's fault must not keep the link open)
-                _log.exception("clean-up after %s failed", link.peer)
 
     async def close_idle(self) -> None:
         """Task: close links on which nothing moved for the idle time."""
@@ -354,19 +175,20 @@ class Hub:
             # A link that appears meanwhile cannot be due earlier.
             await trio.sleep_until(max(oldest + idle_s, now + idle_s / 100))
 
-    async def settle(self) -> None:
-        """Wait until no handler waits and nothing is unsent; nothing new is read meanwhile."""
+    async def drain(self) -> None:
+        """Wait until no handler waits and nothing is unsent; nothing new is read from now on."""
         self.stopping = True
-        while self.waiting_requests or self._drains or self._dirty:
-            self._quiet = trio.Event()
-            if self._dirty:
-                self._flush_dirty()
-            elif self.waiting_requests or self._drains:
-                await self._quiet.wait()
+        writer = self.writer
+        while self.waiting_requests or writer.drains or writer.dirty:
+            self._progress = trio.Event()
+            if writer.dirty:
+                writer.flush_dirty()
+            elif self.waiting_requests or writer.drains:
+                await self._progress.wait()
 
-    def _became_quieter(self) -> None:
+    def _note_progress(self) -> None:
         if self.stopping:
-            self._quiet.set()
+            self._progress.set()
 
 
 def _failure(link: Link, command: Command, error: Exception) -> Command:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq_protocol.frame import MAX_FRAME_BYTES
+from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 
 
 @attrs.frozen

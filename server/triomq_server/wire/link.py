@@ -1,36 +1,29 @@
-"""Link: one connection to a peer, accepted or dialled, as handlers see it.
+"""Link: one connection to a peer, accepted or dialled, as handlers see it; and LinkWriter, which writes for many links.
 
-Frames go out through ``send``, which never waits; requests of ours are paired with their answers by opaque. The reading
-is done by the hub (``hub.py``).
+Frames go out through ``Link.send``, which never waits; requests of ours are paired with their answers by opaque. Frames
+sent outside a receive batch (held pulls that are answered, notifications) are collected by link and written in the next
+turn of the event loop, so that many are one write. A write that does not fit is finished by a task. What links receive
+is read by ``connections``.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
+import logging
+from collections.abc import Callable
 
 import trio
 
-from triomq_protocol.command import Command
-from triomq_server.wire.transport import Buffer, Transport
+from triomq_protocol.wire.command import Command
+from triomq_server.wire.sockets import Buffer
+from triomq_server.wire.transport import Transport
+
+_log = logging.getLogger(__name__)
 
 _PENDING_MOST = 65_535
 
-
-class Outlet(Protocol):
-    """What a link needs of the hub that writes for it.
-
-    Attributes:
-        in_batch: true while the handlers of a receive batch run, and no other task does.
-    """
-
-    in_batch: bool
-
-    def mark(self, link: Link) -> None:
-        """The link has frames to write."""
-
-    def shut(self, link: Link) -> None:
-        """End the link."""
+# How an ending connection shows itself; no fault of ours.
+ENDINGS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class LinkError(Exception):
@@ -50,7 +43,7 @@ class LinkBusyError(LinkError):
 
 
 class _Waiter:
-    """Someone who waits for an answer: the answer, or none when the link ended first."""
+    """A request of ours that waits: its answer, or none when the link ended first."""
 
     __slots__ = ("answer", "done")
 
@@ -71,9 +64,9 @@ class Link:
     """
 
     __slots__ = (
-        "_hub",
         "_opaques",
         "_waiters",
+        "_writer",
         "active_at",
         "closed",
         "dirty",
@@ -87,21 +80,21 @@ class Link:
         "unsent_bytes",
     )
 
-    def __init__(self, transport: Transport, hub: Outlet) -> None:
+    def __init__(self, transport: Transport, writer: LinkWriter) -> None:
         self.peer = transport.peer
         self.peer_host = transport.peer_host
         self.closed = False
         self.unsent: list[Buffer] = []
         self.unsent_bytes = 0
         self.active_at = trio.current_time()
-        # The hub's side: whether it knows of unsent frames, whether a task waits for the socket to take more of them,
-        # and whom to wake when it has.
+        # The writer's side: whether it has unsent frames to write, whether a task waits for the socket to take more of
+        # them, and the event of a reader that waits for that.
         self.dirty = False
         self.draining = False
         self.drained: trio.Event | None = None
         self.scope = trio.CancelScope()
         self.transport = transport
-        self._hub = hub
+        self._writer = writer
         self._opaques = itertools.count()
         self._waiters: dict[int, _Waiter] = {}
 
@@ -116,12 +109,12 @@ class Link:
         """
         if self.closed:
             return
-        if type(data) is not bytes and (self.draining or not self._hub.in_batch):
+        if type(data) is not bytes and (self.draining or not self._writer.in_batch):
             data = bytes(data)
         self.unsent.append(data)
         self.unsent_bytes += len(data)
         if not self.dirty:
-            self._hub.mark(self)
+            self._writer.mark(self)
 
     async def request(self, command: Command, timeout_s: float) -> Command:
         """Send a request to the peer and wait for its answer.
@@ -161,12 +154,13 @@ class Link:
         self.send(command.encode())
 
     def close(self) -> None:
-        """Close now: requests of ours that wait fail at once, unsent frames get one last try, handlers hear of it."""
+        """Close now: unsent frames get one last try, waiting requests of ours fail, the owner is called
+        (``on_closed``)."""
         if not self.closed:
-            self._hub.shut(self)
+            self._writer.close(self)
 
     def answered(self, command: Command) -> bool:
-        """An answer arrived; returns whether anybody waited for it."""
+        """Take an answer that arrived; returns whether a request waited for it."""
         waiter = self._waiters.pop(command.opaque, None)
         if waiter is None:
             return False
@@ -175,7 +169,7 @@ class Link:
         return True
 
     def fail_waiters(self) -> None:
-        """The link has ended: nobody needs to wait any longer."""
+        """The link has ended: end the waits of our requests."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             waiter.done.set()
@@ -185,3 +179,120 @@ class Link:
             opaque = next(self._opaques) & 0x7FFFFFFF
             if opaque not in self._waiters:
                 return opaque
+
+
+class LinkWriter:
+    """Writes what a set of links has to send, at the end of a receive batch or in the next turn of the event loop.
+
+    Args:
+        nursery: where drain tasks run.
+        output_bytes: a link with more unsent bytes is not read from; below it, its reader is woken.
+        on_closed: called once for each link that has ended.
+
+    Attributes:
+        in_batch: what is sent now is written before any other task runs; only ever true while no other task can run.
+        dirty: links with frames to write.
+        drains: how many tasks wait for a socket to take more.
+        on_drained: called when such a task has ended.
+    """
+
+    def __init__(self, nursery: trio.Nursery, output_bytes: int, on_closed: Callable[[Link], None] | None) -> None:
+        self.in_batch = False
+        self.dirty: list[Link] = []
+        self.drains = 0
+        self.on_drained: Callable[[], None] = lambda: None
+        self._nursery = nursery
+        self._output_bytes = output_bytes
+        self._on_closed = on_closed
+        self._flusher_awake = False
+        self._flusher_lot = trio.lowlevel.ParkingLot()
+
+    def mark(self, link: Link) -> None:
+        """A link has frames to write: at the end of the batch, else in the next turn of the loop."""
+        link.dirty = True
+        self.dirty.append(link)
+        if not self.in_batch and not self._flusher_awake:
+            self._flusher_awake = True
+            self._flusher_lot.unpark()
+
+    async def flush_marked(self) -> None:
+        """Task: write what was sent outside of receive batches."""
+        while True:
+            if not self._flusher_awake:
+                await self._flusher_lot.park()
+            self._flusher_awake = False
+            self.flush_dirty()
+
+    def flush_dirty(self) -> None:
+        """Write what all marked links have to send."""
+        dirty, self.dirty = self.dirty, []
+        for link in dirty:
+            self.flush(link)
+
+    def flush(self, link: Link) -> None:
+        """Write what goes without waiting, and start a drain task for the rest."""
+        link.dirty = False
+        if not link.unsent or link.draining or link.closed:
+            return
+        try:
+            left = b"".join(link.transport.send_now(link.unsent))
+        except Exception as error:  # noqa: BLE001 (one link's frames must not end the task that writes for all)
+            link.unsent.clear()
+            self._writing_failed(link, error)
+            return
+        link.unsent.clear()
+        link.unsent_bytes = len(left)
+        if left:
+            link.unsent.append(left)
+            link.draining = True
+            self.drains += 1
+            self._nursery.start_soon(self._drain, link)
+
+    async def _drain(self, link: Link) -> None:
+        """Write all that a link has, waiting for its socket; wakes the reader once below the limit."""
+        try:
+            while link.unsent and not link.closed:
+                data = memoryview(b"".join(link.unsent))
+                link.unsent.clear()
+                while data and not link.closed:
+                    sent = await link.transport.send_some(data)
+                    data = data[sent:]
+                    link.unsent_bytes -= sent
+                    link.active_at = trio.current_time()
+                    if link.drained is not None and link.unsent_bytes <= self._output_bytes:
+                        link.drained.set()
+                        link.drained = None
+        except Exception as error:  # noqa: BLE001 (the task's outermost edge)
+            self._writing_failed(link, error)
+        finally:
+            link.draining = False
+            self.drains -= 1
+            self.on_drained()
+
+    def _writing_failed(self, link: Link, error: Exception) -> None:
+        if isinstance(error, ENDINGS):
+            _log.debug("%s ended while being written to: %r", link.peer, error)
+        else:
+            _log.error("closing %s after a fault of our own", link.peer, exc_info=error)
+        link.close()
+
+    def close(self, link: Link) -> None:
+        """End a link: see ``Link.close``."""
+        self.flush(link)
+        if link.closed:
+            return
+        link.closed = True
+        link.unsent.clear()
+        link.scope.cancel()
+        link.fail_waiters()
+        if self._on_closed is not None:
+            try:
+                self._on_closed(link)
+            except Exception:  # noqa: BLE001 (the owner's fault must not keep the link open)
+                _log.exception("clean-up after %s failed", link.peer)
+
+    def end_batch(self) -> None:
+        """Write what has been sent since ``in_batch`` was set, in a batch that no receive has begun."""
+        self.in_batch = False
+        if self.dirty:
+            self.flush_dirty()

@@ -10,43 +10,25 @@ from __future__ import annotations
 
 import logging
 import select
-from typing import Protocol
 
 import trio
 
-from triomq_protocol.command import Command
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.wire.hub import Hub
 from triomq_server.wire.link import Link
-from triomq_server.wire.transport import BULK_BYTES, SocketTransport
+from triomq_server.wire.sockets import BULK_BYTES
+from triomq_server.wire.transport import SocketTransport
 
 _log = logging.getLogger(__name__)
 
 LINKS_PER_BATCH = 64
 """How many links are served before their answers are written."""
 _TURN_S = 0.001
-"""How long batches may follow each other before other tasks have their turn; a turn of the loop costs as much as a few
-small requests."""
+"""How long batches may follow each other before other tasks run; a turn of the loop costs as much as a few small
+requests."""
 
 HAS_EPOLL = hasattr(select, "epoll")
-
-
-class Server(Protocol):
-    """What the poller needs of the hub.
-
-    Attributes:
-        stopping: nothing is read any more.
-    """
-
-    stopping: bool
-
-    def begin_batch(self) -> None:
-        """Handlers are about to be called."""
-
-    def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
-        """Call the handlers of the commands from index ``taken`` on; returns how many are done."""
-
-    def end_batch(self, links: list[Link]) -> None:
-        """Write the answers of these links, then do what follows from the batch."""
 
 
 class PolledLink:
@@ -58,10 +40,10 @@ class PolledLink:
             its answers.
         ended: the peer sends nothing any more.
         error: why the link must end.
-        attention: set when the link's own task is wanted.
+        needs_task: set when the link's own task must go on: the link ends, or its peer does not take its answers.
     """
 
-    __slots__ = ("attention", "commands", "decoder", "ended", "error", "fileno", "link", "receive_now", "taken")
+    __slots__ = ("commands", "decoder", "ended", "error", "fileno", "link", "needs_task", "receive_now", "taken")
 
     def __init__(self, link: Link, transport: SocketTransport, decoder: FrameDecoder) -> None:
         self.link = link
@@ -72,20 +54,19 @@ class PolledLink:
         self.taken = 0
         self.ended = False
         self.error: Exception | None = None
-        self.attention = trio.Event()
+        self.needs_task = trio.Event()
 
 
 class Poller:
     """The sockets of one hub.
 
     Args:
-        server: the hub.
-        output_most: a link with more unsent bytes is not read from.
+        hub: calls the handlers, and writes their answers.
     """
 
-    def __init__(self, server: Server, output_most: int) -> None:
-        self._server = server
-        self._output_most = output_most
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._output_bytes = hub.limits.output_bytes  # a link with more unsent bytes is not read from
         self._epoll = select.epoll()
         self._links: dict[int, PolledLink] = {}
         self._bulk = False
@@ -105,14 +86,14 @@ class Poller:
                 self._epoll.unregister(polled.fileno)
 
     async def run(self) -> None:
-        """Task: serve whatever comes, until cancelled."""
+        """Task: serve all links that have something to read, until cancelled."""
         poll = self._epoll.poll
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 until = trio.current_time() + _TURN_S
                 while True:
-                    if self._server.stopping:
+                    if self._hub.stopping:
                         await trio.sleep_forever()
                     ready = poll(0, LINKS_PER_BATCH)
                     if not ready:
@@ -120,7 +101,7 @@ class Poller:
                     self._bulk = False
                     self._serve(ready)
                     if len(ready) == 1 and not self._bulk:
-                        break  # one small request: asking whether more has come would mostly be in vain
+                        break  # one small request: a second look would mostly find nothing
                     if trio.current_time() >= until:
                         break
         finally:
@@ -128,10 +109,10 @@ class Poller:
 
     def _serve(self, ready: list[tuple[int, int]]) -> None:
         """One batch."""
-        server, links = self._server, self._links
+        hub, links = self._hub, self._links
         now = trio.current_time()
         served: list[Link] = []
-        server.begin_batch()
+        hub.begin_batch()
         try:
             for fileno, _ in ready:
                 polled = links.get(fileno)
@@ -149,10 +130,10 @@ class Poller:
                 except Exception as error:  # noqa: BLE001 (ends this link, and is logged by its task)
                     polled.error = error
                 self.pause(polled)
-                polled.attention.set()
+                polled.needs_task.set()
         finally:
             try:
-                server.end_batch(served)
+                hub.end_batch(served)
             except Exception:  # noqa: BLE001 (the fault of one batch must not end the reading of all links)
                 _log.exception("closing %d links after a fault of our own", len(served))
                 for link in served:
@@ -171,8 +152,8 @@ class Poller:
         decoder, link = polled.decoder, polled.link
         commands = decoder.feed(data)
         if commands:
-            taken = self._server.dispatch(link, commands, 0)
-            if taken < len(commands) or link.unsent_bytes > self._output_most:
+            taken = self._hub.dispatch(link, commands, 0)
+            if taken < len(commands) or link.unsent_bytes > self._output_bytes:
                 polled.commands, polled.taken = commands, taken
                 return False
         return decoder.fault is None

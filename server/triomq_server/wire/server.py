@@ -1,4 +1,4 @@
-"""serve: listen, accept, and keep every link's trouble to itself."""
+"""serve: listens, accepts connections, and serves each so that what goes wrong on one link ends only that link."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import NoReturn
 import attrs
 import trio
 
-from triomq_server.wire.burst import Burst
+from triomq_server.wire.connections import Connections
 from triomq_server.wire.handlers import Handlers
 from triomq_server.wire.hub import Hub
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link
-from triomq_server.wire.tls import TlsSettings, welcome
+from triomq_server.wire.poller import HAS_EPOLL, Poller
+from triomq_server.wire.tls import TlsSettings, serve_accepted
 from triomq_server.wire.transport import Listen, address_of, listen_tcp
+from triomq_server.wire.write_batch import WriteBatch
 
 _log = logging.getLogger(__name__)
 
-# After a failed accept: mostly there is no descriptor left, and one of those in use will be closed some time.
+# After a failed accept: mostly no descriptor is left, and one of those in use will be closed.
 _PAUSE_S = 0.1
 
 
@@ -34,7 +36,7 @@ async def serve(
     idle_s: float = 120.0,
     limits: Limits | None = None,
     tls: TlsSettings | None = None,
-    burst: Burst | None = None,
+    write_batch: WriteBatch | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Accept connections and answer their requests until cancelled.
@@ -43,7 +45,7 @@ async def serve(
     and closes every link.
 
     Args:
-        handlers: who answers.
+        handlers: by request code.
         host: address to listen on; ``::`` for IPv6.
         port: 0 for any free one.
         listen: how to listen; tests hand in a network of their own.
@@ -52,8 +54,8 @@ async def serve(
         idle_s: seconds without a byte in either direction after which a link is closed; overrides ``limits``.
         limits: everything else that is bounded.
         tls: with it, connections whose first byte says so speak TLS.
-        burst: lets the owner send answers that leave at once though no request has just come.
-        task_status: told the real addresses, ``ip:port`` each.
+        write_batch: lets the owner send answers that leave at once though no request has just come.
+        task_status: receives the real addresses, ``ip:port`` each.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -62,19 +64,21 @@ async def serve(
     listeners = await listen(host, port)
     try:
         async with trio.open_nursery() as outer:
-            hub, shelter = await outer.start(_shelter, handlers, bounds, on_closed, on_batch_end, burst or Burst())
+            connections, links_scope = await outer.start(
+                _run_links, handlers, bounds, on_closed, on_batch_end, write_batch or WriteBatch()
+            )
             try:
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
-                        accepting.start_soon(_accept, listener, hub, bounds, tls)
+                        accepting.start_soon(_accept, listener, connections, bounds, tls)
                     task_status.started([address_of(listener) for listener in listeners])
             finally:
                 with trio.CancelScope(shield=True):
                     for listener in listeners:
                         await listener.aclose()
                     with trio.move_on_after(bounds.grace_s):
-                        await hub.settle()
-                shelter.cancel()
+                        await connections.hub.drain()
+                links_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
             for listener in listeners:
@@ -82,33 +86,39 @@ async def serve(
     raise AssertionError("a listener ended by itself")
 
 
-async def _shelter(
+async def _run_links(
     handlers: Handlers,
     limits: Limits,
     on_closed: Callable[[Link], None] | None,
     on_batch_end: Callable[[], None] | None,
-    burst: Burst,
+    write_batch: WriteBatch,
     *,
-    task_status: trio.TaskStatus[tuple[Hub, trio.CancelScope]],
+    task_status: trio.TaskStatus[tuple[Connections, trio.CancelScope]],
 ) -> None:
-    """Links and handlers live here, out of reach of the server's cancel, until the grace period is over."""
-    with trio.CancelScope(shield=True) as scope:
+    """Task: owns links and handlers, out of reach of the server's cancel, until the grace period is over."""
+    with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             hub = Hub(handlers, nursery, limits, on_closed=on_closed, on_batch_end=on_batch_end)
-            nursery.start_soon(hub.flush_marked)
+            nursery.start_soon(hub.writer.flush_marked)
             nursery.start_soon(hub.close_idle)
-            nursery.start_soon(hub.poll_sockets)
-            burst.add(hub)
+            poller = Poller(hub) if HAS_EPOLL else None
+            if poller is not None:
+                nursery.start_soon(poller.run)
+            write_batch.add(hub.writer)
             try:
-                task_status.started((hub, scope))
+                task_status.started((Connections(hub, poller), scope))
+                # A start that is cancelled meanwhile returns nothing that could end this task later.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                scope.shield = True
                 await trio.sleep_forever()
             finally:
-                burst.remove(hub)
+                write_batch.remove(hub.writer)
 
 
 async def _accept(
-    listener: trio.abc.Listener[trio.abc.Stream], hub: Hub, limits: Limits, tls: TlsSettings | None
+    listener: trio.abc.Listener[trio.abc.Stream], connections: Connections, limits: Limits, tls: TlsSettings | None
 ) -> None:
+    hub = connections.hub
     full = failing = False
     while True:
         try:
@@ -127,4 +137,4 @@ async def _accept(
             await trio.aclose_forcefully(stream)
             continue
         full = False
-        hub.start(welcome, stream, hub, tls)
+        hub.start_soon(serve_accepted, stream, connections, tls)

@@ -1,4 +1,4 @@
-"""TLS by the first byte: one port for both kinds of client (spec remoting §12).
+"""TLS by the first byte: one port for both kinds of client (docs/protocol/remoting.md §12).
 
 A TLS record of type handshake begins with 0x16. A plain frame begins with 0x00, since its length is limited to 16 MiB.
 """
@@ -13,7 +13,7 @@ import ssl
 import attrs
 import trio
 
-from triomq_server.wire.hub import Hub
+from triomq_server.wire.connections import Connections
 from triomq_server.wire.transport import StreamTransport, transport_over
 
 _log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class TlsMode(enum.StrEnum):
-    """``tls.server.mode``: TLS never, for those who ask, or for all."""
+    """``tls.server.mode``: TLS never, for clients that begin with it, or for all."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -31,7 +31,7 @@ class TlsMode(enum.StrEnum):
 
 @attrs.frozen
 class TlsSettings:
-    """How a server speaks TLS.
+    """How a server uses TLS.
 
     Attributes:
         context: made by the operator, with the server's certificate loaded; None can only refuse.
@@ -42,13 +42,13 @@ class TlsSettings:
     mode: TlsMode = TlsMode.PERMISSIVE
 
 
-async def welcome(stream: trio.abc.Stream, hub: Hub, tls: TlsSettings | None) -> None:
-    """Find out what an accepted connection speaks, then attend to it. Never raises for the peer's faults."""
+async def serve_accepted(stream: trio.abc.Stream, connections: Connections, tls: TlsSettings | None) -> None:
+    """Find out whether an accepted connection speaks TLS, then serve it. Never raises for the peer's faults."""
     try:
         if tls is not None and isinstance(stream, trio.SocketStream):
-            await _welcome_socket(stream, hub, tls)
+            await _serve_socket(stream, connections, tls)
         else:
-            await hub.attend(transport_over(stream))
+            await connections.serve(transport_over(stream))
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
         _log.info("a connection ended before its first frame: %r", error)
     except Exception:  # noqa: BLE001 (the task's outermost edge)
@@ -58,14 +58,14 @@ async def welcome(stream: trio.abc.Stream, hub: Hub, tls: TlsSettings | None) ->
             await trio.aclose_forcefully(stream)
 
 
-async def _welcome_socket(stream: trio.SocketStream, hub: Hub, tls: TlsSettings) -> None:
-    with trio.fail_after(hub.limits.idle_s):
+async def _serve_socket(stream: trio.SocketStream, connections: Connections, tls: TlsSettings) -> None:
+    with trio.fail_after(connections.hub.limits.idle_s):
         first = await stream.socket.recv(1, socket.MSG_PEEK)
     if first != _HANDSHAKE:
         if tls.mode is TlsMode.ENFORCING:
             _log.info("closing %s: it does not speak TLS, and only TLS is allowed", stream.socket.getpeername())
         else:
-            await hub.attend(transport_over(stream))
+            await connections.serve(transport_over(stream))
         return
     if tls.mode is TlsMode.DISABLED or tls.context is None:
         _log.info("closing %s: it speaks TLS, which is off", stream.socket.getpeername())
@@ -74,4 +74,4 @@ async def _welcome_socket(stream: trio.SocketStream, hub: Hub, tls: TlsSettings)
     secured = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
     with trio.fail_after(_HANDSHAKE_TIMEOUT_S):
         await secured.do_handshake()
-    await hub.attend(StreamTransport(secured, (name[0], name[1])))
+    await connections.serve(StreamTransport(secured, (name[0], name[1])))

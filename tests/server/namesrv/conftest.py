@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
 from triomq_protocol.requests import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from triomq_protocol.wire.command import Command
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv.handlers import NameServer
 from triomq_server.namesrv.kv_config import KvConfig
 from triomq_server.namesrv.routes import RouteTable
-from triomq_server.store.config_files import ConfigFile
-from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.store.files.config_files import ConfigFile
 
 KV_PATH = "/namesrv/kvConfig.json"
 CONFIG_PATH = "/namesrv/namesrv.properties"
@@ -38,7 +38,7 @@ class Desk:
     def restart(self) -> None:
         self.server = NameServer(
             config=self.config,
-            routes=RouteTable(compat_49=self.config.compat == "4.9"),
+            routes=RouteTable(compat_49=self.config.compat_49),
             kv=KvConfig(ConfigFile(KV_PATH, self.disk)),
             config_file=ConfigFile(CONFIG_PATH, self.disk),
             clock=lambda: self.now_ms,

@@ -53,13 +53,13 @@ async def test_compressed_registration_carries_no_flags(desk) -> None:
 async def test_damaged_compressed_registration_is_refused(desk, body) -> None:
     with pytest.raises(BodyError):
         await desk.ask(Code.REGISTER_BROKER, fields(compressed="true"), body)
-    assert desk.server.routes.live_brokers() == {}
+    assert desk.server.routes.cluster_info().broker_addr_table == {}
 
 
 async def test_registration_that_is_no_json_is_refused(desk) -> None:
     with pytest.raises(BodyError):
         await desk.ask(Code.REGISTER_BROKER, fields(), b"{{{")
-    assert desk.server.routes.live_brokers() == {}
+    assert desk.server.routes.cluster_info().broker_addr_table == {}
 
 
 @pytest.mark.parametrize("broker_id", ["x", ""])
@@ -200,7 +200,7 @@ async def test_all_codes_of_a_name_server_are_answered(desk) -> None:
 
 
 def test_header_of_registration_names_what_is_missing() -> None:
-    from triomq_protocol.command import Command
+    from triomq_protocol.wire.command import Command
 
     with pytest.raises(HeaderError, match="brokerName"):
         Command.request(103, fields={"brokerAddr": "a"}).header(RegisterBrokerRequest)

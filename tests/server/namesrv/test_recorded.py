@@ -10,7 +10,7 @@ import json
 import pytest
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.wire.frame import FrameDecoder
 
 
 @pytest.fixture

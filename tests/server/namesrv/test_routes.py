@@ -1,4 +1,4 @@
-"""The route table: what registrations, farewells and silence do to it."""
+"""The route table after registrations, unregistrations and silence."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_answer_is_a_copy(table) -> None:
     assert table.route("T").broker_datas[0].broker_addrs == {0: "a-0"}
 
 
-def test_slave_is_told_its_master_while_that_is_alive(table) -> None:
+def test_slave_gets_its_master_while_that_is_alive(table) -> None:
     assert register(table, broker("a", 1)) is None
     assert register(table, broker("a", 0)) is None
     master = register(table, broker("a", 1))
@@ -107,7 +107,7 @@ def test_one_address_stands_under_one_id(table) -> None:
     assert sets(table) == {"a": {0: "x"}}
 
 
-def test_master_that_was_a_slave_meanwhile_tells_its_topics_again(table) -> None:
+def test_master_that_was_a_slave_meanwhile_registers_its_topics_again(table) -> None:
     register(table, broker("a", 0, "x"), "T")
     register(table, broker("a", 1, "x"))
     table.delete_topic("T")
@@ -135,7 +135,7 @@ def test_slave_keeps_the_topics_when_its_master_leaves(table) -> None:
 
 
 @pytest.mark.parametrize(("compat_49", "left"), [(True, {}), (False, {"a": {0: "heir"}})])
-def test_a_late_farewell_does_not_take_the_heir_along(compat_49: bool, left: dict[str, dict[int, str]]) -> None:
+def test_a_late_unregistration_does_not_remove_the_new_master(compat_49: bool, left: dict[str, dict[int, str]]) -> None:
     """The slave has become master while the old one was about to stop."""
     table = RouteTable(compat_49=compat_49)
     register(table, broker("a", 0, "old"), "T")
@@ -143,7 +143,7 @@ def test_a_late_farewell_does_not_take_the_heir_along(compat_49: bool, left: dic
     table.unregister(broker("a", 0, "old"))
     assert sets(table) == left
     assert (table.route("T") is not None) == bool(left)
-    table.unregister(broker("nobody"))
+    table.unregister(broker("missing"))
 
 
 def test_one_set_leaving_keeps_the_other_on_a_topic(table) -> None:
@@ -260,7 +260,7 @@ def test_write_permission_of_a_set(table) -> None:
     table.wipe_write_permission("a")
     register(table, broker("a"), "T", "U", perm=7, version=2)
     assert permissions("T") == {"a": 7, "b": 7}
-    assert table.wipe_write_permission("nobody") == 0
+    assert table.wipe_write_permission("missing") == 0
 
 
 def test_topic_lists(table) -> None:

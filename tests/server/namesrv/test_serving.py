@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
+from any_step import each_step_of_all_tasks
+from memory_disk import MemoryDisk
+from memory_network import MemoryNetwork
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.codes import RequestCode as Code
-from triomq_protocol.command import Command
 from triomq_protocol.requests import ClusterInfo
+from triomq_protocol.wire.command import Command
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
-from triomq_server.store.memory_disk import MemoryDisk
-from triomq_server.wire import AnswerTimeoutError, Limits, MemoryNetwork, open_link
+from triomq_server.wire import AnswerTimeoutError, Limits, open_link
 
 
 @pytest.fixture
@@ -103,3 +107,18 @@ async def test_unusable_request_is_answered_with_code_1(autojump_clock, network,
         answer = await link.request(Command.request(Code.UNREGISTER_BROKER, fields={"brokerId": "x"}), 3)
         assert answer.code == 1
         assert answer.remark
+
+
+async def test_a_cancelled_start_or_stop_leaves_the_port_free(autojump_clock, network) -> None:
+    """Each attempt listens on the port of the one before."""
+    config = NamesrvConfig(listen_port=9876, kv_config_path="/kv.json", config_store_path="/ns.conf")
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    for cancel in each_step_of_all_tasks():
+        with cancel:
+            async with trio.open_nursery() as nursery:
+                address = await nursery.start(partial(serve_namesrv, config, listen=network.listen, disk=MemoryDisk()))
+                async with open_link(address, dial=network.dial) as broker:
+                    assert (await broker.request(registration("a"), 5)).code == 0
+                nursery.cancel_scope.cancel()
+        await trio.sleep(1)
+        assert trio.lowlevel.current_statistics().tasks_living == tasks

@@ -10,15 +10,15 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
 from triomq_protocol.requests.query import ViewMessageRequest
 from triomq_protocol.requests.route import KVTable
+from triomq_protocol.wire.command import Command
 from triomq_server.config import StoreConfig
-from triomq_server.replication.standing import RemoteLog, compare
+from triomq_server.replication.divergence import RemoteLog, compare
 from triomq_server.store import MessageStore, NewRecord, open_store
-from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.store.opening import wall_ms
 
 FILE_BYTES = 4096
@@ -105,7 +105,7 @@ class Line(trio.abc.Listener[trio.abc.Stream]):
         await trio.lowlevel.checkpoint()
         self.dialled.append(trio.current_time())
         if self.down:
-            raise ConnectionRefusedError(111, f"nobody at {address}")
+            raise ConnectionRefusedError(111, f"no listener at {address}")
         ours, theirs = trio.testing.memory_stream_pair()
         self._open += (ours, theirs)
         self._accepted.append(theirs)
@@ -160,7 +160,7 @@ class StockMaster:
             return command.answer(body=KVTable(table=table if self.table is None else self.table).encode())
         assert command.code == RequestCode.VIEW_MESSAGE_BY_ID
         offset = command.header(ViewMessageRequest).offset
-        # The real one takes whatever stands there for a length.
+        # A real master takes the bytes at that offset for a length, whatever they are.
         head = self.store.log_slice(offset, 4)
         size = struct.unpack(">i", head)[0] if head and len(head) == 4 else 0
         found = self.store.log_slice(offset, size) if size > 0 else None
@@ -183,7 +183,7 @@ class StorePair:
     def ask(self) -> StockMaster:
         self.asked.append(trio.current_time())
         if self.away:
-            raise ConnectionRefusedError(111, "nobody")
+            raise ConnectionRefusedError(111, "no listener")
         stock = StockMaster(self.master)
         stock.code = self.code
         stock.table = self.table

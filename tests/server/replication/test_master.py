@@ -206,7 +206,7 @@ async def test_below_the_log_there_are_only_heartbeats(serving, memory_log, auto
 async def test_one_report_releases_all_waiting_sends_that_it_covers(serving, memory_log, autojump_clock) -> None:
     log = memory_log(b"x" * 30)
     master = HaMaster(log, SETTINGS)
-    heard: list[tuple[int, bool, float]] = []
+    answers: list[tuple[int, bool, float]] = []
     async with serving(master) as connect:
         assert not master.slave_ok(30)
         slave = await connect()
@@ -218,30 +218,30 @@ async def test_one_report_releases_all_waiting_sends_that_it_covers(serving, mem
         assert master.slave_ok(30)
         begin = trio.current_time()
         for end in (30, 20, 10, 40):
-            master.park_until_replicated(
-                end, begin + 3, lambda ok, end=end: heard.append((end, ok, trio.current_time() - begin))
+            master.when_replicated(
+                end, begin + 3, lambda ok, end=end: answers.append((end, ok, trio.current_time() - begin))
             )
-        assert heard == [(10, True, 0)]
+        assert answers == [(10, True, 0)]
         await trio.sleep(1)
         await slave.report(30)
         await trio.sleep(1)
-        assert heard[1:] == [(20, True, 1), (30, True, 1)]
+        assert answers[1:] == [(20, True, 1), (30, True, 1)]
         await trio.sleep(2)
-        assert heard[3:] == [(40, False, 3)]
-        master.park_until_replicated(50, begin + 100, lambda ok: heard.append((50, ok, 0)))
-    assert heard[4:] == [(50, False, 0)], "the end of the service answers everyone"
+        assert answers[3:] == [(40, False, 3)]
+        master.when_replicated(50, begin + 100, lambda ok: answers.append((50, ok, 0)))
+    assert answers[4:] == [(50, False, 0)], "the end of the service calls back all waiters"
 
 
 async def test_a_later_deadline_does_not_hide_an_earlier_one(serving, memory_log, autojump_clock) -> None:
     master = HaMaster(memory_log(b""), SETTINGS)
-    heard: list[tuple[str, float]] = []
+    answers: list[tuple[str, float]] = []
     async with serving(master):
         begin = trio.current_time()
-        master.park_until_replicated(9, begin + 50, lambda ok: heard.append(("late", trio.current_time() - begin)))
+        master.when_replicated(9, begin + 50, lambda ok: answers.append(("late", trio.current_time() - begin)))
         await trio.sleep(1)
-        master.park_until_replicated(9, begin + 2, lambda ok: heard.append(("early", trio.current_time() - begin)))
+        master.when_replicated(9, begin + 2, lambda ok: answers.append(("early", trio.current_time() - begin)))
         await trio.sleep(60)
-    assert heard == [("early", 2), ("late", 50)]
+    assert answers == [("early", 2), ("late", 50)]
 
 
 async def test_the_watermark_falls_with_the_slave_that_held_it(serving, memory_log, autojump_clock) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
+from triomq_protocol.wire.command import Command
 from triomq_server.replication.metadata import PERIOD_S, SOONEST_S, MetadataSync
 from triomq_server.wire import AnswerTimeoutError
 
@@ -33,7 +33,7 @@ class FakeMaster:
         await trio.lowlevel.checkpoint()
         self.asked.append((trio.current_time(), address))
         if self.down:
-            raise ConnectionRefusedError(111, "nobody")
+            raise ConnectionRefusedError(111, "no listener")
         yield self
 
     async def request(self, command: Command, timeout_s: float) -> Command:

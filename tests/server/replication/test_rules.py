@@ -7,8 +7,8 @@ from triomq_server.replication.rules import (
     HaSettings,
     Report,
     acknowledged,
+    check_report,
     follows,
-    judge_report,
     slave_is_near,
     start_offset,
     stays_in_file,
@@ -30,7 +30,7 @@ from triomq_server.replication.rules import (
     ],
 )
 def test_report(offset: int, first: bool, compat_49: bool, expected: Report) -> None:
-    assert judge_report(offset, log_max=100, first=first, compat_49=compat_49) is expected
+    assert check_report(offset, log_max=100, first=first, compat_49=compat_49) is expected
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_acknowledged(live: list[int | None], before: int, compat_49: bool, expe
     [(10, 10, 0, False), (10, 10, 1, True), (109, 10, 1, True), (110, 10, 2, False), (5, 10, 1, True)],
 )
 def test_slave_is_near(end: int, acknowledged_offset: int, links: int, near: bool) -> None:
-    verdict = slave_is_near(end, acknowledged_offset=acknowledged_offset, links=links, fall_behind_max_bytes=100)
-    assert verdict is near
+    result = slave_is_near(end, acknowledged_offset=acknowledged_offset, links=links, fall_behind_max_bytes=100)
+    assert result is near
 
 
 def test_settings_from_rocketmq_keys() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trio
 
+from triomq_server.replication.divergence import LogRelation, RemoteLog
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
-from triomq_server.replication.standing import RemoteLog, Standing
 
 FILE_BYTES = 3000
 
@@ -50,7 +50,7 @@ async def test_a_fresh_slave_gets_the_whole_log(
         both.put(both.master, 60)
         assert both.master.log_max_offset > 4 * FILE_BYTES
         for _ in range(expired_files):
-            both.master._commitlog.delete_first()
+            both.master.commitlog.delete_first()
         async with followed(line, both, compat_of_master=compat_of_master) as slave:
             await trio.sleep(2)
             begin, end = both.master.log_min_offset, both.master.log_max_offset
@@ -60,7 +60,7 @@ async def test_a_fresh_slave_gets_the_whole_log(
                 assert both.slave.log_slice(offset, FILE_BYTES) == both.master.log_slice(offset, FILE_BYTES)
             for queue_id in range(3):
                 assert both.slave.queue_bounds("T", queue_id)[1] == both.master.queue_bounds("T", queue_id)[1]
-            assert slave.standing is Standing.CLEAN
+            assert slave.relation is LogRelation.CLEAN
             both.put(both.master, 5)
             await trio.sleep(0.1)
             assert both.slave.log_max_offset == both.master.log_max_offset
@@ -71,7 +71,7 @@ async def test_a_fresh_slave_gets_the_whole_log(
 async def test_a_master_may_fill_files_while_it_is_being_asked(
     store_pair: Any, line: Any, autojump_clock: Any, compat_of_master: bool, before: int
 ) -> None:
-    """A 4.9 master sends its newest file to whoever reports nothing, and that may be the second one by then."""
+    """A 4.9 master sends its newest file to a slave that reports nothing, and that may be the second one by then."""
     async with store_pair() as both:
         both.put(both.master, before)
         assert both.master.log_max_offset < FILE_BYTES
@@ -84,7 +84,7 @@ async def test_a_master_may_fill_files_while_it_is_being_asked(
         async with followed(line, both, compat_of_master=compat_of_master, dial=dial) as slave:
             await trio.sleep(10)
             assert (both.slave.log_min_offset, both.slave.log_max_offset) == (0, both.master.log_max_offset)
-            assert slave.standing is Standing.CLEAN
+            assert slave.relation is LogRelation.CLEAN
 
 
 async def test_a_master_without_any_file_yet(store_pair: Any, line: Any, autojump_clock: Any) -> None:
@@ -114,11 +114,11 @@ async def test_a_start_that_expires_meanwhile_is_looked_up_again(
 ) -> None:
     async with store_pair() as both:
         both.put(both.master, 60)
-        both.master._commitlog.delete_first()
+        both.master.commitlog.delete_first()
 
         async def dial(address: str) -> trio.abc.Stream:
             if not line.dialled:
-                both.master._commitlog.delete_first()
+                both.master.commitlog.delete_first()
             return await line.dial(address)
 
         async with followed(line, both, compat_of_master=True, dial=dial):

@@ -12,10 +12,10 @@ from typing import Any
 
 import attrs
 import pytest
+from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord
-from triomq_server.store.memory_disk import MemoryDisk
 
 HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 

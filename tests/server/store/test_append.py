@@ -1,4 +1,4 @@
-"""What an append writes, refuses and announces (store.md §3, §5-8)."""
+"""What an append writes, refuses and announces (docs/protocol/store.md §3, §5-8)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from memory_disk import MemoryDisk
+from stored_records import encode_record
 
 from triomq_protocol.errors import BodyError
-from triomq_protocol.record import RecordView, encode_batch_element, encode_record
-from triomq_protocol.tags import java_hash
+from triomq_protocol.filters.tags import java_hash
+from triomq_protocol.record.batch import encode_batch_element
+from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, NewBatch, NewRecord, ReadStatus, open_store
-from triomq_server.store.memory_disk import MemoryDisk
 
 ROOT = "/store"
 FOREVER = 1 << 60
@@ -65,7 +67,7 @@ async def test_file_is_closed_by_a_mark_and_the_record_moves_on(
         data = memory_disk.read(f"{ROOT}/commitlog/{1000:020d}")
         rest = 2000 - third.end_offset
         assert struct.unpack_from(">ii", data, 1000 - rest) == (rest, -875286124)
-        assert [store.read("T", 0, n, 1, None, FOREVER).status for n in range(4)] == [ReadStatus.FOUND] * 4
+        assert [store.read("T", 0, n, 1, None).status for n in range(4)] == [ReadStatus.FOUND] * 4
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ async def test_batch(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
         assert sum(r.size_bytes for r in records) == result.size_bytes == result.end_offset - result.physical_offset
         assert news == [Arrival("T", 0, 2 + n, java_hash("a") if n == 0 else 0, clock.now) for n in range(3)]
         assert [RecordView(r).body for r in store.query("T", "k3", 10, 0, FOREVER).records] == [b"three"]
-        read = store.read("T", 0, 1, 32, None, FOREVER)
+        read = store.read("T", 0, 1, 32, None)
         assert read.message_count == 3
         assert len(read.slices) == 1
 
@@ -258,7 +260,7 @@ async def test_a_slave_or_a_closed_store_takes_nothing(
         store.promote()
         assert store.append(make_record(0)).status is AppendStatus.PUT_OK
     assert store.append(make_record(0)).status is AppendStatus.SERVICE_NOT_AVAILABLE
-    assert store.read("T", 0, 0, 1, None, FOREVER) is None
+    assert store.read("T", 0, 0, 1, None) is None
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "%RETRY%../../../etc", "/etc", "a\0b"])

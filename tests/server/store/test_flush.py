@@ -1,4 +1,4 @@
-"""Waiting for the disk: group commit, timers, deadlines, and a disk that refuses (store.md §12.3, §12.4)."""
+"""Waiting for the disk: group commit, timers, deadlines, a disk that refuses (docs/protocol/store.md §12.3, §12.4)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
-from triomq_server.store.memory_disk import MemoryDisk
 
 ROOT = "/store"
 MakeConfig = Callable[..., StoreConfig]
@@ -29,7 +29,7 @@ class SlowDisk(MemoryDisk):
 
 
 async def test_group_commit(autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord) -> None:
-    """One flush in flight; all who parked while it ran are served together by the next."""
+    """One flush in flight; all that began to wait while it ran are released together by the next."""
     disk = SlowDisk()
     config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_consume_queue=3_600_000)
     async with open_store(config, disk=disk) as store:
@@ -37,18 +37,18 @@ async def test_group_commit(autojump_clock: Any, make_config: MakeConfig, make_r
         start = trio.current_time()
         flushed: list[tuple[int, float, bool]] = []
 
-        def park(n: int) -> None:
+        def wait(n: int) -> None:
             end = store.append(make_record(n)).end_offset
-            store.park_until_flushed(
+            store.flusher.when_flushed(
                 end, trio.current_time() + 5, lambda done: flushed.append((n, trio.current_time() - start, done))
             )
 
-        park(0)
-        park(1)
+        wait(0)
+        wait(1)
         await trio.sleep(0.5)
         syncs = disk.syncs
         for n in range(2, 30):
-            park(n)
+            wait(n)
         assert flushed == []
         await trio.sleep(3)
         assert [n for n, _, _ in flushed] == list(range(30))
@@ -57,7 +57,9 @@ async def test_group_commit(autojump_clock: Any, make_config: MakeConfig, make_r
         assert all(done for _, _, done in flushed)
         assert disk.syncs == syncs + 2
         assert store.flushed_offset == store.log_max_offset
-        store.park_until_flushed(store.log_max_offset, trio.current_time(), lambda done: flushed.append((-1, 0, done)))
+        store.flusher.when_flushed(
+            store.log_max_offset, trio.current_time(), lambda done: flushed.append((-1, 0, done))
+        )
         assert flushed[-1] == (-1, 0, True)
 
 
@@ -69,16 +71,16 @@ async def test_deadline_passes_while_the_disk_hangs(
     async with open_store(config, disk=disk) as store:
         disk.chore_s = 20
         start = trio.current_time()
-        heard: list[tuple[str, float, bool]] = []
+        answers: list[tuple[str, float, bool]] = []
         for name, wait in (("long", 60), ("short", 5)):
             end = store.append(make_record(0)).end_offset
-            store.park_until_flushed(
-                end, start + wait, lambda done, name=name: heard.append((name, trio.current_time() - start, done))
+            store.flusher.when_flushed(
+                end, start + wait, lambda done, name=name: answers.append((name, trio.current_time() - start, done))
             )
         await trio.sleep(25)
-        assert [(name, done) for name, _, done in heard] == [("short", False), ("long", True)]
-        assert heard[0][1] == pytest.approx(5, abs=0.15)
-        assert heard[1][1] == pytest.approx(20, abs=0.01)
+        assert [(name, done) for name, _, done in answers] == [("short", False), ("long", True)]
+        assert answers[0][1] == pytest.approx(5, abs=0.01)
+        assert answers[1][1] == pytest.approx(20, abs=0.01)
         disk.chore_s = 0
 
 
@@ -157,16 +159,16 @@ async def test_a_disk_that_refuses(
         end = store.append(make_record(0)).end_offset
         await store.flush()
         disk.failing_syncs = True
-        heard: list[bool] = []
+        answers: list[bool] = []
         end = store.append(make_record(1)).end_offset
-        store.park_until_flushed(end, trio.current_time() + 5, heard.append)
+        store.flusher.when_flushed(end, trio.current_time() + 5, answers.append)
         await trio.sleep(0.1)
-        assert heard == [False]
+        assert answers == [False]
         disk.failing_syncs = False
-        store.park_until_flushed(end, trio.current_time() + 5, heard.append)
-        assert heard == [False, False]
+        store.flusher.when_flushed(end, trio.current_time() + 5, answers.append)
+        assert answers == [False, False]
         assert store.append(make_record(2)).status is AppendStatus.SERVICE_NOT_AVAILABLE
-        assert store.read("T", 0, 0, 32, None, 1 << 60).message_count == 2
+        assert store.read("T", 0, 0, 32, None).message_count == 2
         with pytest.raises(OSError, match="on disk only up to"):
             await store.flush()
     assert disk.exists(f"{ROOT}/abort")

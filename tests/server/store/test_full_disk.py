@@ -1,4 +1,4 @@
-"""A disk without room: answered, never fatal, and over when there is room again."""
+"""A full disk: appends are refused, the store goes on, and accepts appends when there is space again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
 
-from triomq_protocol.record import encode_batch_element
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
-from triomq_server.store.memory_disk import MemoryDisk
 
 ROOT = "/store"
 FOREVER = 1 << 60
@@ -46,7 +46,7 @@ async def test_full_disk_is_answered_and_reading_goes_on(
         for queue_id, numbers in stored.items():
             assert store.queue_bounds("T", queue_id) == (0, len(numbers))
             for n, number in enumerate(numbers):
-                assert record_number(store.read("T", queue_id, n, 1, None, FOREVER).slices[0]) == number
+                assert record_number(store.read("T", queue_id, n, 1, None).slices[0]) == number
         assert disk.unreserved_writes() == []
         disk.capacity_bytes *= 100
         await trio.sleep(10.5)
@@ -70,7 +70,7 @@ async def test_appends_are_refused_above_the_warning_level(
         assert store.append(make_record(0)).status is AppendStatus.PUT_OK
         disk.used_bytes += 80 * 4096
         await trio.sleep(12)
-        assert store.disk_ratios[0] > 0.9
+        assert store.cleaner.used_ratios[0] > 0.9
         assert store.append(make_record(1)).status is AppendStatus.SERVICE_NOT_AVAILABLE
         disk.used_bytes -= 80 * 4096
         await trio.sleep(12)

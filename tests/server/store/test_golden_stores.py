@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from triomq_protocol.record import RecordView
+from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import ReadStatus, StoreDamaged, open_store
 
@@ -37,7 +37,7 @@ async def test_small_store_serves_every_record(golden: Any, tmp_path: Path, make
                 expected["queueOffset"],
             )
             assert record.store_timestamp == expected["storeTimestamp"]
-            assert hashlib.sha256(record.body_view).hexdigest() == expected["storedBodySha256"]
+            assert hashlib.sha256(record.body).hexdigest() == expected["storedBodySha256"]
             assert store.record_at(expected["commitLogOffset"] + 1) is None
 
 
@@ -63,7 +63,7 @@ async def test_small_store_serves_every_queue(golden: Any, tmp_path: Path, make_
             for n, (offset, size, tags_code) in enumerate(queue["entries"]):
                 asked = Asked()
                 for matcher in (None, asked):
-                    result = store.read(topic, queue_id, queue["minOffset"] + n, 1, matcher, FOREVER)
+                    result = store.read(topic, queue_id, queue["minOffset"] + n, 1, matcher)
                     assert result.status is ReadStatus.FOUND
                     assert result.slices == [store.record_at(offset, size)]
                 assert asked.codes[0] == tags_code
@@ -183,7 +183,7 @@ async def test_recoveries(
             assert store.queue_bounds(topic, queue_id) == (low, high)
             entries = []
             while len(entries) < high - low:
-                result = store.read(topic, queue_id, low + len(entries), 1, None, FOREVER)
+                result = store.read(topic, queue_id, low + len(entries), 1, None)
                 assert result.status is ReadStatus.FOUND
                 record = RecordView(result.slices[0])
                 assert (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, len(entries))
@@ -225,7 +225,7 @@ async def test_acknowledged_messages_survive_the_crash(golden: Any, tmp_path: Pa
                 sent["queueId"],
                 sent["queueOffset"],
             )
-            result = store.read(sent["topic"], sent["queueId"], sent["queueOffset"], 1, None, FOREVER)
+            result = store.read(sent["topic"], sent["queueId"], sent["queueOffset"], 1, None)
             assert result.slices == [record.data]
 
 

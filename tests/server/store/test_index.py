@@ -1,22 +1,23 @@
-"""The key index: hashes, chains over files, taking entries back (store.md §10)."""
+"""The key index: hashes, chains over files, taking entries back (docs/protocol/store.md §10)."""
 
 from __future__ import annotations
 
 import random
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_disk import MemoryDisk
 
-from triomq_protocol.tags import java_hash
+from triomq_protocol.filters.tags import java_hash
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, open_store
+from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.index import Index
-from triomq_server.store.key_hashes import index_hashes
-from triomq_server.store.memory_disk import MemoryDisk
 
 FOREVER = 1 << 60
 MakeConfig = Callable[..., StoreConfig]
@@ -59,7 +60,7 @@ def test_the_hash_that_has_no_absolute_value() -> None:
 
 
 def make_index(disk: MemoryDisk, capacity: int = 20) -> Index:
-    return Index(disk, "/i", 7, capacity, lambda: 1_795_300_000_123)
+    return Index(disk, "/i", 7, capacity, lambda: 1_795_300_000_123, lambda ms: time.gmtime(ms // 1000))
 
 
 def test_chains_over_several_files() -> None:
@@ -163,10 +164,16 @@ async def test_index_lost_with_the_machine_is_rebuilt_from_the_log(
             store.append(make_record(n, keys=f"k{n}"))
             store.notify_arrivals()
         await store.flush()
-        await store._flusher.flush_queues(0, checkpoint=True)
+        await store.flusher.flush_queues(0, checkpoint=True)
         lost = disk.after_power_loss(random.Random(0))
     async with open_store(config, disk=lost, clock=clock) as store:
         assert not store.recovery_report.clean
         assert store.recovery_report.checked_from > 20_000
         for n in range(100):
             assert len(store.query("T", f"k{n}", 5, 0, FOREVER).records) == 1, n
+
+
+def test_a_file_is_named_after_the_time_of_its_making(memory_disk: MemoryDisk) -> None:
+    index = make_index(memory_disk, 3)
+    assert index.add([(n, n, n) for n in range(3)]) == 3
+    assert [file.path for file in index.files] == ["/i/20261121222640123", "/i/20261121222640124"]

@@ -1,4 +1,7 @@
-"""Recovery beyond the recorded stores: re-created topics, the torn last record, what a kill leaves unsynced (store.md §14)."""
+"""Recovery beyond the recorded stores (docs/protocol/store.md §14).
+
+Re-created topics, the torn last record, what a kill leaves unsynced.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from memory_disk import MemoryDisk
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, ReadStatus, open_store
-from triomq_server.store.memory_disk import MemoryDisk
 from triomq_server.store.recovery import looks_torn, written_bytes
 
 ROOT = "/store"
@@ -33,7 +36,7 @@ async def test_records_of_a_removed_topic_do_not_come_back(
         killed = memory_disk.after_kill()
     async with open_store(make_config(ROOT), disk=killed) as store:
         assert store.queue_bounds("T", 0) == (0, 3)
-        assert [record_number(store.read("T", 0, n, 1, None, FOREVER).slices[0]) for n in range(3)] == [100, 101, 102]
+        assert [record_number(store.read("T", 0, n, 1, None).slices[0]) for n in range(3)] == [100, 101, 102]
 
 
 async def test_what_a_killed_process_wrote_is_flushed_by_the_next(
@@ -67,7 +70,7 @@ async def test_a_last_record_without_its_end_is_dropped(
     file = killed.open(f"{ROOT}/commitlog/{0:020d}")
     file.buffer[last.end_offset - missing : last.end_offset] = bytes(missing)
     async with open_store(make_config(ROOT), disk=killed) as store:
-        # Fewer than four zeros may be the end of somebody's property.
+        # Fewer than four zeros may be the end of a property.
         kept = missing < 4
         assert store.log_max_offset == (last.end_offset if kept else last.physical_offset)
         assert store.recovery_report.stopped_by == ("nothing" if kept else "a record whose last part was never written")
@@ -99,14 +102,14 @@ async def test_missing_entries_far_back_are_made_good(
             store.append(make_record(n, queue_id=n % 2))
         store.notify_arrivals()
         await store.flush()
-        await store._flusher.flush_queues(0, checkpoint=True)
+        await store.flusher.flush_queues(0, checkpoint=True)
         killed = memory_disk.after_kill()
     for name in killed.list(f"{ROOT}/consumequeue/T/0")[1:]:
         killed.remove(f"{ROOT}/consumequeue/T/0/{name}")
     async with open_store(config, disk=killed, clock=clock) as store:
         assert [store.queue_bounds("T", q) for q in range(2)] == [(0, 30), (0, 30)]
         for n in range(60):
-            assert store.read("T", n % 2, n // 2, 1, None, FOREVER).status is ReadStatus.FOUND
+            assert store.read("T", n % 2, n // 2, 1, None).status is ReadStatus.FOUND
             assert len(store.query("T", f"{n:032X}", 10, 0, FOREVER).records) == 1
     assert "entries 10 to" in caplog.text
 
@@ -118,15 +121,15 @@ async def test_entries_whose_records_are_gone_become_blanks(
     async with open_store(config, disk=memory_disk, clock=clock) as store:
         for n in range(40):
             store.append(make_record(n))
-        store._commitlog.delete_first()
-        store._commitlog.delete_first()
+        store.commitlog.delete_first()
+        store.commitlog.delete_first()
         start = next(n for n in range(40) if store.record_offset_at("T", 0, n) >= 6000)
         killed = memory_disk.after_kill()
     for name in killed.list(f"{ROOT}/consumequeue/T/0")[1:]:
         killed.remove(f"{ROOT}/consumequeue/T/0/{name}")
     async with open_store(config, disk=killed, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (start, 40)
-        assert all(store.read("T", 0, n, 1, None, FOREVER).status is ReadStatus.FOUND for n in range(start, 40))
+        assert all(store.read("T", 0, n, 1, None).status is ReadStatus.FOUND for n in range(start, 40))
     assert "left blank" in caplog.text
 
 

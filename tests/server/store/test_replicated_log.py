@@ -1,4 +1,4 @@
-"""Bytes from a master: the same log, the same queues, whatever the pieces they come in (ha.md §4)."""
+"""Bytes from a master: the same log, the same queues, whatever the pieces they come in (docs/protocol/ha.md §4)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
+from stored_records import encode_record
 
 from triomq_protocol.properties import decode_properties
-from triomq_protocol.record import encode_record
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.disk import RealDisk
-from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.store.files.disk import RealDisk
 
 FOREVER = 1 << 60
 MakeConfig = Callable[..., StoreConfig]
@@ -98,15 +98,12 @@ async def test_a_slave_that_joins_late(
             low, high = slave.queue_bounds("T", queue_id)
             assert high == 20
             assert low > 10
-            queue = slave._queues.get("T", queue_id)
+            queue = slave.consume_queues.get("T", queue_id)
             data = slave_disk.read(f"{queue.segments.directory}/{low // 10 * 200:020d}")
             assert data[: low % 10 * 20] == bytes.fromhex("0000000000000000 7fffffff 0000000000000000") * (low % 10)
-            assert slave.read("T", queue_id, low - 1, 32, None, FOREVER).status is ReadStatus.OFFSET_TOO_SMALL
+            assert slave.read("T", queue_id, low - 1, 32, None).status is ReadStatus.OFFSET_TOO_SMALL
             for n in range(low, high):
-                assert (
-                    slave.read("T", queue_id, n, 1, None, FOREVER).slices
-                    == master.read("T", queue_id, n, 1, None, FOREVER).slices
-                )
+                assert slave.read("T", queue_id, n, 1, None).slices == master.read("T", queue_id, n, 1, None).slices
         bounds = [slave.queue_bounds("T", q) for q in range(2)]
     async with open_store(config, disk=slave_disk, is_slave=True) as slave:
         assert [slave.queue_bounds("T", q) for q in range(2)] == bounds
@@ -137,8 +134,11 @@ async def test_a_log_that_ends_with_a_file_goes_on(
 async def test_what_a_full_disk_has_taken_beyond_the_end_is_no_message(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
-    """Half of a large frame was in the file when the disk said no. Records are often equally long: behind the heir's own
-    first record stands the old master's second one, whole, and at the right offset."""
+    """Half of a large frame was in the file when the disk was full.
+
+    Records are often equally long: behind the first record of the new master is the old master's second one, whole and
+    at the right offset.
+    """
     slave_disk = MemoryDisk()
     config = make_config("/store")
     async with (
@@ -150,7 +150,7 @@ async def test_what_a_full_disk_has_taken_beyond_the_end_is_no_message(
         third = master.append(make_record(0)).physical_offset
         end = third // 3
         copy_log(master, slave, random.Random(0), until=end)
-        slave._commitlog.segments.items[0].buffer[end : master.log_max_offset] = master.log_slice(end, 1 << 20)
+        slave.commitlog.segments.items[0].buffer[end : master.log_max_offset] = master.log_slice(end, 1 << 20)
         slave.promote()
         assert slave.append(make_record(0)).end_offset == 2 * end
         killed = slave_disk.after_kill()
@@ -213,7 +213,7 @@ async def test_foreign_bytes_stop_dispatch_with_one_complaint(
 async def test_the_checkpoint_of_a_slave_vouches_for_what_is_on_disk(
     compat: str, clock: Any, make_config: MakeConfig, make_record: MakeRecord, autojump_clock: Any
 ) -> None:
-    """A slave that was killed checks only what lies past its checkpoint; 4.9 vouches for bytes that no flush has forced."""
+    """A killed slave checks only what is past its checkpoint; with 4.9 that covers bytes that were not flushed."""
     master_disk, slave_disk = MemoryDisk(now_ms=clock), MemoryDisk(now_ms=clock)
     config = make_config(
         "/store", mapped_file_size_commit_log=3000, flush_interval_commit_log=1 << 40, compat=compat,
@@ -288,7 +288,7 @@ async def test_odd_records_between_ordinary_ones(
 async def test_records_that_look_alike(
     seed: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
-    """Dispatch remembers what the record before looked like: one that differs in what matters must not be taken for it."""
+    """Dispatch keeps the shape of the record before; a record that differs in what matters must not match it."""
     chance = random.Random(seed)
     unique = [
         "0123456789abcdef",

@@ -1,4 +1,4 @@
-"""Expiry: the decisions as tables, then what goes with a deleted log file (store.md §13)."""
+"""Expiry: the decisions as tables, then what goes with a deleted log file (docs/protocol/store.md §13)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.disk import DiskUsage
-from triomq_server.store.memory_disk import MemoryDisk
-from triomq_server.store.retention import DiskVerdict, count_expired, is_deleting_hour, judge_space, used_ratio
+from triomq_server.store.files.disk import DiskUsage
+from triomq_server.store.retention import SpaceMeasures, count_expired, is_deleting_hour, space_measures, used_ratio
 
 ROOT = "/store"
 HOUR_MS = 3_600_000
@@ -38,21 +38,21 @@ def test_used_ratio(total: int, free: int, usable: int, ratio: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "verdict"),
+    ("ratios", "expected"),
     [
-        ((0.10, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=False)),
-        ((0.75, 0.75), DiskVerdict(refuse=False, at_once=False, space_full=False)),
-        ((0.76, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=True)),
-        ((0.85, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=True)),
-        ((0.86, 0.10), DiskVerdict(refuse=False, at_once=True, space_full=True)),
-        ((0.90, 0.10), DiskVerdict(refuse=False, at_once=True, space_full=True)),
-        ((0.91, 0.10), DiskVerdict(refuse=True, at_once=True, space_full=True)),
-        ((0.10, 0.91), DiskVerdict(refuse=True, at_once=True, space_full=True)),
-        ((-1, 0.10), DiskVerdict(refuse=False, at_once=False, space_full=True)),
+        ((0.10, 0.10), SpaceMeasures(refuse=False, at_once=False, space_full=False)),
+        ((0.75, 0.75), SpaceMeasures(refuse=False, at_once=False, space_full=False)),
+        ((0.76, 0.10), SpaceMeasures(refuse=False, at_once=False, space_full=True)),
+        ((0.85, 0.10), SpaceMeasures(refuse=False, at_once=False, space_full=True)),
+        ((0.86, 0.10), SpaceMeasures(refuse=False, at_once=True, space_full=True)),
+        ((0.90, 0.10), SpaceMeasures(refuse=False, at_once=True, space_full=True)),
+        ((0.91, 0.10), SpaceMeasures(refuse=True, at_once=True, space_full=True)),
+        ((0.10, 0.91), SpaceMeasures(refuse=True, at_once=True, space_full=True)),
+        ((-1, 0.10), SpaceMeasures(refuse=False, at_once=False, space_full=True)),
     ],
 )
-def test_judge_space(ratios: tuple[float, float], verdict: DiskVerdict) -> None:
-    assert judge_space(ratios, limit=0.75, warning=0.90, forcibly=0.85) == verdict
+def test_space_measures(ratios: tuple[float, float], expected: SpaceMeasures) -> None:
+    assert space_measures(ratios, limit=0.75, warning=0.90, forcibly=0.85) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,17 @@ def test_count_expired(ages_h: list[int], at_once: bool, count: int) -> None:
     assert count_expired(modified, now_ms=now, reserved_hours=72, at_once=at_once) == count
 
 
+def in_utc(time_ms: int) -> time.struct_time:
+    return time.gmtime(time_ms // 1000)
+
+
 @pytest.fixture
 def four_oclock(clock: Any) -> Any:
     """A clock whose local hour is not 4 until it is turned; gives the function that turns it to the next 04:00."""
 
     def turn() -> None:
         clock.now += HOUR_MS
-        while time.localtime(clock.now // 1000).tm_hour != 4:
+        while in_utc(clock.now).tm_hour != 4:
             clock.now += HOUR_MS
 
     turn()
@@ -116,20 +120,22 @@ def settings(make_config: MakeConfig, **more: Any) -> StoreConfig:
 async def test_files_go_at_their_hour_and_take_queues_and_index_along(
     memory_disk: MemoryDisk, clock: Any, four_oclock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
-    async with open_store(settings(make_config, max_index_num=20), disk=memory_disk, clock=clock) as store:
+    async with open_store(
+        settings(make_config, max_index_num=20), disk=memory_disk, clock=clock, local_time=in_utc
+    ) as store:
         await fill(store, make_record)
-        await store._flusher.flush_queues(0, checkpoint=False)
-        log_files = len(store._commitlog.segments.items)
+        await store.flusher.flush_queues(0, checkpoint=False)
+        log_files = len(store.commitlog.segments.items)
         clock.now += 71 * HOUR_MS
         four_oclock()
         if clock.now - memory_disk.modified_ms(f"{ROOT}/commitlog/{0:020d}") < 72 * HOUR_MS:
-            assert await store.clean() == 0
+            assert await store.cleaner.clean() == 0
         clock.now += 30 * HOUR_MS
-        while time.localtime(clock.now // 1000).tm_hour == 4:
+        while in_utc(clock.now).tm_hour == 4:
             clock.now += HOUR_MS
-        assert await store.clean() == 0  # old enough, but not the hour
+        assert await store.cleaner.clean() == 0  # old enough, but not the hour
         four_oclock()
-        deleted = await store.clean()
+        deleted = await store.cleaner.clean()
         assert deleted == min(10, log_files - 1)
         start = store.log_min_offset
         assert start == deleted * 3000
@@ -137,14 +143,16 @@ async def test_files_go_at_their_hour_and_take_queues_and_index_along(
             low, high = store.queue_bounds("T", queue_id)
             assert high == 30
             assert store.record_offset_at("T", queue_id, low) >= start
-            assert low == 0 or store._queues.get("T", queue_id).unit(low - 1) is None
-            assert store.read("T", queue_id, low, 1, None, FOREVER).status is ReadStatus.FOUND
+            assert low == 0 or store.consume_queues.get("T", queue_id).unit(low - 1) is None
+            assert store.read("T", queue_id, low, 1, None).status is ReadStatus.FOUND
             first = int(memory_disk.list(f"{ROOT}/consumequeue/T/{queue_id}")[0])
             assert first == low // 10 * 200
-        assert store._index.files[0].end_offset >= start
+        assert store.index.files[0].end_offset >= start
         assert len(store.query("T", "k59", 10, 0, FOREVER).records) == 1
         bounds = [store.queue_bounds("T", q) for q in range(2)]
-    async with open_store(settings(make_config, max_index_num=20), disk=memory_disk, clock=clock) as store:
+    async with open_store(
+        settings(make_config, max_index_num=20), disk=memory_disk, clock=clock, local_time=in_utc
+    ) as store:
         assert [store.queue_bounds("T", q) for q in range(2)] == bounds
         assert store.log_min_offset == start
         assert store.earliest_time() > 0
@@ -159,27 +167,27 @@ async def test_files_go_early_when_the_disk_fills_up(
 ) -> None:
     disk = MemoryDisk(now_ms=clock, capacity_bytes=10_000 * 4096)
     config = settings(make_config, clean_file_forcibly_enable=forcibly, delete_when="")
-    async with open_store(config, disk=disk, clock=clock) as store:
+    async with open_store(config, disk=disk, clock=clock, local_time=in_utc) as store:
         await fill(store, make_record)
         disk.used_bytes = int(disk.capacity_bytes * used)
-        assert (await store.clean() > 0) == some_deleted
+        assert (await store.cleaner.clean() > 0) == some_deleted
         assert store.writable
         if not some_deleted:
             # Expired files go at any hour once the disk is fuller than diskMaxUsedSpaceRatio.
             clock.now += 73 * HOUR_MS
-            assert (await store.clean() > 0) == (used > 0.75)
+            assert (await store.cleaner.clean() > 0) == (used > 0.75)
 
 
 async def test_the_operators_request(
     autojump_clock: Any, clock: Any, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     config = settings(make_config, delete_when="")
-    async with open_store(config, disk=memory_disk, clock=clock) as store:
+    async with open_store(config, disk=memory_disk, clock=clock, local_time=in_utc) as store:
         await fill(store, make_record, 120)
         clock.now += 73 * HOUR_MS
         await trio.sleep(105)
         assert store.log_min_offset == 0
-        store.request_expiry()
+        store.cleaner.request_expiry()
         await trio.sleep(8)
         assert store.log_min_offset == 30_000
         await trio.sleep(300)
@@ -196,7 +204,7 @@ async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig,
             store.append(make_record(0, topic="B"))
         assert store.clean_expired_queues() == 0
         while store.log_min_offset < 12_000:
-            store._commitlog.delete_first()
+            store.commitlog.delete_first()
         assert store.clean_expired_queues() == 5
         assert set(store.queues()) == {("B", 0), ("SCHEDULE_TOPIC_XXXX", 0)}
         assert "Old" not in memory_disk.list(f"{ROOT}/consumequeue")
@@ -208,22 +216,22 @@ async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig,
         assert {t for t, _ in store.queues()} == {"A", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x"}
         assert store.destroy_topic("A") == 1
         assert store.queue_bounds("A", 0) == (0, 0)
-        assert store.read("A", 0, 0, 1, None, FOREVER).status is ReadStatus.NO_MESSAGE_IN_QUEUE
+        assert store.read("A", 0, 0, 1, None).status is ReadStatus.NO_MESSAGE_IN_QUEUE
 
 
 async def test_a_queue_that_expired_wholly_moves_its_minimum_to_its_end(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     """Java leaves the minimum where it was, and pulls crawl through entries without records."""
-    async with open_store(settings(make_config), disk=memory_disk, clock=clock) as store:
+    async with open_store(settings(make_config), disk=memory_disk, clock=clock, local_time=in_utc) as store:
         for n in range(5):
             store.append(make_record(n, topic="Old"))
         while store.log_max_offset < 9000:
             store.append(make_record(0, topic="New"))
-        store._commitlog.delete_first()
-        store._commitlog.delete_first()
-        await store._cleaner.follow_log_min()
+        store.commitlog.delete_first()
+        store.commitlog.delete_first()
+        await store.cleaner.follow_log_min()
         assert store.queue_bounds("Old", 0) == (5, 5)
-        assert store.read("Old", 0, 0, 1, None, FOREVER).status is ReadStatus.OFFSET_TOO_SMALL
+        assert store.read("Old", 0, 0, 1, None).status is ReadStatus.OFFSET_TOO_SMALL
         assert store.append(make_record(6, topic="Old")).queue_offset == 5
-        assert store.read("Old", 0, 5, 1, None, FOREVER).status is ReadStatus.FOUND
+        assert store.read("Old", 0, 5, 1, None).status is ReadStatus.FOUND

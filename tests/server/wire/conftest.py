@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import trio
 
-from triomq_protocol.command import Command
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.wire import Handlers, Limits, Link
+from triomq_server.wire.connections import Connections
 from triomq_server.wire.hub import Hub
 
 
@@ -19,14 +20,14 @@ class HandTransport:
     Attributes:
         writes: what each write carried.
         kinds: the types of the pieces of the latest write.
-        room: bytes that may be written without waiting; None is no limit.
+        writable_bytes: bytes that may be written without waiting; None is no limit.
     """
 
     def __init__(self) -> None:
         self.peer = "10.0.0.9:4000"
         self.peer_host = b"\x0a\x00\x00\x09\x00\x00\x0f\xa0"
         self.writes: list[bytes] = []
-        self.room: int | None = None
+        self.writable_bytes: int | None = None
         self.closed = False
         self.broken = False
         self.reads = 0
@@ -40,8 +41,8 @@ class HandTransport:
     def end(self) -> None:
         self._to_read.close()
 
-    def give_room(self, room: int | None) -> None:
-        self.room = room
+    def set_writable(self, writable_bytes: int | None) -> None:
+        self.writable_bytes = writable_bytes
         self._room_event.set()
 
     def commands(self) -> list[Command]:
@@ -54,14 +55,14 @@ class HandTransport:
         except trio.EndOfChannel:
             return b""
 
-    def send_now(self, pieces: list[bytes | bytearray | memoryview]) -> bytes:
+    def send_now(self, pieces: list[bytes | bytearray | memoryview]) -> list[bytes]:
         self.kinds = [type(piece) for piece in pieces]
         data = b"".join(pieces)
         sent = self._write(data)
-        return data[sent:]
+        return [data[sent:]] if sent < len(data) else []
 
     async def send_some(self, data: memoryview) -> int:
-        while self.room == 0:
+        while self.writable_bytes == 0:
             self._room_event = trio.Event()
             await self._room_event.wait()
         await trio.lowlevel.checkpoint()
@@ -74,11 +75,11 @@ class HandTransport:
     def _write(self, data: bytes) -> int:
         if self.broken:
             raise BrokenPipeError("the peer is gone")
-        sent = len(data) if self.room is None else min(self.room, len(data))
+        sent = len(data) if self.writable_bytes is None else min(self.writable_bytes, len(data))
         if sent:
             self.writes.append(data[:sent])
-        if self.room is not None:
-            self.room -= sent
+        if self.writable_bytes is not None:
+            self.writable_bytes -= sent
         return sent
 
 
@@ -92,6 +93,10 @@ class Bench:
         self.batch_ends: list[int] = []
         self.hub: Hub | None = None
 
+    @staticmethod
+    def new_transport() -> HandTransport:
+        return HandTransport()
+
     async def connect(self, limits: Limits | None = None) -> tuple[Link, HandTransport]:
         transport = HandTransport()
         if self.hub is None:
@@ -102,9 +107,9 @@ class Bench:
                 on_closed=self.closed.append,
                 on_batch_end=lambda: self.batch_ends.append(len(transport.writes)),
             )
-            self.nursery.start_soon(self.hub.flush_marked)
+            self.nursery.start_soon(self.hub.writer.flush_marked)
             self.nursery.start_soon(self.hub.close_idle)
-        link = await self.nursery.start(self.hub.attend, transport)
+        link = await self.nursery.start(Connections(self.hub).serve, transport)
         return link, transport
 
 

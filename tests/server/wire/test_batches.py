@@ -7,8 +7,8 @@ import logging
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from triomq_protocol.command import Command
 from triomq_protocol.errors import HeaderError, LocalProtocolError
+from triomq_protocol.wire.command import Command
 from triomq_server.wire import ignored
 
 

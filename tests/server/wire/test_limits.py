@@ -14,7 +14,7 @@ from triomq_server.wire import Limits
 async def test_nothing_is_read_from_a_link_with_too_much_unsent(autojump_clock, bench, ask) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer(body=b"x" * 1000)
     link, wire = await bench.connect(Limits(output_bytes=5000))
-    wire.room = 0
+    wire.writable_bytes = 0
     for _ in range(20):
         wire.deliver(ask(1))
     await wait_all_tasks_blocked()
@@ -22,7 +22,7 @@ async def test_nothing_is_read_from_a_link_with_too_much_unsent(autojump_clock, 
     reads = wire.reads
     await trio.sleep(50)
     assert wire.reads == reads
-    wire.give_room(None)
+    wire.set_writable(None)
     await wait_all_tasks_blocked()
     assert len(wire.commands()) == 20
 
@@ -36,11 +36,11 @@ async def test_the_limit_holds_within_one_receive(autojump_clock, bench, ask) ->
 
     bench.handlers.plain[1] = large
     _, wire = await bench.connect(Limits(output_bytes=5000))
-    wire.room = 0
+    wire.writable_bytes = 0
     wire.deliver(b"".join(ask(1, n) for n in range(100)))
     await wait_all_tasks_blocked()
     assert len(calls) < 8
-    wire.give_room(None)
+    wire.set_writable(None)
     await wait_all_tasks_blocked()
     assert calls == list(range(100))
     assert [c.opaque for c in wire.commands()] == list(range(100))
@@ -50,7 +50,7 @@ async def test_other_links_go_on_beside_one_that_does_not_read(autojump_clock, b
     bench.handlers.plain[1] = lambda link, command: command.answer(body=b"x" * 1000)
     _, stuck = await bench.connect(Limits(output_bytes=5000))
     _, well = await bench.connect()
-    stuck.room = 0
+    stuck.writable_bytes = 0
     stuck.deliver(ask(1) * 100)
     well.deliver(ask(1) * 100)
     await wait_all_tasks_blocked()
@@ -72,11 +72,11 @@ async def test_idle_links_are_closed_on_time(autojump_clock, bench, ask) -> None
 
 async def test_writing_keeps_a_link_alive(autojump_clock, bench) -> None:
     link, wire = await bench.connect(Limits(idle_s=120))
-    wire.room = 0
+    wire.writable_bytes = 0
     link.send(b"x" * 10)
     for _ in range(5):
         await trio.sleep(100)
-        wire.give_room(1)
+        wire.set_writable(1)
     assert not link.closed
     await trio.sleep(130)
     assert link.closed
@@ -85,7 +85,7 @@ async def test_writing_keeps_a_link_alive(autojump_clock, bench) -> None:
 async def test_a_peer_that_never_takes_its_answers_is_closed(autojump_clock, bench, ask) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer(body=b"x" * 1000)
     link, wire = await bench.connect(Limits(idle_s=120, output_bytes=100))
-    wire.room = 0
+    wire.writable_bytes = 0
     wire.deliver(ask(1) * 10)
     await trio.sleep(130)
     assert link.closed

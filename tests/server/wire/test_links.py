@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triomq_protocol.command import Command
+from triomq_protocol.wire.command import Command
 from triomq_server.wire import AnswerTimeoutError, LinkClosedError, dial_tcp, open_link
 
 
@@ -39,14 +39,14 @@ async def test_sends_of_many_tasks_in_one_turn_are_one_write(autojump_clock, ben
 
 async def test_order_is_kept_while_the_socket_is_full(autojump_clock, bench) -> None:
     link, wire = await bench.connect()
-    wire.room = 3
+    wire.writable_bytes = 3
     link.send(b"abcdef")
     await wait_all_tasks_blocked()
     link.send(b"ghi")
     await wait_all_tasks_blocked()
     assert wire.writes == [b"abc"]
     assert link.unsent_bytes == 6
-    wire.give_room(None)
+    wire.set_writable(None)
     await wait_all_tasks_blocked()
     assert b"".join(wire.writes) == b"abcdefghi"
     assert link.unsent_bytes == 0
@@ -76,7 +76,7 @@ async def test_request_is_paired_with_its_answer_by_opaque(autojump_clock, bench
         first, second = wire.commands()
         assert first.opaque != second.opaque
         assert not first.is_response
-        # Answers in the other order, and one that nobody waits for.
+        # Answers in the other order, and one that no task waits for.
         wire.deliver(second.answer(remark="2").encode() + first.answer(remark="1").encode())
         wire.deliver(Command(flag=1, opaque=999).encode())
     assert sorted(answers.values()) == ["1", "2"]
@@ -167,16 +167,16 @@ async def test_handler_may_close_its_own_link(autojump_clock, bench, ask) -> Non
     assert wire.closed
 
 
-@pytest.mark.parametrize("room", [None, 0])
-async def test_broken_write_ends_the_link(autojump_clock, bench, ask, room) -> None:
+@pytest.mark.parametrize("writable_bytes", [None, 0])
+async def test_broken_write_ends_the_link(autojump_clock, bench, ask, writable_bytes) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer()
     link, wire = await bench.connect()
-    wire.room = room
-    wire.broken = room is None
+    wire.writable_bytes = writable_bytes
+    wire.broken = writable_bytes is None
     wire.deliver(ask(1))
     await wait_all_tasks_blocked()
     wire.broken = True
-    wire.give_room(None)
+    wire.set_writable(None)
     await wait_all_tasks_blocked()
     assert link.closed
     assert bench.closed == [link]
@@ -184,7 +184,7 @@ async def test_broken_write_ends_the_link(autojump_clock, bench, ask, room) -> N
 
 async def test_failing_close_hook_does_not_keep_the_link(autojump_clock, bench, caplog) -> None:
     link, wire = await bench.connect()
-    bench.hub._on_closed = lambda link: 1 // 0
+    bench.hub.writer._on_closed = lambda link: 1 // 0
     wire.end()
     await wait_all_tasks_blocked()
     assert link.closed

@@ -6,10 +6,11 @@ import errno
 
 import pytest
 import trio
+from memory_network import MemoryNetwork
 from trio.testing import wait_all_tasks_blocked
 
-from triomq_protocol.command import Command
-from triomq_server.wire import AnswerTimeoutError, Handlers, Limits, LinkClosedError, MemoryNetwork, open_link, serve
+from triomq_protocol.wire.command import Command
+from triomq_server.wire import AnswerTimeoutError, Handlers, Limits, LinkClosedError, open_link, serve
 
 
 def echo(link, command):

@@ -1,4 +1,4 @@
-"""The broker's settings, its statistics and its queues as operators see them (broker-api.md §15, §16)."""
+"""The broker's settings, its statistics and its queues as operators see them (docs/protocol/broker-api.md §15, §16)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.fastjson import loads
-from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.requests import (
     BrokerStatsData,
     GetBrokerConfigResponse,
@@ -20,10 +19,11 @@ from triomq_protocol.requests import (
     QueryConsumeQueueRequest,
     ViewBrokerStatsDataRequest,
 )
-from triomq_server.broker.admin_runtime import _bytes_text, _duration_text, sample_stats
+from triomq_protocol.wire.fastjson import loads
+from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.broker.admin.runtime import _bytes_text, _duration_text, sample_stats
 from triomq_server.config import BrokerConfig, BrokerRole, load_properties
-from triomq_server.store.config_files import ConfigFile
-from triomq_server.store.memory_disk import MemoryDisk
+from triomq_server.store.files.config_files import ConfigFile
 
 NOW_MS = 1_795_238_180_000
 
@@ -91,13 +91,13 @@ async def test_settings_that_cannot_be_written_are_in_force_all_the_same(desk: A
 
 
 async def test_another_permission_makes_the_broker_register_anew(desk: Any) -> None:
-    told: list[Any] = []
-    desk.broker.topics.on_change = told.append
+    notified: list[Any] = []
+    desk.broker.topics.on_change = notified.append
     before = desk.broker.topics.version.counter
     await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\n")
-    assert told == []
+    assert notified == []
     await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
-    assert told == [None]
+    assert notified == [None]
     assert desk.broker.topics.version.counter == before + 1
 
 

@@ -1,4 +1,4 @@
-"""How far groups have come, who reads what, and copying offsets (broker-api.md §14)."""
+"""How far groups have come, who reads what, and copying offsets (docs/protocol/broker-api.md §14)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.requests import (
     CloneGroupOffsetRequest,
     ConsumeStats,
@@ -21,6 +20,7 @@ from triomq_protocol.requests import (
     QueryCorrectionOffsetRequest,
     TopicConfig,
 )
+from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.config import BrokerConfig
 
 NOW_MS = 1_795_238_180_000

@@ -1,4 +1,4 @@
-"""Requests the broker passes on to clients: 222, 223, 307, 309 (broker-api.md §14)."""
+"""Requests the broker passes on to clients: 222, 223, 307, 309 (docs/protocol/broker-api.md §14)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import pytest
 import trio
 
 from triomq_protocol.codes import LanguageCode, RequestCode
-from triomq_protocol.command import Command
-from triomq_protocol.fastjson import loads
-from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.message_id import offset_message_id
 from triomq_protocol.requests import (
     ConsumeMessageDirectlyRequest,
@@ -24,6 +21,9 @@ from triomq_protocol.requests import (
     ResetOffsetRequest,
     TopicConfig,
 )
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.fastjson import loads
+from triomq_protocol.wire.frame import FrameDecoder
 
 ASK_INFO = GetConsumerRunningInfoRequest(consumer_group="CG_live", client_id="127.0.0.1@c1", jstack_enable=False)
 
@@ -31,7 +31,7 @@ ASK_INFO = GetConsumerRunningInfoRequest(consumer_group="CG_live", client_id="12
 async def join(desk: Any, link: Any, *, client_id: str = "127.0.0.1@c1", version: int = 407) -> None:
     data = HeartbeatData(client_id=client_id, consumer_data_set=[ConsumerData(group_name="CG_live")])
     await desk.ask(RequestCode.HEART_BEAT, body=data.encode(), link=link, version=version)
-    link.told.clear()
+    link.notified.clear()
 
 
 def replying(response: bytes) -> Any:
@@ -194,11 +194,11 @@ async def test_a_reset_as_recorded(desk: Any, client_link: Any, exchanges: Any) 
     await join(desk, link)
     request, response = exchanges["222_client_to_master__0_0"]
     assert await desk.frame(request) == response
-    (told,) = link.told
+    (notified,) = link.notified
     sent, _ = exchanges["220_client_from_master__oneway_0"]
     (recorded,) = FrameDecoder().feed(sent)
-    told.opaque = recorded.opaque
-    assert bytes(told.encode()) == sent
+    notified.opaque = recorded.opaque
+    assert bytes(notified.encode()) == sent
     assert desk.broker.offsets.query("CG_live", "TopicLive", 0) == 7  # members commit, not the broker
 
 
@@ -234,8 +234,8 @@ async def test_requesters_in_c_plus_plus_make_members_get_a_list(desk: Any, clie
     await join(desk, link)
     header = ResetOffsetRequest(topic="TopicLive", group="CG_live", timestamp=-1, is_force=True)
     await desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, language=LanguageCode.CPP)
-    (told,) = link.told
-    table: Any = loads(told.body)
+    (notified,) = link.notified
+    table: Any = loads(notified.body)
     assert table["offsetTable"][0] == {"brokerName": "broker-a", "offset": 7, "queueId": 0, "topic": "TopicLive"}
     assert len(table["offsetTable"]) == 4
 
@@ -260,6 +260,6 @@ async def test_resets_that_cannot_be_done(desk: Any, client_link: Any) -> None:
     assert code == 1
     assert remark is not None
     assert remark.startswith("the client does not support this feature. version=V3_")
-    assert old.told == []
+    assert old.notified == []
     await join(desk, old, version=28)
     assert await ask() == (0, "not set any response code")

@@ -1,4 +1,4 @@
-"""What operators do with topics and subscription groups (broker-api.md §12, §13)."""
+"""What operators do with topics and subscription groups (docs/protocol/broker-api.md §12, §13)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.requests import (
     CreateTopicRequest,
     DeleteSubscriptionGroupRequest,
@@ -20,7 +19,8 @@ from triomq_protocol.requests import (
     TopicConfigTable,
     TopicStatsTable,
 )
-from triomq_server.config import BrokerConfig
+from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.config import BrokerConfig, BrokerRole
 
 NOW_MS = 1_795_238_180_000
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
@@ -65,8 +65,8 @@ async def test_answers_are_those_of_the_real_broker(desk: Any, exchanges: Any, n
 
 async def test_a_created_topic_replaces_the_old_one_and_counts_a_change(desk: Any) -> None:
     before = desk.broker.topics.version.counter
-    told: list[TopicConfig | None] = []
-    desk.broker.topics.on_change = told.append
+    notified: list[TopicConfig | None] = []
+    desk.broker.topics.on_change = notified.append
     await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(queues=4))
     await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(queues=2, perm=4, topic_sys_flag=1, topic_filter_type="MULTI_TAG"))  # fmt: skip
     found = desk.broker.topics.get("T")
@@ -79,7 +79,7 @@ async def test_a_created_topic_replaces_the_old_one_and_counts_a_change(desk: An
         topic_filter_type="MULTI_TAG",
     )
     assert desk.broker.topics.version.counter == before + 2
-    assert told[-1] == found
+    assert notified[-1] == found
 
 
 async def test_the_order_flag_comes_from_name_servers_only(desk: Any) -> None:
@@ -122,7 +122,7 @@ async def test_a_deleted_topic_is_gone_with_its_queues(desk: Any) -> None:
 
 
 async def test_a_slave_refuses_changes(desk: Any, config: BrokerConfig) -> None:
-    config.store.broker_role = "SLAVE"
+    config.store.broker_role = BrokerRole.SLAVE
     for code, header, body in (
         (RequestCode.UPDATE_AND_CREATE_TOPIC, topic(), b""),
         (RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic="T"), b""),
@@ -180,10 +180,10 @@ async def test_operators_expire_files_and_then_the_queues_that_lay_in_them(desk:
     desk.store("Old", 0, NOW_MS)
     desk.store("New", 0, *[NOW_MS] * 20, body=bytes(8000))
     desk.clock.now_ms = hour_without_deletion(NOW_MS + 80 * 3_600_000)
-    await store.clean()
+    await store.cleaner.clean()
     assert store.log_min_offset == 0
     await desk.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
-    await store.clean()
+    await store.cleaner.clean()
     assert store.log_min_offset > 0
     await desk.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     assert ("Old", 0) not in store.queues()
@@ -213,7 +213,7 @@ async def test_a_group_without_body_or_name(desk: Any) -> None:
 
 
 @pytest.mark.parametrize(("remove_offset", "left"), [(False, 5), (True, -1)])
-async def test_a_deleted_group_keeps_its_offsets_unless_told_otherwise(
+async def test_a_deleted_group_keeps_its_offsets_unless_asked_otherwise(
     desk: Any, remove_offset: bool, left: int
 ) -> None:
     desk.broker.groups.find("G")

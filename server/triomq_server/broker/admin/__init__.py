@@ -1,0 +1,1 @@
+"""Handlers of operators' requests, one module per subject."""

@@ -1,0 +1,109 @@
+"""Operators' requests about the configuration: 25, 26, and the access control of 50-54
+(docs/protocol/broker-api.md §15, §16).
+
+Upstream: AdminBrokerProcessor, Configuration. Access control itself is not part of this broker; its requests are
+answered as a 4.9 broker with `aclEnable=false` answers them.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import DataVersion, GetBrokerConfigResponse
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.broker import Broker
+from triomq_server.config import BrokerRole, PropertiesError, dump_properties, load_properties, printed
+from triomq_server.wire import Handlers, Link
+
+NO_ACCESS_CONTROL_REMARK = "access control is off on this broker (aclEnable=false)"
+
+_log = logging.getLogger(__name__)
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    configuration = Configuration(broker)
+    handlers.plain[RequestCode.GET_BROKER_CONFIG] = configuration.answer_get
+    handlers.waiting[RequestCode.UPDATE_BROKER_CONFIG] = configuration.answer_update
+    for code, failure in (
+        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED),
+        (RequestCode.DELETE_ACL_CONFIG, ResponseCode.DELETE_ACL_CONFIG_FAILED),
+        (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED),
+    ):
+        handlers.plain[code] = partial(refuse_access_control, failure)
+    handlers.plain[RequestCode.GET_BROKER_CLUSTER_ACL_INFO] = ignore_access_control
+    handlers.plain[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = ignore_access_control
+
+
+class Configuration:
+    """The running broker's settings as operators see them, with a version that counts their changes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._version = DataVersion(counter=0, timestamp=broker.clock())
+        self._saving = trio.Lock()
+
+    def answer_get(self, _link: Link, command: Command) -> Command:
+        """26: every setting as a `key=value` line."""
+        version = GetBrokerConfigResponse(version=self._version.encode().decode())
+        return command.answer(header=version, body=printed(self._broker.config).encode())
+
+    async def answer_update(self, link: Link, command: Command) -> Command:
+        """25: change settings of the running broker, and its file if it was started with one.
+
+        Unknown keys are ignored. What the broker reads once at its start does not react, as in 4.9. A master becomes a
+        slave, or a slave a master, by CHANGE_ROLE only.
+        """
+        if not command.body:
+            return command.answer()
+        try:
+            values = load_properties(command.body)
+        except PropertiesError:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "string2Properties error")
+        role = values.get("brokerRole", "").strip()
+        if role in list(BrokerRole) and (role == BrokerRole.SLAVE) != self._broker.is_slave:
+            # RocketMQ takes it, and is neither then: a master that refuses messages, or a slave that adds its own to
+            # the log that it copies.
+            remark = (
+                f"no setting has been changed: brokerRole={role} takes more than a setting, see `triomq admin role`"
+            )
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+        self._update(values, link.peer)
+        try:
+            await self._save()
+        except OSError as error:
+            remark = f"the settings are in force until the broker stops, but its file cannot be written: {error}"
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+        return command.answer()
+
+    def _update(self, values: dict[str, str], peer: str) -> None:
+        broker = self._broker
+        warnings = broker.config.update(values)
+        _log.info("%s changed settings: %s", peer, ", ".join(f"{key}={value}" for key, value in sorted(values.items())))
+        for warning in warnings:
+            _log.warning("settings from %s: %s", peer, warning)
+        self._version = DataVersion(counter=self._version.counter + 1, timestamp=broker.clock())
+        for changed in broker.on_config_change:
+            changed()
+        if "brokerPermission" in values:
+            broker.topics.bump()  # its listener registers the broker anew, so that routes show the new permission
+
+    async def _save(self) -> None:
+        """Write the whole configuration to the file it came from, beside the traffic: the disk may be slow."""
+        config, file = self._broker.config, self._broker.config_file
+        if file is not None:
+            async with self._saving:  # the last one to write has seen all changes
+                await file.save_in_background(dump_properties(config.to_properties()).encode())
+
+
+def refuse_access_control(failure: ResponseCode, _link: Link, command: Command) -> Command:
+    """50, 51, 53: change accounts or the global white list, which needs access control to be on."""
+    return command.answer(failure, NO_ACCESS_CONTROL_REMARK)
+
+
+def ignore_access_control(link: Link, command: Command) -> None:
+    """52, 54: without access control 4.9 never answers these, and its tools wait for their timeout."""

@@ -1,0 +1,145 @@
+"""Operators' requests about how far groups have come: 208, 303, 317 (docs/protocol/broker-api.md §14; upstream:
+AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import (
+    ConsumeStats,
+    ConsumeStatsList,
+    GetConsumeStatsInBrokerRequest,
+    GetConsumeStatsRequest,
+    MessageQueue,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueryConsumeTimeSpanRequest,
+    QueueTimeSpan,
+    TopicConfig,
+)
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.broker import Broker
+from triomq_server.wire import Handlers, Link
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    handlers.plain[RequestCode.GET_CONSUME_STATS] = partial(consume_stats, broker)
+    handlers.plain[RequestCode.QUERY_CONSUME_TIME_SPAN] = partial(consume_time_span, broker)
+    handlers.waiting[RequestCode.GET_BROKER_CONSUME_STATS] = partial(broker_consume_stats, broker)
+
+
+# -- 208 and 317
+
+
+def consume_stats(broker: Broker, _link: Link, command: Command) -> Command:
+    """208: what one group has left to read of one topic or of all topics it has offsets of."""
+    header = command.header(GetConsumeStatsRequest)
+    group = header.consumer_group
+    topics = [header.topic] if header.topic else broker.offsets.topics_of(group)
+    stats = ConsumeStats()
+    for config in _consumed_topics(broker, group, topics):
+        stats.consume_tps += broker.stats.group_get_tps(_name(config), group)
+        stats.offset_table.update(_offsets(broker, group, _name(config), config.read_queue_nums))
+    return command.answer(body=stats.encode())
+
+
+async def broker_consume_stats(broker: Broker, _link: Link, command: Command) -> Command:
+    """317: the same for every configured group, one entry per topic; other requests get their turn between groups."""
+    only_order = command.header(GetConsumeStatsInBrokerRequest).is_order
+    body = ConsumeStatsList(broker_addr=broker.address, consume_stats_list=[])
+    for group in list(broker.groups.table):
+        entries = []
+        for config in _consumed_topics(broker, group, broker.offsets.topics_of(group)):
+            if only_order and not config.order:
+                continue
+            topic = _name(config)
+            offsets = _offsets(broker, group, topic, config.write_queue_nums)
+            body.total_diff += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
+            tps = broker.stats.group_get_tps(topic, group)
+            entries.append(ConsumeStats(consume_tps=tps, offset_table=offsets))
+        body.consume_stats_list.append({group: entries})
+        await trio.lowlevel.checkpoint()
+    return command.answer(body=body.encode())
+
+
+def _consumed_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[TopicConfig]:
+    """Those of the topics that exist and, while the group is online, that it subscribes."""
+    online = broker.clients.consumers.get(group)
+    subscribed = online.subscriptions if online is not None and online.subscriptions else None
+    found = []
+    for topic in topics:
+        config = broker.topics.get(topic)
+        if config is not None and (subscribed is None or topic in subscribed):
+            found.append(config)
+    return found
+
+
+def _offsets(broker: Broker, group: str, topic: str, queues: int) -> dict[MessageQueue, OffsetWrapper]:
+    return {
+        MessageQueue(topic, broker.config.broker_name, queue_id): _offset(broker, group, topic, queue_id)
+        for queue_id in range(queues)
+    }
+
+
+def _offset(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    consumed = max(broker.offsets.query(group, topic, queue_id), 0)
+    last_ms = broker.store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
+    return OffsetWrapper(
+        broker_offset=max(broker.store.queue_bounds(topic, queue_id)[1], 0),
+        consumer_offset=consumed,
+        last_timestamp=max(last_ms, 0),
+    )
+
+
+def _name(config: TopicConfig) -> str:
+    """The name of a topic out of the table, where every topic has one."""
+    assert config.topic_name is not None
+    return config.topic_name
+
+
+# -- 303
+
+
+def consume_time_span(broker: Broker, _link: Link, command: Command) -> Command:
+    """303: the store times of each queue's first, last and last consumed message, and how late the group is."""
+    header = command.header(QueryConsumeTimeSpanRequest)
+    config = broker.topics.get(header.topic)
+    if config is None:
+        return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    spans = [_time_span(broker, header.group, header.topic, queue_id) for queue_id in range(config.write_queue_nums)]
+    return command.answer(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
+
+
+def _time_span(broker: Broker, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+    store = broker.store
+    consumed = broker.offsets.query(group, topic, queue_id)
+    low, high = store.queue_bounds(topic, queue_id)
+    first_ms = store.earliest_time(topic, queue_id)
+    last_ms = store.store_time_at(topic, queue_id, high - 1) if high > 0 else -1
+    consumed_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else first_ms
+    delay_ms = 0
+    if consumed < high:
+        next_ms = store.store_time_at(topic, queue_id, max(consumed, low))
+        delay_ms = broker.clock() - next_ms if next_ms >= 0 else 0
+    return QueueTimeSpan(
+        message_queue=MessageQueue(topic, broker.config.broker_name, queue_id),
+        min_time_stamp=first_ms,
+        min_time_stamp_str=_local_text(first_ms),
+        max_time_stamp=last_ms,
+        max_time_stamp_str=_local_text(last_ms),
+        consume_time_stamp=consumed_ms,
+        consume_time_stamp_str=_local_text(consumed_ms),
+        delay_time=delay_ms,
+    )
+
+
+def _local_text(timestamp_ms: int) -> str:
+    """Local time as the operators' tools read it: `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    seconds, ms = divmod(timestamp_ms, 1000)
+    return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(seconds))}:{ms:03d}"

@@ -1,0 +1,211 @@
+"""Operators' requests that the broker passes on to clients and back: 222, 223, 307, 309
+(docs/protocol/broker-api.md §14).
+
+Upstream: AdminBrokerProcessor, Broker2Client.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from triomq_protocol.codes import NOT_SET_REMARK, LanguageCode, RequestCode, ResponseCode, version_description
+from triomq_protocol.errors import BodyError
+from triomq_protocol.message_id import decode_offset_message_id
+from triomq_protocol.requests import (
+    ConsumeMessageDirectlyRequest,
+    GetConsumerRunningInfoRequest,
+    GetConsumerStatusBody,
+    GetConsumerStatusRequest,
+    MessageQueue,
+    MessageQueueForC,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+    ResetOffsetRequest,
+)
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.tables.clients import ClientChannel
+from triomq_server.wire import AnswerTimeoutError, Handlers, Link, LinkError
+
+CALL_TIMEOUT_S = 10.0
+STATUS_TIMEOUT_S = 5.0
+"""How long a client may take to answer 307 and 309, and 221."""
+
+RUNNING_INFO_VERSION = 62
+RESET_VERSION = 28
+"""The oldest client versions (3.1.8 and 3.0.7 snapshots) that understand these calls."""
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    handlers.waiting[RequestCode.GET_CONSUMER_RUNNING_INFO] = partial(running_info, broker)
+    handlers.waiting[RequestCode.CONSUME_MESSAGE_DIRECTLY] = partial(consume_directly, broker)
+    handlers.waiting[RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS] = partial(consumer_status, broker)
+    handlers.plain[RequestCode.INVOKE_BROKER_TO_RESET_OFFSET] = partial(reset_offsets, broker)
+
+
+# -- one client's answer
+
+
+async def running_info(broker: Broker, _link: Link, command: Command) -> Command:
+    """307: what one consumer says about itself."""
+    header = command.header(GetConsumerRunningInfoRequest)
+    return await _call(broker, command, header.consumer_group, header.client_id, dict(command.fields or {}), b"")
+
+
+async def consume_directly(broker: Broker, _link: Link, command: Command) -> Command:
+    """309: let one consumer consume one stored message, outside of its queues."""
+    header = command.header(ConsumeMessageDirectlyRequest)
+    body = b""
+    if header.msg_id:
+        try:
+            offset = decode_offset_message_id(header.msg_id).physical_offset
+        except BodyError as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id} is no offset message id: {error}")
+        record = broker.store.record_at(offset)
+        if record is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        body = bytes(record)
+    fields = dict(command.fields or {}) | {"brokerName": broker.config.broker_name}
+    return await _call(broker, command, header.consumer_group, header.client_id or "", fields, body)
+
+
+async def _call(
+    broker: Broker, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes
+) -> Command:
+    """Send the operator's request on to a member of the group, and turn its answer into ours."""
+    channel = broker.clients.consumer_channel(group, client_id)
+    if channel is None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+    if channel.version < RUNNING_INFO_VERSION:
+        remark = (
+            f"The Consumer <{client_id}> Version <{version_description(channel.version)}> too low to finish, "
+            "please upgrade it to V3_1_8_SNAPSHOT"
+        )
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    request = Command.request(command.code, fields=fields, body=body, language=LanguageCode.JAVA)
+    try:
+        answer = await channel.link.request(request, CALL_TIMEOUT_S)
+    except AnswerTimeoutError as error:
+        remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
+        return command.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+    except LinkError as error:
+        remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    return command.answer(answer.code, answer.remark, fields=answer.fields, body=answer.body)
+
+
+# -- all members' answers
+
+
+async def consumer_status(broker: Broker, _link: Link, command: Command) -> Command:
+    """223: how far the members of an online group are in each queue, in their own memory."""
+    header = command.header(GetConsumerStatusRequest)
+    group = broker.clients.consumers.get(header.group)
+    if group is None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, f"the consumer group[{header.group}] not online")
+    members = [
+        channel
+        for channel in group.channels.values()
+        if not header.client_addr or channel.client_id == header.client_addr
+    ]
+    refusal = _version_refusal(members)
+    if refusal is not None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
+    body = GetConsumerStatusBody(consumer_table={})
+
+    async def ask(channel: ClientChannel) -> None:
+        status = await _status_of(channel, header.topic, header.group)
+        if status is not None:
+            body.consumer_table[channel.client_id] = status
+
+    async with trio.open_nursery() as nursery:
+        for channel in members:
+            nursery.start_soon(ask, channel)
+    return command.answer(remark=NOT_SET_REMARK, body=body.encode())
+
+
+async def _status_of(channel: ClientChannel, topic: str, group: str) -> dict[MessageQueue, int] | None:
+    """221: one member's queues; None if it does not answer."""
+    header = GetConsumerStatusRequest(topic=topic, group=group)
+    request = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header, language=LanguageCode.JAVA)
+    try:
+        answer = await channel.link.request(request, STATUS_TIMEOUT_S)
+    except LinkError:
+        return None
+    if answer.code != ResponseCode.SUCCESS or not answer.body:
+        return None
+    return GetConsumerStatusBody.decode(answer.body).message_queue_table
+
+
+def _version_refusal(members: list[ClientChannel]) -> str | None:
+    for channel in members:
+        if channel.version < RESET_VERSION:
+            return f"the client does not support this feature. version={version_description(channel.version)}"
+    return None
+
+
+# -- resetting offsets
+
+
+def reset_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+    """222: find the offset of a point in time in each queue, and let the group's members continue from there.
+
+    The broker changes no committed offset: members drop their queues, take the new offsets over and commit them.
+    """
+    header = command.header(ResetOffsetRequest)
+    config = broker.topics.get(header.topic)
+    if config is None:
+        remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    targets: dict[MessageQueue, int] = {}
+    for queue_id in range(config.write_queue_nums):
+        target = _reset_target(broker, header, queue_id)
+        if target is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
+        targets[MessageQueue(header.topic, broker.config.broker_name, queue_id)] = target
+    group = broker.clients.consumers.get(header.group)
+    if group is None:
+        remark = (
+            f"Consumer not online, so can not reset offset, Group: {header.group} "
+            f"Topic: {header.topic} Timestamp: {header.timestamp}"
+        )
+        return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+    refusal = _version_refusal(list(group.channels.values()))
+    if refusal is not None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
+    body = ResetOffsetBody(offset_table=targets).encode()
+    for member in list(group.channels):
+        member.notify(_reset_request(header, command, targets, body))
+    return command.answer(remark=NOT_SET_REMARK, body=body)
+
+
+def _reset_target(broker: Broker, header: ResetOffsetRequest, queue_id: int) -> int | None:
+    """The offset one queue is to go on from; None if the group has never committed any there."""
+    committed = broker.offsets.query(header.group, header.topic, queue_id)
+    if committed < 0:
+        return None
+    if header.timestamp == -1:
+        target = broker.store.queue_bounds(header.topic, queue_id)[1]
+    else:
+        target = broker.store.offset_by_time(header.topic, queue_id, header.timestamp)
+    target = max(target, 0)
+    return target if header.is_force else min(target, committed)
+
+
+def _reset_request(
+    header: ResetOffsetRequest, command: Command, targets: dict[MessageQueue, int], body: bytes
+) -> Command:
+    """220 for one member; requesters in C++ ask for a list, since their members cannot read objects as keys."""
+    if command.language == LanguageCode.CPP:
+        rows = [
+            MessageQueueForC(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
+            for queue, offset in targets.items()
+        ]
+        body = ResetOffsetBodyForC(offset_table=rows).encode()
+    sent = ResetOffsetRequest(topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False)
+    return Command.request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET, sent, body=body, oneway=True, language=LanguageCode.JAVA
+    )

@@ -1,0 +1,48 @@
+"""Operators' requests about subscription groups: 200, 201, 207 (docs/protocol/broker-api.md §13; upstream:
+AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import DeleteSubscriptionGroupRequest, SubscriptionGroupConfig
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.refusals import SLAVE_REMARK
+from triomq_server.wire import Handlers, Link
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    handlers.plain[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP] = partial(update_group, broker)
+    handlers.plain[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = partial(list_groups, broker)
+    handlers.plain[RequestCode.DELETE_SUBSCRIPTIONGROUP] = partial(delete_group, broker)
+
+
+def update_group(broker: Broker, _link: Link, command: Command) -> Command:
+    """200: create a group, or replace its whole configuration; no body, no effect."""
+    if broker.is_slave:
+        return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
+    if command.body:
+        group = SubscriptionGroupConfig.decode(command.body)
+        if not group.group_name:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "groupName is missing in the subscription group config")
+        broker.groups.put(group)
+    return command.answer()
+
+
+def list_groups(broker: Broker, _link: Link, command: Command) -> Command:
+    """201: all groups with their version; slaves copy it."""
+    return command.answer(body=broker.groups.snapshot().encode())
+
+
+def delete_group(broker: Broker, _link: Link, command: Command) -> Command:
+    """207: forget a group, and its offsets if asked to; an unknown one is fine."""
+    if broker.is_slave:
+        return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
+    header = command.header(DeleteSubscriptionGroupRequest)
+    broker.groups.remove(header.group_name)
+    if header.remove_offset:
+        broker.offsets.remove_group(header.group_name)
+    return command.answer()

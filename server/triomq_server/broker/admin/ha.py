@@ -1,0 +1,172 @@
+"""Operators' requests about replication: its state, changes of the role, and truncating a slave's log.
+
+The codes are ours; a RocketMQ broker answers them with code 3. `triomq admin ha`, `role` and `cut` send them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.header import Header
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.roles.roles import RoleError, Roles
+from triomq_server.config import BrokerRole
+from triomq_server.wire import Handlers, Link
+
+HA_STATUS = 29_001
+CHANGE_ROLE = 29_002
+CUT_LOG = 29_003
+
+
+class SlaveState(Body, kw_only=True):
+    """A slave as its master sees it; offsets in bytes of the log, -1 before the first report."""
+
+    peer: str
+    acknowledged: int
+    behind_bytes: int
+    sent_bytes: int
+    silent_s: float
+    lost_position: bool
+
+
+class RefusedState(Body, kw_only=True):
+    """A slave that was turned away, because it has more than there is."""
+
+    peer: str
+    offset: int
+    log_end: int
+    ago_s: float
+
+
+class FollowingState(Body, kw_only=True):
+    """A slave as it sees itself; `commonEnd` is -1 where nothing was compared."""
+
+    master: str | None = None
+    connected: bool
+    relation: str
+    common_end: int
+    master_end: int
+    received_bytes: int
+    metadata_master: str | None = None
+    metadata_rounds: int
+    last_error: str | None = None
+
+
+class HaStatus(Body, kw_only=True):
+    """The state of one broker's replication. The log reaches from `logBegin` to `logEnd`; `acknowledged` is what slaves
+    hold."""
+
+    broker_name: str
+    broker_id: int
+    role: str
+    address: str
+    log_begin: int
+    log_end: int
+    flushed: int
+    acknowledged: int
+    slaves: list[SlaveState]
+    refused: list[RefusedState]
+    following: FollowingState | None = None
+
+
+class ChangeRoleRequest(Header, kw_only=True):
+    """Header of CHANGE_ROLE.
+
+    Attributes:
+        role: ASYNC_MASTER, SYNC_MASTER or SLAVE.
+        broker_id: a slave's id; absent: the smallest free one.
+        force: become master although the name servers know another.
+    """
+
+    role: str
+    broker_id: int | None = None
+    force: bool = False
+
+
+def register(handlers: Handlers, broker: Broker, roles: Roles) -> None:
+    """Put the functions of this module into the table of request codes."""
+    handlers.plain[HA_STATUS] = partial(answer_status, broker)
+    handlers.waiting[CHANGE_ROLE] = partial(change_role, roles)
+    handlers.waiting[CUT_LOG] = partial(cut_log, roles)
+
+
+def answer_status(broker: Broker, _link: Link, command: Command) -> Command:
+    """HA_STATUS: the broker's HaStatus."""
+    return command.answer(body=ha_status(broker, trio.current_time()).encode())
+
+
+def ha_status(broker: Broker, now: float) -> HaStatus:
+    """The state of replication at trio's time `now`."""
+    store, config, master, following = broker.store, broker.config, broker.replication, broker.following
+    end = store.log_max_offset
+    status = HaStatus(
+        broker_name=config.broker_name,
+        broker_id=config.broker_id,
+        role=str(config.store.broker_role),
+        address=broker.address,
+        log_begin=store.log_min_offset,
+        log_end=end,
+        flushed=store.flushed_offset,
+        acknowledged=master.acknowledged_offset,
+        slaves=[
+            SlaveState(
+                peer=link.peer,
+                acknowledged=-1 if link.acknowledged_offset is None else link.acknowledged_offset,
+                behind_bytes=end - (link.acknowledged_offset or 0),
+                sent_bytes=link.sent_bytes,
+                silent_s=round(now - link.last_report, 3),
+                lost_position=link.lost_position,
+            )
+            for link in master.links
+        ],
+        refused=[
+            RefusedState(peer=one.peer, offset=one.offset, log_end=one.log_end, ago_s=round(now - one.at, 3))
+            for one in master.refused
+        ],
+    )
+    if following is not None:
+        log, compared = following.log.status, following.log.status.compared
+        status.following = FollowingState(
+            master=log.master,
+            connected=log.connected,
+            relation=str(following.log.relation),
+            common_end=-1 if compared.common_end is None else compared.common_end,
+            master_end=max(compared.master_end, end) if log.connected else compared.master_end,
+            received_bytes=log.received_bytes,
+            metadata_master=following.metadata.master,
+            metadata_rounds=following.metadata.rounds,
+            last_error=log.last_error,
+        )
+    return status
+
+
+async def change_role(roles: Roles, _link: Link, command: Command) -> Command:
+    """CHANGE_ROLE: answered when the name servers know the new role."""
+    header = command.header(ChangeRoleRequest)
+    try:
+        role = BrokerRole(header.role)
+    except ValueError:
+        known = ", ".join(BrokerRole)
+        return command.answer(ResponseCode.SYSTEM_ERROR, f"no such role: {header.role}; there are {known}")
+    try:
+        if role is BrokerRole.SLAVE:
+            await roles.become_slave(header.broker_id)
+        else:
+            await roles.become_master(role, force=header.force)
+    except RoleError as error:
+        return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+    return command.answer()
+
+
+async def cut_log(roles: Roles, _link: Link, command: Command) -> Command:
+    """CUT_LOG: truncate the log to what the master has; the header field `droppedBytes` says how much was dropped."""
+    try:
+        dropped = await roles.cut()
+    except RoleError as error:
+        return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+    return command.answer(fields={"droppedBytes": str(dropped)})

@@ -1,0 +1,61 @@
+"""Operators' requests that compare and copy committed offsets: 308, 314 (docs/protocol/broker-api.md §14).
+
+Upstream: AdminBrokerProcessor, ConsumerOffsetManager.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import CloneGroupOffsetRequest, QueryCorrectionOffsetBody, QueryCorrectionOffsetRequest
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.broker import Broker
+from triomq_server.wire import Handlers, Link
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    handlers.plain[RequestCode.QUERY_CORRECTION_OFFSET] = partial(correction_offsets, broker)
+    handlers.plain[RequestCode.CLONE_GROUP_OFFSET] = partial(clone_offsets, broker)
+
+
+def correction_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+    """308: per queue, the smallest offset any group has committed, groups of `filterGroups` left aside.
+
+    4.9 leaves them aside by deleting all their offsets, of every topic, which no operator can want from a query; only
+    `compat = "4.9"` does so here. The comparison with `compareGroup` never takes effect in 4.9 and is left out.
+    """
+    header = command.header(QueryCorrectionOffsetRequest)
+    aside = {name for name in (header.filter_groups or "").split(",") if name}
+    if broker.compat_49:
+        for group in aside:
+            broker.offsets.remove_group(group)
+    least: dict[int, int] = {}
+    for group in broker.offsets.groups_of(header.topic):
+        if group in aside:
+            continue
+        for queue_id, offset in broker.offsets.queues(group, header.topic).items():
+            if offset >= broker.store.queue_bounds(header.topic, queue_id)[0]:
+                least[queue_id] = min(offset, least.get(queue_id, offset))
+    return command.answer(body=QueryCorrectionOffsetBody(correction_offsets=dict(sorted(least.items()))).encode())
+
+
+def clone_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+    """314: give one group the offsets of another, for one topic or for all that the source has.
+
+    Without a topic 4.9 copies nothing, since it looks under the empty name it was given; only `compat = "4.9"` does
+    so here. Unless `offline`, an online source group has to subscribe the topic.
+    """
+    header = command.header(CloneGroupOffsetRequest)
+    topics = [header.topic] if header.topic else []
+    if not header.topic and not broker.compat_49:
+        topics = broker.offsets.topics_of(header.src_group)
+    source = broker.clients.consumers.get(header.src_group)
+    for topic in topics:
+        if topic not in broker.topics.table:
+            continue
+        if not header.offline and source is not None and source.subscriptions and topic not in source.subscriptions:
+            continue
+        broker.offsets.clone(header.src_group, header.dest_group, topic)
+    return command.answer()

@@ -1,0 +1,164 @@
+"""Operators' requests about topics and their queues: 17, 21, 202, 215, 305, 306, 316, 329
+(docs/protocol/broker-api.md §12).
+
+Upstream: AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from triomq_protocol.codes import NOT_SET_REMARK, RequestCode, ResponseCode
+from triomq_protocol.names import SYSTEM_TOPICS
+from triomq_protocol.requests import (
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    GetAllTopicConfigResponse,
+    GetTopicStatsInfoRequest,
+    MessageQueue,
+    TopicConfig,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.fastjson import java_map_order
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.refusals import SLAVE_REMARK
+from triomq_server.broker.tables.topics import topic_name_remark
+from triomq_server.wire import Handlers, Link
+
+FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
+LMQ_PREFIX = "%LMQ%"
+
+QUEUES_LIMIT = 65536
+"""More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them for ever."""
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC] = partial(create_topic_everywhere, broker)
+    handlers.plain[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
+    handlers.plain[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
+    handlers.plain[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
+    handlers.plain[RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER] = partial(list_system_topics, broker)
+    handlers.plain[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE] = partial(clean_expired_queues, broker)
+    handlers.plain[RequestCode.CLEAN_UNUSED_TOPIC] = partial(clean_unused_topics, broker)
+    handlers.plain[RequestCode.DELETE_EXPIRED_COMMITLOG] = partial(delete_expired_commitlog, broker)
+
+
+async def create_topic_everywhere(broker: Broker, link: Link, command: Command) -> Command:
+    """17: create a topic, and answer when the name servers know of it, so that the caller's next question finds it."""
+    answer = create_topic(broker, link, command)
+    if answer.code == ResponseCode.SUCCESS:
+        await broker.registration.register_now()
+    return answer
+
+
+def create_topic(broker: Broker, _link: Link, command: Command) -> Command:
+    """17: create a topic, or replace its whole configuration.
+
+    The header's `order` and `defaultTopic` have no effect in 4.9 either: ordered topics are named by the name servers.
+    """
+    header = command.header(CreateTopicRequest)
+    refusal = _refusal(broker, header.topic) or _queues_refusal(header)
+    if refusal is not None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
+    known = broker.topics.get(header.topic)
+    broker.topics.put(
+        TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=known is not None and known.order,
+        )
+    )
+    return command.answer(remark=NOT_SET_REMARK)
+
+
+def _refusal(broker: Broker, topic: str) -> str | None:
+    """Why this broker will not create or delete the topic; None if it will."""
+    if broker.is_slave:
+        return SLAVE_REMARK
+    remark = topic_name_remark(topic)
+    if remark is not None:
+        return remark
+    if broker.topics.is_system(topic):
+        return f"The topic[{topic}] is conflict with system topic."
+    return None
+
+
+def _queues_refusal(header: CreateTopicRequest) -> str | None:
+    for field, queues in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
+        if not 0 <= queues <= QUEUES_LIMIT:
+            return f"{field} {queues} is out of range, 0 to {QUEUES_LIMIT} are possible"
+    if header.topic_filter_type not in FILTER_TYPES:
+        return (
+            "org.apache.rocketmq.remoting.exception.RemotingCommandException: "
+            f"topicFilterType = [{header.topic_filter_type}] value invalid"
+        )
+    return None
+
+
+def delete_topic(broker: Broker, _link: Link, command: Command) -> Command:
+    """215: forget a topic and destroy its queues; an unknown one is fine. Messages stay in the log until it expires."""
+    topic = command.header(DeleteTopicRequest).topic
+    refusal = _refusal(broker, topic)
+    if refusal is not None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
+    if not topic.startswith(LMQ_PREFIX):
+        broker.topics.remove(topic)
+    broker.store.destroy_topic(topic)
+    return command.answer()
+
+
+def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Command:
+    """21: all topics with their version; slaves copy it."""
+    return command.answer(header=GetAllTopicConfigResponse(), body=broker.topics.snapshot().encode())
+
+
+def topic_stats(broker: Broker, _link: Link, command: Command) -> Command:
+    """202: bounds and last store time of each write queue."""
+    topic = command.header(GetTopicStatsInfoRequest).topic
+    config = broker.topics.get(topic)
+    if config is None:
+        return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    table = {
+        MessageQueue(topic, broker.config.broker_name, queue_id): _queue_offsets(broker, topic, queue_id)
+        for queue_id in range(config.write_queue_nums)
+    }
+    return command.answer(body=TopicStatsTable(offset_table=table).encode())
+
+
+def _queue_offsets(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
+    low, high = broker.store.queue_bounds(topic, queue_id)
+    last_ms = broker.store.store_time_at(topic, queue_id, high - 1) if high > 0 else 0
+    return TopicOffset(min_offset=max(low, 0), max_offset=max(high, 0), last_update_timestamp=max(last_ms, 0))
+
+
+def list_system_topics(broker: Broker, _link: Link, command: Command) -> Command:
+    """305: the topics that belong to the system."""
+    added = sorted(broker.topics.system_topics.difference(SYSTEM_TOPICS))
+    body = TopicList(topic_list=list(java_map_order([*SYSTEM_TOPICS, *added])))
+    return command.answer(body=body.encode())
+
+
+def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Command:
+    """306: destroy consume queues that lie wholly before the log's start."""
+    broker.store.clean_expired_queues()
+    return command.answer()
+
+
+def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> Command:
+    """316: destroy consume queues of topics that are no longer configured."""
+    broker.store.clean_unused_topics(set(broker.topics.table))
+    return command.answer()
+
+
+def delete_expired_commitlog(broker: Broker, _link: Link, command: Command) -> Command:
+    """329: expire old log files in the next passes, whatever the hour."""
+    broker.store.cleaner.request_expiry()
+    return command.answer()

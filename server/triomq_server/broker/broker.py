@@ -1,0 +1,101 @@
+"""The object that request handlers are given: the store, the tables, replication and registration of one broker.
+
+Handlers are functions `(broker, link, command)`. Nothing here waits, listens or answers: `lifecycle` builds this object
+and opens the listeners around it. It answers to the getters of `BrokerController`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq_server.broker.registration import Registration
+from triomq_server.broker.tables.clients import ClientTable
+from triomq_server.broker.tables.consumer_filters import ConsumerFilters
+from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.delay_offsets import DelayOffsets
+from triomq_server.broker.tables.groups import GroupTable
+from triomq_server.broker.tables.held_pulls import HeldPulls
+from triomq_server.broker.tables.stats import BrokerStats
+from triomq_server.broker.tables.topics import TopicTable
+from triomq_server.config import BrokerConfig
+from triomq_server.replication.master import HaMaster
+from triomq_server.replication.metadata import MetadataSync
+from triomq_server.replication.slave import HaSlave
+from triomq_server.store import MessageStore
+from triomq_server.store.files.config_files import ConfigFile
+
+
+@attrs.frozen(eq=False)
+class Following:
+    """A slave's two connections to its master.
+
+    Attributes:
+        log: copies the master's log.
+        metadata: copies its topics, groups and offsets.
+    """
+
+    log: HaSlave
+    metadata: MetadataSync
+
+
+@attrs.define(eq=False, kw_only=True)
+class Broker:
+    """Everything one broker consists of.
+
+    Attributes:
+        config: the broker's settings; request 25 changes them while it runs.
+        store: its messages.
+        topics, groups, offsets: its tables; topics and groups persist each change, offsets every few seconds.
+        delay_offsets: how far delayed messages have been delivered, for slaves to fetch.
+        clients: producers and consumers with a live link.
+        filters: compiled property filters of consumer groups.
+        stats: counters of traffic.
+        held_pulls: pulls that wait for messages.
+        registration: keeps the name servers informed; `registration.register_soon()` after a change.
+        nursery: owns background tasks of handlers; ends before the store is closed.
+        clock: wall clock in ms.
+        chance: where random queue choices come from.
+        address: `brokerIP1:listenPort`, as registered at name servers.
+        ha_address: `brokerIP2:haListenPort`.
+        store_host: `address` packed, the STOREHOST of every record (8 or 20 bytes).
+        replication: sends the log to slaves and knows what they hold; a slave has one too, for slaves of its own.
+        config_file: where request 25 writes the whole configuration; None keeps changes in memory.
+        following: what this broker copies from its master; None on a master. `roles` sets it.
+        on_config_change: called after request 25 has changed `config`, to read cached settings again.
+    """
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    delay_offsets: DelayOffsets
+    clients: ClientTable
+    filters: ConsumerFilters
+    stats: BrokerStats
+    held_pulls: HeldPulls
+    registration: Registration
+    nursery: trio.Nursery
+    clock: Callable[[], int]
+    chance: random.Random
+    address: str
+    ha_address: str
+    store_host: bytes
+    replication: HaMaster
+    config_file: ConfigFile | None = None
+    following: Following | None = None
+    on_config_change: list[Callable[[], None]] = attrs.Factory(list)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows a master: it takes no messages and changes no topics."""
+        return self.config.store.is_slave
+
+    @property
+    def compat_49(self) -> bool:
+        """Whether this broker copies the defects of RocketMQ 4.9 (``compat=4.9``)."""
+        return self.config.store.compat_49

@@ -1,0 +1,1 @@
+"""Handlers of clients' requests: send, pull, offsets, heartbeats, queries."""

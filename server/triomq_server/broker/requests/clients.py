@@ -1,0 +1,196 @@
+"""Requests about clients: heartbeats, unregistration, the members of a group, queue locks.
+
+The state is in `tables.clients` and `tables.queue_locks`; codes 34, 35, 38, 41, 42 and 46 of
+docs/protocol/broker-api.md §8 and §11 (upstream: ClientManageProcessor, ConsumerManageProcessor,
+DefaultConsumerIdsChangeListener).
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import NoReturn
+
+import trio
+
+from triomq_protocol.codes import LanguageCode, RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.filters.sql92 import Sql92Error
+from triomq_protocol.flags import TOPIC_UNIT_SUB
+from triomq_protocol.names import RETRY_PREFIX
+from triomq_protocol.requests import (
+    CheckClientConfigBody,
+    ConsumerData,
+    ConsumerIdList,
+    GetConsumerListByGroupRequest,
+    GetConsumerListByGroupResponse,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    NotifyConsumerIdsChangedRequest,
+    UnlockBatchRequestBody,
+    UnregisterClientRequest,
+    UnregisterClientResponse,
+)
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.tables.clients import EXPIRY_MS, ClientChannel, ConsumerGroup
+from triomq_server.broker.tables.consumer_filters import compiled, is_tag_type
+from triomq_server.broker.tables.queue_locks import LockTable
+from triomq_server.broker.tables.topics import topic_name_remark
+from triomq_server.wire import Handlers, Link
+
+SCAN_INTERVAL_S = 10.0
+"""How often silent clients are looked for."""
+
+_log = logging.getLogger(__name__)
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Put the functions of this module into the table of request codes."""
+    locks = LockTable(broker.config.rebalance_lock_max_live_time)
+    handlers.plain[RequestCode.HEART_BEAT] = partial(heartbeat, broker)
+    handlers.plain[RequestCode.UNREGISTER_CLIENT] = partial(unregister, broker)
+    handlers.plain[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = partial(list_consumers, broker)
+    handlers.plain[RequestCode.CHECK_CLIENT_CONFIG] = partial(check_client, broker)
+    handlers.plain[RequestCode.LOCK_BATCH_MQ] = partial(lock_queues, broker, locks)
+    handlers.plain[RequestCode.UNLOCK_BATCH_MQ] = partial(unlock_queues, locks)
+
+
+# -- heartbeats
+
+
+def heartbeat(broker: Broker, link: Link, command: Command) -> Command:
+    """34: register a client's groups; a new consumer group gets its retry topic."""
+    data = HeartbeatData.decode(command.body)
+    channel = _channel(broker, link, command, data)
+    with broker.groups.saved_once(), broker.topics.saved_once():
+        for consumer in data.consumer_data_set:
+            _register_consumer(broker, consumer, channel)
+    for producer in data.producer_data_set:
+        broker.clients.register_producer(_named(producer.group_name, "producerDataSet.groupName"), channel)
+    return command.answer()
+
+
+def _channel(broker: Broker, link: Link, command: Command, data: HeartbeatData) -> ClientChannel:
+    language = command.language
+    return ClientChannel(
+        link=link,
+        client_id=_named(data.client_id, "clientID"),
+        language=language.name if isinstance(language, LanguageCode) else LanguageCode.OTHER.name,
+        version=command.version,
+        last_update_ms=broker.clock(),
+    )
+
+
+def _named(name: str | None, member: str) -> str:
+    """A name that must not be empty, since it becomes a key of the tables."""
+    if not name:
+        raise BodyError("HeartbeatData", f"member {member!r} is missing")
+    return name
+
+
+def _register_consumer(broker: Broker, consumer: ConsumerData, channel: ClientChannel) -> None:
+    name = _named(consumer.group_name, "consumerDataSet.groupName")
+    for subscription in consumer.subscription_data_set:
+        _named(subscription.topic, "subscriptionDataSet.topic")
+    config, retry_topic = broker.groups.find(name), RETRY_PREFIX + name
+    if config is not None and topic_name_remark(retry_topic) is None:
+        sys_flag = TOPIC_UNIT_SUB if consumer.unit_mode else 0
+        broker.topics.ensure(retry_topic, config.retry_queue_nums, sys_flag=sys_flag)
+    changed = broker.clients.register_consumer(consumer, channel)
+    broker.filters.update(name, broker.clients.consumers[name].subscriptions.values())
+    if changed:
+        _notify_if_enabled(broker, name)
+
+
+def unregister(broker: Broker, link: Link, command: Command) -> Command:
+    """35: this link leaves the named groups."""
+    header = command.header(UnregisterClientRequest)
+    if header.producer_group:
+        broker.clients.unregister_producer(header.producer_group, link)
+    if header.consumer_group and broker.clients.unregister_consumer(header.consumer_group, link):
+        _notify_if_enabled(broker, header.consumer_group)
+    return command.answer(header=UnregisterClientResponse())
+
+
+def list_consumers(broker: Broker, _link: Link, command: Command) -> Command:
+    """38: the client ids of a group's members."""
+    name = command.header(GetConsumerListByGroupRequest).consumer_group
+    group = broker.clients.consumers.get(name)
+    if group is None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+    body = ConsumerIdList(consumer_id_list=group.client_ids()).encode()
+    return command.answer(header=GetConsumerListByGroupResponse(), body=body)
+
+
+def check_client(broker: Broker, _link: Link, command: Command) -> Command:
+    """46: whether the broker could serve a subscription: tags always, SQL92 if it may and the expression compiles."""
+    if not command.body:
+        return command.answer()
+    subscription = CheckClientConfigBody.decode(command.body).subscription_data
+    if subscription is None or is_tag_type(subscription.expression_type):
+        return command.answer()
+    if not broker.config.enable_property_filter:
+        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        compiled(subscription.expression_type, subscription.sub_string)
+    except Sql92Error as error:
+        return command.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+    return command.answer()
+
+
+# -- notifying the group
+
+
+def notify_group(broker: Broker, group: ConsumerGroup) -> None:
+    """40: notify every member that the group has changed, so that it rebalances now."""
+    if not broker.config.notify_consumer_ids_changed_enable:
+        return
+    header = NotifyConsumerIdsChangedRequest(consumer_group=group.name)
+    for link in list(group.channels):
+        link.notify(
+            Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True, language=LanguageCode.JAVA)
+        )
+
+
+def _notify_if_enabled(broker: Broker, name: str) -> None:
+    """Notify the group's members unless its configuration disables that."""
+    group, config = broker.clients.consumers.get(name), broker.groups.get(name)
+    if group is not None and (config is None or config.notify_consumer_ids_changed_enable):
+        notify_group(broker, group)
+
+
+def link_closed(broker: Broker, link: Link) -> None:
+    """Remove the clients of a closed link, and notify the other members of their groups."""
+    for name in broker.clients.drop_link(link):
+        notify_group(broker, broker.clients.consumers[name])
+
+
+async def watch_clients(broker: Broker) -> NoReturn:
+    """Every ten seconds, remove clients without heartbeats and close their links."""
+    while True:
+        await trio.sleep(SCAN_INTERVAL_S)
+        for link in broker.clients.expire(broker.clock()):
+            _log.warning("closing %s: no heartbeat for %d s", link.peer, EXPIRY_MS // 1000)
+            link.close()
+
+
+# -- queue locks
+
+
+def lock_queues(broker: Broker, locks: LockTable, _link: Link, command: Command) -> Command:
+    """41: lock queues for one client of an orderly consumer group."""
+    body = LockBatchRequestBody.decode(command.body)
+    now_ms = broker.clock()
+    locks.drop_expired(now_ms)
+    granted = locks.lock(body.consumer_group or "", body.client_id or "", body.mq_set, now_ms)
+    return command.answer(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
+
+
+def unlock_queues(locks: LockTable, _link: Link, command: Command) -> Command:
+    """42: release the queues which this client holds."""
+    body = UnlockBatchRequestBody.decode(command.body)
+    locks.unlock(body.consumer_group or "", body.client_id or "", body.mq_set)
+    return command.answer()

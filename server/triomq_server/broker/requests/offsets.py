@@ -1,0 +1,114 @@
+"""Requests that ask for or set offsets: codes 14, 15, 29, 30, 31, 32, 43 and 45.
+
+They answer to `ConsumerManageProcessor` and the offset part of `AdminBrokerProcessor`; rules:
+docs/protocol/broker-api.md §7, docs/protocol/store.md §17.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests.offset import (
+    GetEarliestMsgStoretimeRequest,
+    GetEarliestMsgStoretimeResponse,
+    GetMaxOffsetRequest,
+    GetMaxOffsetResponse,
+    GetMinOffsetRequest,
+    GetMinOffsetResponse,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    SearchOffsetRequest,
+    SearchOffsetResponse,
+    UpdateConsumerOffsetRequest,
+    UpdateConsumerOffsetResponse,
+)
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.header import Header
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.tables.offset_resets import FIELD
+from triomq_server.wire import Handlers, Link
+
+NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Serve the codes of this module."""
+    plain = handlers.plain
+    plain[RequestCode.QUERY_CONSUMER_OFFSET] = partial(query_consumer_offset, broker)
+    plain[RequestCode.UPDATE_CONSUMER_OFFSET] = partial(update_consumer_offset, broker)
+    plain[RequestCode.SEARCH_OFFSET_BY_TIMESTAMP] = partial(search_offset, broker)
+    plain[RequestCode.GET_MAX_OFFSET] = partial(get_max_offset, broker)
+    plain[RequestCode.GET_MIN_OFFSET] = partial(get_min_offset, broker)
+    plain[RequestCode.GET_EARLIEST_MSG_STORETIME] = partial(get_earliest_time, broker)
+    plain[RequestCode.GET_ALL_CONSUMER_OFFSET] = partial(get_all_consumer_offsets, broker)
+    plain[RequestCode.GET_ALL_DELAY_OFFSET] = partial(get_all_delay_offsets, broker)
+
+
+def query_consumer_offset(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 14: the committed offset; 0 for a new group while everything ever written to the queue is still at hand."""
+    header = command.header(QueryConsumerOffsetRequest)
+    offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+    if offset < 0:
+        if not _everything_at_hand(broker, header.topic, header.queue_id):
+            return command.answer(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND_REMARK, Header())
+        offset = 0
+    return command.answer(header=QueryConsumerOffsetResponse(offset=offset))
+
+
+def _everything_at_hand(broker: Broker, topic: str, queue_id: int) -> bool:
+    """Whether the queue begins at 0 and its first message is not far behind the log's end, or there is none."""
+    store = broker.store
+    if store.queue_bounds(topic, queue_id)[0] > 0:
+        return False
+    first = store.record_offset_at(topic, queue_id, 0)
+    return first < 0 or store.in_memory(first)
+
+
+def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 15: any offset for any queue; mostly one-way. Slaves take it too."""
+    header = command.header(UpdateConsumerOffsetRequest)
+    broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    return command.answer(header=UpdateConsumerOffsetResponse())
+
+
+def search_offset(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 29: the offset nearest to a store time."""
+    header = command.header(SearchOffsetRequest)
+    offset = broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+    return command.answer(header=SearchOffsetResponse(offset=offset))
+
+
+def get_max_offset(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 30: the next offset to be written."""
+    header = command.header(GetMaxOffsetRequest)
+    return command.answer(
+        header=GetMaxOffsetResponse(offset=broker.store.queue_bounds(header.topic, header.queue_id)[1])
+    )
+
+
+def get_min_offset(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 31: the oldest offset that can still be read."""
+    header = command.header(GetMinOffsetRequest)
+    return command.answer(
+        header=GetMinOffsetResponse(offset=broker.store.queue_bounds(header.topic, header.queue_id)[0])
+    )
+
+
+def get_earliest_time(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 32: the store time of the queue's oldest message, -1 if there is none."""
+    header = command.header(GetEarliestMsgStoretimeRequest)
+    time_ms = broker.store.earliest_time(header.topic, header.queue_id)
+    return command.answer(header=GetEarliestMsgStoretimeResponse(timestamp=time_ms))
+
+
+def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 43: every committed offset, for slaves; ours learn besides which of them were set back, and when."""
+    offsets = broker.offsets
+    fields = None if offsets.resets is None else {FIELD: offsets.resets.encode()}
+    return command.answer(fields=fields, body=offsets.encode())
+
+
+def get_all_delay_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+    """Code 45: how far each delay level has been delivered, for slaves."""
+    return command.answer(body=broker.delay_offsets.for_slaves(broker.replication.acknowledged_offset))

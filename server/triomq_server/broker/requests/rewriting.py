@@ -1,0 +1,119 @@
+"""How the broker rewrites messages that are not plain: delayed ones, halves of transactions, dead letters, batches.
+
+Pure: a header and a property string in, the record as it will lie on disk out. Plain messages take the shorter way in
+`sending`. It answers to `CommitLog` (delay), `TransactionalMessageBridge` and `MessageBatch`; rules:
+docs/protocol/messages.md §3.1, §7, §11, §12.
+"""
+
+from __future__ import annotations
+
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.names import (
+    CLUSTER,
+    DELAY,
+    HALF_TOPIC,
+    KEYS,
+    REAL_QID,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    TAGS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+)
+from triomq_protocol.properties import decode_properties, encode_properties_bytes
+from triomq_protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
+from triomq_server.broker.refusals import RefusedError
+from triomq_server.config import BrokerConfig
+from triomq_server.store import NewBatch, NewRecord
+
+
+def special_record(record: NewRecord, properties: dict[str, str], config: BrokerConfig, *, dead: bool) -> None:
+    """Complete the record of a message that is delayed, half of a transaction, or a dead letter.
+
+    Args:
+        record: topic and queue are the ones asked for; they are replaced where the message goes elsewhere first.
+        properties: as they were sent; changed in place.
+        config: names and delay levels.
+        dead: the record goes to a dead letter queue, at once whatever its delay.
+
+    Raises:
+        RefusedError: the broker takes no transactional messages, or the delay level is no number.
+    """
+    properties[CLUSTER] = config.broker_cluster_name
+    if dead:
+        properties[DELAY] = "0"
+    if properties.get(TRAN_MSG, "").lower() == "true":
+        if config.reject_transaction_message:
+            raise RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_ip1}] sending transaction message is forbidden",
+            )
+        _to_internal_topic(record, properties, HALF_TOPIC, 0)
+        record.sys_flag &= ~TRANSACTION_MASK
+    elif WAIT in properties and not _goes_to_schedule(record, properties, config):
+        del properties[WAIT]
+    store_properties(record, properties, config)
+
+
+def store_properties(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> None:
+    """Give a record its properties; a delayed one is sent to the schedule topic first (`CommitLog.asyncPutMessage`).
+
+    Raises:
+        RefusedError: the delay level is no number.
+    """
+    record.tags = properties.get(TAGS)
+    record.keys = properties.get(KEYS)
+    record.uniq_key = properties.get(UNIQ_KEY)
+    if _goes_to_schedule(record, properties, config):
+        level = delay_level(properties, config)
+        properties[DELAY] = str(level)
+        _to_internal_topic(record, properties, SCHEDULE_TOPIC, level - 1)
+        record.delay_level = level
+    record.properties = encode_properties_bytes(properties)
+
+
+def _goes_to_schedule(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> bool:
+    """Whether a message is delayed: it has a level, and is no half whose transaction is still open."""
+    return delay_level(properties, config) > 0 and record.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+
+
+def delay_level(properties: dict[str, str], config: BrokerConfig) -> int:
+    """The delay level, 0 for none, at most the highest there is. Raises RefusedError for text that is no int32."""
+    text = properties.get(DELAY)
+    if text is None:
+        return 0
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit() and -(1 << 31) <= int(text) < 1 << 31):
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is no number: {text[:64]!r}")
+    return min(int(text), len(config.store.delay_levels_ms))
+
+
+def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cluster: str) -> NewBatch | None:
+    """A batch as the store takes it, without queue and hosts; None if it may not be a batch at all.
+
+    A batch is neither delayed nor transactional; CLUSTER is appended to every element's properties, and WAIT stays.
+    """
+    properties = decode_properties(header.properties)
+    level = properties.get(DELAY, "")
+    if header.sys_flag & TRANSACTION_MASK or (level.isdigit() and int(level) > 0):
+        return None
+    properties[CLUSTER] = cluster
+    return NewBatch(
+        header.topic,
+        0,
+        body,
+        encode_properties_bytes(properties),
+        header.sys_flag,
+        header.born_timestamp,
+        reconsume_times=header.reconsume_times or 0,
+    )
+
+
+def _to_internal_topic(record: NewRecord, properties: dict[str, str], topic: str, queue_id: int) -> None:
+    """Send the record to one of the broker's own topics first; it remembers where it belongs."""
+    properties[REAL_TOPIC] = record.topic
+    properties[REAL_QID] = str(record.queue_id)
+    record.topic = topic
+    record.queue_id = queue_id

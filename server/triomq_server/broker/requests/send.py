@@ -1,0 +1,187 @@
+"""Sends: codes 10, 310 and 320. A message is checked, its properties are rewritten, it is stored and answered.
+
+A plain message never waits. Where the role or the flush type asks for more, `send_answers` holds the answer until disk
+and slave have the message. It answers to `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4,
+docs/protocol/messages.md §3.1.
+"""
+
+from __future__ import annotations
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.flags import PERM_WRITE
+from triomq_protocol.java_text import utf8
+from triomq_protocol.message_id import offset_message_ids
+from triomq_protocol.names import (
+    DELAY,
+    DLQ_PREFIX,
+    FORBIDDEN_TOPICS,
+    KEYS,
+    RETRY_PREFIX,
+    TAGS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+)
+from triomq_protocol.properties import broker_properties, decode_properties, get_property
+from triomq_protocol.record.layout import MULTI_TAGS
+from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.refusals import RefusedError
+from triomq_server.broker.requests.plain_properties import KEY_CHARACTERS, MARK, MARK_CHARACTERS, PlainProperties
+from triomq_server.broker.requests.rewriting import new_batch, special_record
+from triomq_server.broker.requests.send_answers import SendCompletion, waits_for_store
+from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
+from triomq_server.broker.tables.topics import PERM_READ_WRITE
+from triomq_server.store import AppendStatus, NewRecord
+from triomq_server.wire import Handlers, Link
+
+PUT_OK = AppendStatus.PUT_OK  # looking a member up in its enumeration takes a tenth of a microsecond
+
+
+def register(handlers: Handlers, broker: Broker) -> None:
+    """Serve codes 10, 310 and 320."""
+    sending = Sending(broker)
+    handlers.plain[RequestCode.SEND_MESSAGE] = sending.send_v1
+    handlers.plain[RequestCode.SEND_MESSAGE_V2] = sending.send_v2
+    handlers.plain[RequestCode.SEND_BATCH_MESSAGE] = sending.send_v2
+    broker.on_config_change.append(sending.read_config)
+
+
+class Sending:
+    """Stores messages of producers. It caches settings; `read_config` reads them again."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._topics = broker.topics.table
+        self._checks = SendChecks(broker)
+        self._completion = SendCompletion(broker)
+        self.read_config()
+
+    def read_config(self) -> None:
+        """Take over settings that request 25 may have changed."""
+        config = self._broker.config
+        self._cluster = config.broker_cluster_name
+        self._plain = PlainProperties(self._cluster)
+        self._host_id = self._broker.store_host.hex().upper()
+        self._fields = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+        # One flag for rare conditions, so that a send checks them all at once.
+        self._restricted = (
+            bool(config.start_accept_send_request_time_stamp) or not config.broker_permission & PERM_WRITE
+        )
+        self._completion.read_config()
+
+    # -- requests
+
+    def send_v1(self, link: Link, command: Command) -> bytes | Command | None:
+        """Code 10: the header with long names."""
+        return self._send(link, command, command.header(SendMessageRequest))
+
+    def send_v2(self, link: Link, command: Command) -> bytes | Command | None:
+        """Codes 310 and 320: the header with one-letter names; the header's flag, not the code, makes a batch."""
+        return self._send(link, command, command.header(SendMessageRequestV2))
+
+    def _send(self, link: Link, command: Command, header: SendRequest) -> bytes | Command | None:
+        try:
+            if header.batch:
+                return self._send_batch(link, command, header)
+            return self._send_one(link, command, header)
+        except RefusedError as refused:
+            return command.answer(refused.code, refused.remark, fields=self._fields)
+
+    def _send_one(self, link: Link, command: Command, header: SendRequest) -> bytes | None:
+        broker = self._broker
+        topic = header.topic
+        topic_config = self._topics.get(topic)
+        if topic_config is None or self._restricted or topic in FORBIDDEN_TOPICS:
+            topic_config = self._checks.topic(header, topic_config)
+        queue_id = header.queue_id
+        if not 0 <= queue_id < topic_config.write_queue_nums:
+            queue_id = self._checks.queue(link, queue_id, topic_config)
+        text = header.properties or ""
+        dead = False
+        if topic.startswith(RETRY_PREFIX):
+            dead = self._checks.is_dead_letter(command, header)
+            if dead:
+                topic, queue_id = DLQ_PREFIX + topic[len(RETRY_PREFIX) :], 0
+                topic_config = broker.topics.ensure(topic, 1, PERM_READ_WRITE)
+        record = NewRecord(
+            topic,
+            queue_id,
+            command.body,
+            b"",
+            header.flag,
+            header.sys_flag if topic_config.topic_filter_type == "SINGLE_TAG" else header.sys_flag | MULTI_TAGS,
+            header.born_timestamp,
+            link.peer_host,
+            broker.store_host,
+            header.reconsume_times or 0,
+        )
+        key_at = text.find(MARK) + MARK_CHARACTERS
+        key_end = key_at + KEY_CHARACTERS
+        shape = self._plain.shapes.get(text[:key_at] + text[key_end:])
+        if (
+            shape is not None
+            and (unique_key := text[key_at:key_end]).isalnum()
+            and key_at >= MARK_CHARACTERS
+            and not dead
+            and unique_key.isascii()
+        ):
+            before, after, record.tags, wait = shape
+            record.properties = before + unique_key.encode() + after
+            record.uniq_key = unique_key
+        else:
+            wait = self._set_properties(record, text, dead=dead)
+        result = self._store.append(record)
+        if result.status is not PUT_OK:
+            raise self._checks.not_stored(result.status)
+        broker.stats.count_put(record.topic, 1, result.size_bytes)
+        if record.delay_level:
+            broker.stats.count_queue_put(record.topic, record.queue_id, 1, result.size_bytes)
+        message_id = f"{self._host_id}{result.physical_offset:016X}"
+        completion = self._completion
+        if completion.waits and waits_for_store(wait):
+            return completion.hold(link, command, message_id, queue_id, result)
+        if command.flag & 2:
+            return None
+        return completion.encode(command, message_id, queue_id, result.queue_offset)
+
+    def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
+        """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
+        properties = decode_properties(text)
+        if dead or DELAY in properties or TRAN_MSG in properties:
+            wait = properties.get(WAIT)
+            special_record(record, properties, self._broker.config, dead=dead)
+            return wait
+        self._plain.learn(text, properties)
+        record.properties = utf8(broker_properties(text, self._cluster))
+        record.tags = properties.get(TAGS)
+        record.keys = properties.get(KEYS)
+        record.uniq_key = properties.get(UNIQ_KEY)
+        return properties.get(WAIT)
+
+    def _send_batch(self, link: Link, command: Command, header: SendRequest) -> bytes | None:
+        broker = self._broker
+        topic_config = self._checks.topic(header, self._topics.get(header.topic))
+        queue_id = self._checks.queue(link, header.queue_id, topic_config)
+        if not command.body:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, "a batch without a body")
+        batch = new_batch(header, command.body, self._cluster)
+        if batch is None:
+            raise self._checks.not_stored(AppendStatus.MESSAGE_ILLEGAL)
+        batch.queue_id = queue_id
+        batch.born_host = link.peer_host
+        batch.store_host = broker.store_host
+        if topic_config.topic_filter_type != "SINGLE_TAG":
+            batch.sys_flag |= MULTI_TAGS
+        result = self._store.append_batch(batch)
+        if result.status is not AppendStatus.PUT_OK:
+            raise self._checks.not_stored(result.status)
+        offsets = result.message_ids
+        broker.stats.count_put(batch.topic, len(offsets), result.size_bytes)
+        message_ids = offset_message_ids(broker.store_host, offsets)
+        completion = self._completion
+        if completion.waits and waits_for_store(get_property(header.properties or "", WAIT)):
+            return completion.hold(link, command, message_ids, queue_id, result)
+        return completion.answer(command, message_ids, queue_id, result.queue_offset)

@@ -1,0 +1,106 @@
+"""A returning master merges the consumer offsets of its slaves: before it serves clients, and periodically afterwards.
+
+RocketMQ 4.9 does not: its returning master answers with offsets as old as its last stop, and its slaves copy them. Here
+the newer offset wins on both sides (`tables.offset_resets`), and the wait for slaves that cannot be reached is short. A
+master may also have been away without noticing: cut off from the name servers for a while, or back before its consumers
+reconnect. What they commit to a slave meanwhile is found by asking again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.requests.offset import ConsumerOffsetTable
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.registration import members_of_set
+from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.offset_resets import FIELD
+from triomq_server.config import BrokerConfig
+from triomq_server.wire import LinkError, OpenLink
+
+_log = logging.getLogger(__name__)
+
+PERIOD_S = 10.0
+"""How often a master looks for offsets that only its slaves have."""
+LIMIT_S = 3.0
+"""A starting master waits no longer than this for the answers of its slaves."""
+
+_FAILURES = (OSError, LinkError, ProtocolError)
+
+
+async def _merge_offsets_of(slave: str, offsets: OffsetTable, open_link: OpenLink, *, again: bool) -> bool:
+    """Ask one slave for its offsets; return whether it answered."""
+    log_failure = _log.debug if again else _log.warning
+    try:
+        async with open_link(slave) as link:
+            answer = await link.request(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET), LIMIT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            log_failure(
+                "slave %s did not answer with its consumer offsets: code %d, %s", slave, answer.code, answer.remark
+            )
+            return False
+        times = (answer.fields or {}).get(FIELD)
+        if times is None and again:
+            return False
+        offsets.merge(ConsumerOffsetTable.decode(answer.body).offset_table, times)
+    except _FAILURES as error:
+        log_failure("cannot ask slave %s for consumer offsets: %s", slave, error)
+        return False
+    return True
+
+
+def log_two_masters(members: Mapping[int, str], own_address: str, broker_name: str) -> None:
+    """Log it if the name servers know another master of this broker's set; nothing can be done about it here."""
+    if members.get(0, own_address) != own_address:
+        _log.error(
+            "%s is registered as the master of %s too: the logs of two masters diverge, and consumers miss the "
+            "messages of "
+            "one of them; stop one, or make this broker a slave with `triomq admin role`",
+            members[0], broker_name,
+        )  # fmt: skip
+
+
+async def merge_offsets_of_slaves(
+    config: BrokerConfig,
+    offsets: OffsetTable,
+    own_address: str,
+    open_link: OpenLink,
+    *,
+    again: bool = False,
+    members: Mapping[int, str] | None = None,
+) -> int:
+    """Ask the slaves of this broker's set for their offsets, and keep what is newer.
+
+    Args:
+        config, offsets, own_address: this broker's.
+        open_link: the network.
+        again: it has been done before. RocketMQ's slaves then have nothing new: they copy this master's offsets, and do
+            not know which offset was set back meanwhile.
+        members: the set's, by broker id, if they have just been asked for.
+
+    Returns:
+        How many slaves have answered.
+    """
+    answered = 0
+
+    async def ask(slave: str) -> None:
+        nonlocal answered
+        answered += await _merge_offsets_of(slave, offsets, open_link, again=again)
+
+    with trio.move_on_after(LIMIT_S):
+        if members is None:
+            members = await members_of_set(config, open_link)
+        if not again:
+            log_two_masters(members, own_address, config.broker_name)
+        async with trio.open_nursery() as nursery:
+            for broker_id, address in members.items():
+                if broker_id != 0 and address != own_address:
+                    nursery.start_soon(ask, address)
+    if answered and not again:
+        _log.info("merged the consumer offsets of %d slaves", answered)
+    return answered

@@ -1,0 +1,170 @@
+"""The tasks of a slave: follow the master's log, and keep topics, groups and offsets equal to the master's.
+
+`replication` does the work; here its results go into the broker's tables. It answers to `SlaveSynchronize`; rules:
+docs/protocol/ha.md §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+import trio
+
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.requests.admin import SubscriptionGroupTable
+from triomq_protocol.requests.offset import ConsumerOffsetTable
+from triomq_protocol.requests.registration import DataVersion, TopicConfigTable
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.registration import RegistrationAnswer
+from triomq_server.broker.tables.offset_resets import FIELD
+from triomq_server.replication.divergence import NotComparableError, RemoteLog
+from triomq_server.replication.metadata import MetadataSync
+from triomq_server.replication.rules import HaSettings
+from triomq_server.replication.slave import HaSlave
+from triomq_server.store import Arrival
+from triomq_server.wire import Dial, OpenLink
+
+FIRST_ANSWER_S = 10.0
+"""How long a comparison waits for a name server's first answer; a registration may take six seconds."""
+
+
+class FollowedTables:
+    """The broker's tables, as a master's metadata replaces them."""
+
+    def __init__(self, broker: Broker, log: HaSlave) -> None:
+        self._broker = broker
+        self._log = log
+        self._before: tuple[int, Mapping[str, Mapping[int, int]]] | None = None
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether the master's tables replace these: its log is followed, or this slave's log is empty.
+
+        A master that has lost its disk has no topics either. If its table replaced the slave's, messages that only the
+        slave still has would be out of reach when it becomes master.
+        """
+        broker = self._broker
+        return self._log.status.connected or not broker.store.log_max_offset or broker.compat_49
+
+    def replace_topics(self, body: bytes) -> None:
+        """The master's topics (code 21); of a master that is not followed, those that are new here."""
+        with _undecodable_as_value_error():
+            received = TopicConfigTable.decode(body)
+        topics = self._broker.topics
+        if not self._is_followed:
+            both = {**received.topic_config_table, **topics.table}
+            received = msgspec.structs.replace(
+                received, topic_config_table=both, data_version=_version_of_no_master(received.data_version)
+            )
+        topics.replace_all(received)
+
+    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+        """The master's consumer offsets (code 43); they are written down by the broker's timer."""
+        with _undecodable_as_value_error():
+            received = ConsumerOffsetTable.decode(body).offset_table
+            status, before = self._log.status, None
+            if status.connected and self._before is not None and self._before[0] == status.links:
+                before = self._before[1]  # the log's link has held since then, so the master was never away
+            self._broker.offsets.merge(received, fields.get(FIELD), before)
+            self._before = (status.links, received) if status.connected else None
+
+    def save_delay_offsets(self, body: bytes) -> None:
+        """The master's progress with delayed messages (code 45)."""
+        if not self._is_followed:
+            return
+        with _undecodable_as_value_error():
+            self._broker.delay_offsets.save_received(body)
+
+    def replace_groups(self, body: bytes) -> None:
+        """The master's subscription groups (code 201); of a master that is not followed, those that are new here."""
+        with _undecodable_as_value_error():
+            received = SubscriptionGroupTable.decode(body)
+        groups = self._broker.groups
+        if not self._is_followed:
+            both = {**received.subscription_group_table, **groups.table}
+            received = msgspec.structs.replace(
+                received, subscription_group_table=both, data_version=_version_of_no_master(received.data_version)
+            )
+        groups.replace_all(received)
+
+
+def _version_of_no_master(version: DataVersion) -> DataVersion:
+    """A version that no master has, so that the next table of a followed master replaces this one."""
+    return msgspec.structs.replace(version, counter=-1)
+
+
+class SlaveTasks:
+    """The tasks of a slave from one role change to the next: `run` until cancelled.
+
+    Attributes:
+        log: follows the master's log.
+        metadata: copies its tables.
+    """
+
+    def __init__(self, broker: Broker, settings: HaSettings, *, dial: Dial, open_link: OpenLink) -> None:
+        self._broker = broker
+        self._open_link = open_link
+        self._fixed = broker.config.store.ha_master_address or None
+        self._answered = trio.Event()
+        self._main_address = broker.config.store.ha_master_main_address or None
+        self.log = HaSlave(
+            broker.store,
+            settings,
+            dial=dial,
+            master=self._fixed,
+            open_master=None if broker.compat_49 else self._open_master,
+            on_loss=None if broker.compat_49 else broker.registration.register_soon,
+            seed=broker.chance.getrandbits(32),
+        )
+        self.metadata = MetadataSync(FollowedTables(broker, self.log), open_link, own_address=broker.address)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        broker = self._broker
+        broker.store.arrival_listeners.append(self._arrived)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.log.run)
+                nursery.start_soon(self.metadata.run)
+        finally:
+            broker.store.arrival_listeners.remove(self._arrived)
+
+    def handle_registration(self, answer: RegistrationAnswer) -> None:
+        """Follow the master that a name server named in its answer."""
+        self.metadata.follow(answer.master_address)
+        if not self._broker.config.store.ha_master_main_address:
+            # A master that leaves the name servers for a while mostly stays where it was.
+            self._main_address = answer.master_address or self._main_address
+        self._answered.set()
+        if self._fixed is None and answer.ha_address is not None:
+            self.log.follow(answer.ha_address)
+
+    def _arrived(self, arrival: Arrival) -> None:
+        if arrival.topic not in self._broker.topics.table:
+            self.metadata.fetch_soon()
+
+    @asynccontextmanager
+    async def _open_master(self, _ha_address: str) -> AsyncIterator[RemoteLog]:
+        """Connect to the master's main port, as configured or as name servers know it; its HA port does not reveal
+        it."""
+        if self._main_address is None:
+            with trio.move_on_after(FIRST_ANSWER_S):
+                await self._answered.wait()
+        address = self._main_address
+        if address is None:
+            text = "no name server knows the master; set haMasterMainAddress to the address where it answers requests"
+            if self._broker.store.log_max_offset:
+                raise ConnectionError(text)  # its log may have another history
+            raise NotComparableError(text)
+        async with self._open_link(address) as link:
+            yield RemoteLog(link)
+
+
+@contextmanager
+def _undecodable_as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except ProtocolError as error:
+        raise ValueError(str(error)) from error

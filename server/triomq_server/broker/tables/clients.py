@@ -1,0 +1,214 @@
+"""Who is connected to this broker: the table of producers and consumers, kept by group and by link.
+
+`ClientTable` is pure: every method takes the time and the links as arguments and returns what has changed. Notifying
+clients and closing links is left to `requests.clients`. Rules: docs/protocol/broker-api.md §8 (upstream:
+ConsumerManager, ConsumerGroupInfo, ProducerManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from triomq_protocol.requests import ConsumerData, SubscriptionData
+from triomq_protocol.requests.heartbeat import CONSUME_FROM_LAST_OFFSET
+from triomq_server.wire import Link
+
+EXPIRY_MS = 120_000
+"""A client that has not sent a heartbeat for this long is forgotten (upstream: channelExpiredTimeout)."""
+
+
+@attrs.define(slots=True, eq=False)
+class ClientChannel:
+    """One client on one link, as its last heartbeat described it."""
+
+    link: Link
+    client_id: str
+    language: str
+    """Name of the language, for example `JAVA`; what connection lists show."""
+    version: int
+    last_update_ms: int
+    """Wall clock of the last heartbeat, in ms since 1970."""
+
+
+@attrs.define(slots=True, eq=False)
+class ConsumerGroup:
+    """One consumer group that has members online.
+
+    Kind, model and start are those of the latest heartbeat of any member; the subscriptions are shared by the whole
+    group, so members that subscribe differently overwrite each other, as in 4.9 (ConsumerGroupInfo).
+    """
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = CONSUME_FROM_LAST_OFFSET
+    channels: dict[Link, ClientChannel] = attrs.Factory(dict)
+    subscriptions: dict[str, SubscriptionData] = attrs.Factory(dict)
+
+    def client_ids(self) -> list[str]:
+        """The ids of all members, in the order in which they came."""
+        return [channel.client_id for channel in self.channels.values()]
+
+    def channel_of(self, client_id: str) -> ClientChannel | None:
+        """The member with this id, or None."""
+        for channel in self.channels.values():
+            if channel.client_id == client_id:
+                return channel
+        return None
+
+    def update(self, data: ConsumerData) -> None:
+        """Take over kind, model and start of the latest heartbeat."""
+        self.consume_type = data.consume_type or self.consume_type
+        self.message_model = data.message_model or self.message_model
+        self.consume_from_where = data.consume_from_where or self.consume_from_where
+
+    def update_channel(self, channel: ClientChannel) -> bool:
+        """Keep the member's newest description; true if its link is new to the group."""
+        known = self.channels.get(channel.link)
+        self.channels[channel.link] = channel
+        return known is None
+
+    def update_subscriptions(self, offered: Iterable[SubscriptionData]) -> bool:
+        """Merge one heartbeat's subscriptions; true if a topic came or went.
+
+        An entry is replaced only by one with a greater subVersion; a topic missing in this heartbeat is removed for
+        the whole group.
+        """
+        changed = False
+        topics: set[str] = set()
+        for data in offered:
+            topic = data.topic or ""
+            topics.add(topic)
+            known = self.subscriptions.get(topic)
+            if known is None:
+                changed = True
+                self.subscriptions[topic] = data
+            elif data.sub_version > known.sub_version:
+                self.subscriptions[topic] = data
+        for topic in [topic for topic in self.subscriptions if topic not in topics]:
+            changed = True
+            del self.subscriptions[topic]
+        return changed
+
+
+class ClientTable:
+    """All producers and consumers with a live link to this broker."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Link, ClientChannel]] = {}
+        self._producer_of_client: dict[str, ClientChannel] = {}
+        # Which groups a link is in, so that a mass of closing links need not search all groups.
+        self._consumer_groups: dict[Link, dict[str, None]] = {}
+        self._producer_groups: dict[Link, dict[str, None]] = {}
+
+    # -- consumers
+
+    def register_consumer(self, data: ConsumerData, channel: ClientChannel) -> bool:
+        """Take in one group of a heartbeat; true if the group's members should rebalance."""
+        name = data.group_name or ""
+        group = self.consumers.get(name)
+        if group is None:
+            group = self.consumers[name] = ConsumerGroup(name)
+        self._consumer_groups.setdefault(channel.link, {})[name] = None
+        group.update(data)
+        new_channel = group.update_channel(channel)
+        return group.update_subscriptions(data.subscription_data_set) or new_channel
+
+    def unregister_consumer(self, group_name: str, link: Link) -> bool:
+        """Remove the link from the group; true if it was a member. An empty group is forgotten."""
+        group = self.consumers.get(group_name)
+        if group is None or group.channels.pop(link, None) is None:
+            return False
+        _drop(self._consumer_groups, link, group_name)
+        if not group.channels:
+            del self.consumers[group_name]
+        return True
+
+    def subscription(self, group_name: str, topic: str) -> SubscriptionData | None:
+        """What the online group subscribes of the topic; None if it is offline or does not subscribe it."""
+        group = self.consumers.get(group_name)
+        return None if group is None else group.subscriptions.get(topic)
+
+    def consumer_channel(self, group_name: str, client_id: str) -> ClientChannel | None:
+        """The member of the group with this client id, or None."""
+        group = self.consumers.get(group_name)
+        return None if group is None else group.channel_of(client_id)
+
+    def groups_subscribing(self, topic: str) -> list[str]:
+        """The online groups that subscribe the topic."""
+        return [name for name, group in self.consumers.items() if topic in group.subscriptions]
+
+    # -- producers
+
+    def register_producer(self, group_name: str, channel: ClientChannel) -> None:
+        """Take in one producer group of a heartbeat."""
+        self.producers.setdefault(group_name, {})[channel.link] = channel
+        self._producer_groups.setdefault(channel.link, {})[group_name] = None
+        self._producer_of_client[channel.client_id] = channel
+
+    def unregister_producer(self, group_name: str, link: Link) -> None:
+        """Remove the link from the group; an empty group is forgotten."""
+        channels = self.producers.get(group_name)
+        channel = None if channels is None else channels.pop(link, None)
+        if channels is None or channel is None:
+            return
+        if not channels:
+            del self.producers[group_name]
+        _drop(self._producer_groups, link, group_name)
+        current = self._producer_of_client.get(channel.client_id)
+        if current is not None and current.link is link and link not in self._producer_groups:
+            del self._producer_of_client[channel.client_id]
+
+    def producer_channel(self, client_id: str) -> ClientChannel | None:
+        """The producer client with this id: where replies are pushed to."""
+        return self._producer_of_client.get(client_id)
+
+    def producer_channels(self, group_name: str) -> Mapping[Link, ClientChannel]:
+        """The members of a producer group; empty if there are none."""
+        return self.producers.get(group_name, {})
+
+    # -- both
+
+    def drop_link(self, link: Link) -> list[str]:
+        """Forget a link that has closed.
+
+        Returns:
+            The consumer groups that lost a member by it and still have others, who should rebalance.
+        """
+        for name in list(self._producer_groups.get(link, ())):
+            self.unregister_producer(name, link)
+        left = list(self._consumer_groups.get(link, ()))
+        for name in left:
+            self.unregister_consumer(name, link)
+        return [name for name in left if name in self.consumers]
+
+    def expire(self, now_ms: int, limit_ms: int = EXPIRY_MS) -> list[Link]:
+        """Forget every client silent for longer than `limit_ms`, without notifying its groups.
+
+        Returns:
+            The links of those clients, each once, which the caller closes.
+        """
+        stale: dict[Link, None] = {}
+        for name, channels in list(self.producers.items()):
+            for channel in list(channels.values()):
+                if now_ms - channel.last_update_ms > limit_ms:
+                    self.unregister_producer(name, channel.link)
+                    stale[channel.link] = None
+        for name, group in list(self.consumers.items()):
+            for channel in list(group.channels.values()):
+                if now_ms - channel.last_update_ms > limit_ms:
+                    self.unregister_consumer(name, channel.link)
+                    stale[channel.link] = None
+        return list(stale)
+
+
+def _drop(groups_of_link: dict[Link, dict[str, None]], link: Link, group_name: str) -> None:
+    """Take one group from a link's list, and the list when it is empty."""
+    groups = groups_of_link.get(link)
+    if groups is not None:
+        groups.pop(group_name, None)
+        if not groups:
+            del groups_of_link[link]

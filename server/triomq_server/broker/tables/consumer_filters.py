@@ -1,0 +1,278 @@
+"""Property filters of consumer groups: compiled when a heartbeat brings them, kept in `consumerFilter.json`.
+
+One filter per topic and group, always that of the subscription which counts in the group. Tags need nothing of this. It
+answers to `ConsumerFilterManager`; rules: docs/protocol/broker-api.md §5 and §8, docs/protocol/store.md §16.2
+and §21.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from zlib import crc32
+
+import attrs
+import trio
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.filters.evaluation import Sql92Filter, compile_filter
+from triomq_protocol.filters.sql92 import Sql92Error
+from triomq_protocol.names import RETRY_TOPIC
+from triomq_protocol.record.view import RecordView
+from triomq_protocol.requests.heartbeat import SubscriptionData
+from triomq_protocol.wire import fastjson
+from triomq_server.store.files.config_files import ConfigFile, damaged
+
+_log = logging.getLogger(__name__)
+
+TAG_TYPE = "TAG"
+SQL92_TYPE = "SQL92"
+
+_BLOOM_BITS = 112
+_BLOOM_POSITIONS = 3
+"""RocketMQ's defaults (error rate 20 %, 32 consumers). Nothing here reads the positions; RocketMQ's loader needs
+some."""
+
+Online = Callable[[str, str], SubscriptionData | None]
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether a subscription is one by tags, which it is unless it says otherwise."""
+    return expression_type in (None, "", TAG_TYPE)
+
+
+def compiled(expression_type: str, expression: str | None) -> Sql92Filter:
+    """The filter of an expression that is none of tags. Raises Sql92Error, also for an unknown type."""
+    if expression_type != SQL92_TYPE:
+        raise Sql92Error(f"there is no filter of type {expression_type}; the types are {TAG_TYPE} and {SQL92_TYPE}")
+    return compile_filter(expression or "")
+
+
+class PropertyMatcher:
+    """A pull's filter by properties: it reads records, since queue entries hold no properties."""
+
+    __slots__ = ("_filter",)
+
+    def __init__(self, found: Sql92Filter) -> None:
+        self._filter = found
+
+    def by_consume_queue(self, tags_code: int) -> bool:  # noqa: ARG002
+        """A tags code says nothing about properties."""
+        return True
+
+    def by_commitlog(self, record: memoryview) -> bool:
+        """Whether the message's properties make the expression true."""
+        try:
+            properties = RecordView(record).properties
+        except BodyError:
+            return False
+        return self._filter.matches(properties)
+
+
+class RetryMatcher(PropertyMatcher):
+    """The group's filter of the original topic, applied to retried messages (`filterSupportRetry`)."""
+
+    __slots__ = ("_filters", "_group")
+
+    def __init__(self, filters: ConsumerFilters, group: str) -> None:
+        self._filters = filters
+        self._group = group
+
+    def by_commitlog(self, record: memoryview) -> bool:
+        """Whether the message still is one that the group wants; without a filter it is."""
+        try:
+            properties = RecordView(record).properties
+        except BodyError:
+            return False
+        found = self._filters.find(properties.get(RETRY_TOPIC, ""), self._group)
+        return found is None or found.compiled.matches(properties)
+
+
+@attrs.define
+class ConsumerFilter:
+    """One group's filter of one topic.
+
+    Attributes:
+        client_version: the subVersion of the subscription it belongs to.
+        born_ms, dead_ms: when it was made, and since when it has had no subscriber (0: it has one).
+        positions: Bloom positions, kept as they were read.
+        matcher: what pulls use.
+    """
+
+    topic: str
+    group: str
+    expression: str
+    expression_type: str
+    compiled: Sql92Filter
+    client_version: int
+    born_ms: int
+    dead_ms: int
+    positions: list[int]
+    matcher: PropertyMatcher = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.matcher = PropertyMatcher(self.compiled)
+
+
+class ConsumerFilters:
+    """All filters of a broker.
+
+    Args:
+        file: `config/consumerFilter.json`; None keeps them in memory only.
+        clock: wall clock in ms.
+    """
+
+    def __init__(self, file: ConfigFile | None, clock: Callable[[], int]) -> None:
+        self._file = file
+        self._clock = clock
+        self._table: dict[tuple[str, str], ConsumerFilter] = {}
+        self.changed = False
+
+    def find(self, topic: str, group: str) -> ConsumerFilter | None:
+        """The compiled filter of a group's subscription; None if it has none that could be compiled."""
+        return self._table.get((topic, group))
+
+    def update(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Compile the filters of a group's present subscriptions, and drop those of subscriptions by tags."""
+        for data in subscriptions:
+            topic = data.topic or ""
+            known = self._table.get((topic, group))
+            if is_tag_type(data.expression_type):
+                if known is not None:
+                    self._drop(known)
+            elif known is None or (known.expression, known.expression_type) != (
+                data.sub_string or "",
+                data.expression_type,
+            ):
+                self._compile(topic, group, data)
+            elif known.client_version != data.sub_version or known.dead_ms:
+                known.client_version, known.dead_ms = data.sub_version, 0
+                self.changed = True
+
+    def _compile(self, topic: str, group: str, data: SubscriptionData) -> None:
+        known = self._table.get((topic, group))
+        try:
+            found = compiled(data.expression_type, data.sub_string)
+        except Sql92Error as error:
+            _log.warning("group %s receives no messages of %s: its filter cannot be compiled: %s", group, topic, error)
+            if known is not None:
+                self._drop(known)
+            return
+        self._table[topic, group] = ConsumerFilter(
+            topic,
+            group,
+            data.sub_string or "",
+            data.expression_type,
+            found,
+            data.sub_version,
+            self._clock(),
+            0,
+            _positions_of(topic, group) if known is None else known.positions,
+        )
+        self.changed = True
+
+    def _drop(self, known: ConsumerFilter) -> None:
+        del self._table[known.topic, known.group]
+        self.changed = True
+
+    def expire(self, online: Online, keep_ms: int) -> None:
+        """Mark filters without a subscriber, and drop those that have had none for `keep_ms`.
+
+        Args:
+            online: what an online group subscribes of a topic.
+            keep_ms: the setting filterDataCleanTimeSpan.
+        """
+        now_ms = self._clock()
+        for known in list(self._table.values()):
+            alive = online(known.group, known.topic) is not None
+            if alive != (known.dead_ms == 0):
+                known.dead_ms = 0 if alive else now_ms
+                self.changed = True
+            elif not alive and now_ms - known.dead_ms > keep_ms:
+                self._drop(known)
+
+    # -- file
+
+    def load(self) -> None:
+        """Read `consumerFilter.json`; what cannot be compiled is left out. Raises OSError or ConfigFileDamaged."""
+        data = self._file.load() if self._file is not None else None
+        topics = data.get("filterDataByTopic") if isinstance(data, Mapping) else None
+        if self._file is None or not isinstance(topics, Mapping):
+            return
+        try:
+            found = [entry for topic in topics.values() for entry in topic["groupFilterData"].values()]
+            for entry in found:
+                self._read(entry)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise damaged(self._file.path, f"does not hold what it should: {error!r}") from error
+
+    def _read(self, entry: Mapping[str, object]) -> None:
+        text, kind = str(entry["expression"]), str(entry.get("expressionType") or TAG_TYPE)
+        try:
+            made = compiled(kind, text)
+        except Sql92Error:
+            return
+        topic, group = str(entry["topic"]), str(entry["consumerGroup"])
+        bloom = entry.get("bloomFilterData")
+        positions = bloom.get("bitPos") if isinstance(bloom, Mapping) else None
+        version, born, dead = (int(str(entry.get(name, 0))) for name in ("clientVersion", "bornTime", "deadTime"))
+        self._table[topic, group] = ConsumerFilter(
+            topic,
+            group,
+            text,
+            kind,
+            made,
+            version,
+            born,
+            dead,
+            [int(one) for one in positions] if isinstance(positions, list) else _positions_of(topic, group),
+        )
+
+    def _text(self) -> bytes:
+        topics: dict[str, dict[str, object]] = {}
+        for known in self._table.values():
+            entry = {
+                "bloomFilterData": {"bitNum": _BLOOM_BITS, "bitPos": known.positions},
+                "bornTime": known.born_ms,
+                "clientVersion": known.client_version,
+                "consumerGroup": known.group,
+                "dead": known.dead_ms != 0,
+                "deadTime": known.dead_ms,
+                "expression": known.expression,
+                "expressionType": known.expression_type,
+                "topic": known.topic,
+            }
+            groups = topics.setdefault(known.topic, {"groupFilterData": {}, "topic": known.topic})["groupFilterData"]
+            assert isinstance(groups, dict)
+            groups[known.group] = entry
+        return fastjson.dumps_pretty({"filterDataByTopic": topics})
+
+    def persist(self) -> None:
+        """Write the file now if anything has changed; if the disk fails, it logs an error and the next call tries
+        again."""
+        if self._file is None or not self.changed:
+            return
+        try:
+            self._file.save(self._text())
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self._file.path, error)
+        else:
+            self.changed = False
+
+    async def persist_in_background(self) -> None:
+        """Write the file without holding up the event loop, if anything has changed."""
+        if self._file is None or not self.changed:
+            await trio.lowlevel.checkpoint()
+            return
+        self.changed = False
+        try:
+            await self._file.save_in_background(self._text())
+        except OSError as error:
+            self.changed = True
+            _log.error("%s cannot be written: %s", self._file.path, error)
+
+
+def _positions_of(topic: str, group: str) -> list[int]:
+    """Three different places below _BLOOM_BITS."""
+    first = crc32(f"{group}#{topic}".encode())
+    return [(first + step * 37) % _BLOOM_BITS for step in range(_BLOOM_POSITIONS)]

@@ -1,0 +1,206 @@
+"""The committed offset of each consumer group in each queue, and the merge of offsets between the brokers of a set.
+
+`OffsetTable` keeps `consumerOffset.json`, byte for byte as RocketMQ writes it (docs/protocol/store.md §21). It answers
+to `ConsumerOffsetManager`; the requests are in `requests.offsets` and `admin.offsets`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import trio
+
+from triomq_protocol.wire import fastjson
+from triomq_server.broker.tables.offset_resets import Resets
+from triomq_server.store.files.config_files import ConfigFile, damaged
+
+_log = logging.getLogger(__name__)
+
+UNKNOWN_OFFSET = -1
+"""The result of `OffsetTable.query` for a queue that the group has never committed."""
+
+
+class OffsetTable:
+    """Committed offsets of all groups, in memory and in `consumerOffset.json`.
+
+    A commit only changes memory; `persist_in_background` is called every flushConsumerOffsetInterval and at the end.
+
+    Args:
+        file: `config/consumerOffset.json`; None keeps the table in memory only.
+        resets: the times of resets, by which `merge` finds the newer offset; None merges as RocketMQ 4.9 does.
+    """
+
+    def __init__(self, file: ConfigFile | None, *, resets: Resets | None = None) -> None:
+        self._file = file
+        self.resets = resets
+        self.table: dict[str, dict[int, int]] = {}
+        """`topic@group` to queue id to offset, the file's own form."""
+        self.changed = False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set one offset; any value, known queue or not, also a lower one (code 15, pull with the commit flag)."""
+        key = f"{topic}@{group}"
+        queues = self.table.get(key)
+        if queues is None:
+            queues = self.table[key] = {}
+        elif self.resets is not None and offset < queues.get(queue_id, offset):
+            self.resets.note(key, queue_id)
+        queues[queue_id] = offset
+        self.changed = True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The committed offset, or UNKNOWN_OFFSET (-1)."""
+        queues = self.table.get(f"{topic}@{group}")
+        return UNKNOWN_OFFSET if queues is None else queues.get(queue_id, UNKNOWN_OFFSET)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """A copy of the group's offsets of one topic by queue id; empty if there are none."""
+        return dict(self.table.get(f"{topic}@{group}", ()))
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics that the group has committed offsets of."""
+        return [topic for topic, owner in map(_split, self.table) if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have committed offsets of the topic."""
+        return [owner for name, owner in map(_split, self.table) if name == topic]
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> None:
+        """Give the target group the source group's offsets of one topic (code 314); nothing if there are none."""
+        queues = self.table.get(f"{topic}@{source_group}")
+        if queues is not None:
+            key = f"{topic}@{target_group}"
+            if self.resets is not None:
+                for queue_id in {*queues, *self.table.get(key, ())}:
+                    self.resets.note(key, queue_id)
+            self.table[key] = dict(queues)
+            self.changed = True
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a deleted group."""
+        self._remove([key for key in self.table if _split(key)[1] == group])
+
+    def merge(
+        self,
+        received: Mapping[str, Mapping[int, int]],
+        times: str | None = None,
+        before: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
+        """Take over another broker's offsets (docs/protocol/ha.md §7.2).
+
+        The newer one wins: the larger offset, unless one side knows of a later reset. Without `resets`, as in 4.9, each
+        received key's queues are replaced and other keys stay.
+
+        Args:
+            received: its offsets.
+            times: its field `resets.FIELD`; None from RocketMQ's brokers.
+            before: what the same master answered the last time, while it was never away in between. A master without
+                `times` whose offset has fallen since then has reset it.
+
+        Raises:
+            BodyError: `times` cannot be read; nothing has been changed.
+        """
+        if self.resets is None:
+            for key, queues in received.items():
+                self.table[key] = dict(queues)
+        else:
+            self.resets.merge_into(self.table, received, times)
+            if times is None and before is not None:
+                self._follow_resets(received, before)
+        self.changed = True
+
+    def _follow_resets(
+        self, received: Mapping[str, Mapping[int, int]], before: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        for key, queues in received.items():
+            known = before.get(key, {})
+            for queue_id, offset in queues.items():
+                if offset < known.get(queue_id, offset):
+                    topic, group = _split(key)
+                    self.commit(group, topic, queue_id, offset)
+
+    # -- file and wire
+
+    def encode(self) -> bytes:
+        """The compact text that slaves fetch (code 43)."""
+        return fastjson.dumps({"offsetTable": self.table})
+
+    def pretty(self) -> bytes:
+        """The file's text."""
+        return fastjson.dumps_pretty({"offsetTable": self.table})
+
+    def load(self) -> None:
+        """Read `consumerOffset.json`; a missing file is no error.
+
+        Raises:
+            OSError: the file cannot be read.
+            ConfigFileDamaged: neither the file nor its backup can be understood.
+        """
+        data = self._file.load() if self._file is not None else None
+        if self._file is not None and isinstance(data, Mapping):
+            try:
+                self.table = offset_table_of(data)
+            except (TypeError, ValueError) as error:
+                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
+        if self.resets is not None:
+            self.resets.load()
+
+    def persist(self) -> None:
+        """Write `consumerOffset.json` now; if the disk fails, it logs an error and the next call tries again."""
+        self._persist_resets()
+        if self._file is None:
+            return
+        try:
+            self._file.save(self.pretty())
+        except OSError as error:
+            self._note_failure(error)
+        else:
+            self.changed = False
+
+    async def persist_in_background(self) -> None:
+        """Write `consumerOffset.json` without holding up the event loop, if anything has changed since the last
+        time."""
+        if self._file is None or not self.changed:
+            await trio.lowlevel.checkpoint()
+            return
+        self.changed = False
+        self._persist_resets()
+        try:
+            await self._file.save_in_background(self.pretty())
+        except OSError as error:
+            self._note_failure(error)
+
+    def _persist_resets(self) -> None:
+        if self.resets is not None and self.resets.changed:
+            self.resets.forget_long_gone(self.table)
+            self.resets.persist()
+
+    def _note_failure(self, error: OSError) -> None:
+        self.changed = True
+        _log.error("consumerOffset.json cannot be written: %s", error)
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            if self.resets is not None:
+                for queue_id in self.table[key]:
+                    self.resets.note(key, queue_id)
+            del self.table[key]
+            self.changed = True
+
+
+def offset_table_of(data: Mapping[object, object]) -> dict[str, dict[int, int]]:
+    """Read the `offsetTable` of a decoded JSON object; other entries are left out."""
+    tables = data.get("offsetTable")
+    found: dict[str, dict[int, int]] = {}
+    if isinstance(tables, Mapping):
+        for key, queues in tables.items():
+            if isinstance(queues, Mapping):
+                found[str(key)] = {int(queue): int(offset) for queue, offset in queues.items()}
+    return found
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Topic and group of a `topic@group` key."""
+    topic, _, group = key.partition("@")
+    return topic, group

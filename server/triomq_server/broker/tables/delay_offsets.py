@@ -1,0 +1,122 @@
+"""How far each delay level has been delivered: `delayOffset.json`, and the table that slaves copy.
+
+Two rules keep deliveries from being lost: the log is flushed before the table is written (`persist_in_background`), and
+slaves get only deliveries that they have copies of (`for_slaves`). It answers to `ScheduleMessageService`'s offset
+table; docs/protocol/store.md §19.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+
+from triomq_protocol.requests.offset import DelayOffsetTable
+from triomq_protocol.wire import fastjson
+from triomq_server.store.files.config_files import ConfigFile, damaged
+
+_log = logging.getLogger(__name__)
+
+_UNCOPIED_MOST = 10_000
+"""Deliveries remembered until a slave has them; older ones are forgotten, which only makes the answer to a slave
+smaller."""
+
+
+class DelayOffsets:
+    """Delay level to the next queue offset of the schedule topic.
+
+    Args:
+        file: `config/delayOffset.json`; None keeps the table in memory only.
+        careful: False gives slaves the table as it is, as RocketMQ 4.9 does.
+    """
+
+    def __init__(self, file: ConfigFile | None, *, careful: bool = True) -> None:
+        self._file = file
+        self._careful = careful
+        self.table: dict[int, int] = {}
+        """Delay level to the queue offset of the first message not yet delivered."""
+        self.changed = False
+        """Whether there is something to write down."""
+        self._copied: dict[int, int] = {}
+        self._uncopied: deque[tuple[int, int, int]] = deque(maxlen=_UNCOPIED_MOST)
+
+    def advance(self, level: int, next_offset: int, log_end: int) -> None:
+        """Everything of a level before `next_offset` is delivered; the last copy ends at log offset `log_end`."""
+        self.table[level] = next_offset
+        self._uncopied.append((log_end, level, next_offset))
+        self.changed = True
+
+    # -- file and wire
+
+    def for_slaves(self, acknowledged_offset: int) -> bytes:
+        """The compact text that slaves fetch (code 45).
+
+        A slave that becomes the master goes on from here. It must not skip a message whose delivered copy it has not
+        received, so only deliveries before `acknowledged_offset`, up to where slaves have the log, are counted.
+        """
+        if not self._careful:
+            return fastjson.dumps({"offsetTable": self.table})
+        while self._uncopied and self._uncopied[0][0] <= acknowledged_offset:
+            _, level, next_offset = self._uncopied.popleft()
+            self._copied[level] = next_offset
+        return fastjson.dumps({"offsetTable": self._copied})
+
+    def load(self) -> None:
+        """Read `delayOffset.json`; a missing file is no error. Raises OSError or ConfigFileDamaged."""
+        data = self._file.load() if self._file is not None else None
+        table = data.get("offsetTable") if isinstance(data, Mapping) else None
+        if self._file is not None and isinstance(table, Mapping):
+            try:
+                self._take({int(level): int(offset) for level, offset in table.items()})
+            except (TypeError, ValueError) as error:
+                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
+
+    def save_received(self, body: bytes) -> None:
+        """Keep the master's table exactly as it came. Raises BodyError for something else than a table."""
+        self._take(dict(DelayOffsetTable.decode(body).offset_table))
+        if self._file is not None:
+            self._file.save(body)
+
+    def _take(self, table: dict[int, int]) -> None:
+        self.table = table
+        self._copied = dict(table)
+        self._uncopied.clear()
+        self.changed = False
+
+    def persist(self) -> None:
+        """Write the table now if it has changed; if the disk fails, it logs an error and the next call tries again."""
+        if self._file is None or not self.changed:
+            return
+        try:
+            self._file.save(self._text())
+        except OSError as error:
+            self._note_failure(error)
+        else:
+            self.changed = False
+
+    async def persist_in_background(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """Write the table without holding up the event loop, if it has changed.
+
+        Args:
+            flush: waits until the log is on disk. It comes first: after a power failure the file must not count a
+                delivery whose copy is gone. On OSError the table is written later.
+        """
+        if self._file is None or not self.changed:
+            await trio.lowlevel.checkpoint()
+            return
+        self.changed = False
+        text = self._text()
+        try:
+            await flush()
+            await self._file.save_in_background(text)
+        except OSError as error:
+            self._note_failure(error)
+
+    def _text(self) -> bytes:
+        return fastjson.dumps_pretty({"offsetTable": self.table})
+
+    def _note_failure(self, error: OSError) -> None:
+        self.changed = True
+        _log.error("delayOffset.json cannot be written: %s", error)

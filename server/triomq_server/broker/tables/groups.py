@@ -1,0 +1,89 @@
+"""The broker's subscription groups: who may consume, how often a message is tried again, which broker serves slow
+readers.
+
+`GroupTable` keeps `subscriptionGroup.json`. It answers to `SubscriptionGroupManager`; rules:
+docs/protocol/broker-api.md §13, docs/protocol/store.md §21-22.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from triomq_protocol.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq_server.broker.tables.versioned_table import VersionedTable
+from triomq_server.config import BrokerConfig
+from triomq_server.store.files.config_files import ConfigFile
+
+
+class GroupTable(VersionedTable[SubscriptionGroupConfig]):
+    """All subscription groups of one broker, in memory and in `subscriptionGroup.json`.
+
+    Args:
+        config: whether unknown groups are made on first use.
+        file: `config/subscriptionGroup.json`; None keeps the table in memory only.
+        clock: wall clock in ms, for the DataVersion.
+    """
+
+    def __init__(self, config: BrokerConfig, file: ConfigFile | None, clock: Callable[[], int]) -> None:
+        super().__init__(file, clock, follows=config.store.is_slave)
+        self._config = config
+        self.table.update({name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS})
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's configuration; an unknown one is made if the broker may (upstream: findSubscriptionGroupConfig).
+
+        Returns:
+            None if the group is unknown, autoCreateSubscriptionGroup is off and it is no system group; none is made
+            without a name.
+        """
+        known = self.table.get(group)
+        if known is not None:
+            return known
+        if not group:
+            return None
+        if not self._config.auto_create_subscription_group and not group.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        made = SubscriptionGroupConfig(group_name=group)
+        self.put(made)
+        return made
+
+    def put(self, group: SubscriptionGroupConfig) -> None:
+        """Create or replace one group (code 200)."""
+        if not group.group_name:
+            raise ValueError("a group configuration without groupName")
+        self.table[group.group_name] = group
+        self._count_change()
+
+    def remove(self, group: str) -> bool:
+        """Forget one group (code 207); false if it was not there. Its offsets are kept."""
+        if self.table.pop(group, None) is None:
+            return False
+        self._count_change()
+        return True
+
+    def snapshot(self) -> SubscriptionGroupTable:
+        """Table and version as they are sent to slaves and tools (code 201)."""
+        return SubscriptionGroupTable(data_version=self.version, subscription_group_table=dict(self.table))
+
+    def replace_all(self, received: SubscriptionGroupTable) -> bool:
+        """Become a copy of the master's table (slaves, docs/protocol/ha.md §7.2); false if the versions were equal
+        already."""
+        return self._adopt(received.data_version, received.subscription_group_table)
+
+    def load(self) -> None:
+        """Read `subscriptionGroup.json` over the built-in groups; a missing file is no error.
+
+        Raises:
+            OSError: the file cannot be read.
+            ConfigFileDamaged: neither the file nor its backup can be understood, or it holds something else.
+        """
+        loaded = self._read_file(SubscriptionGroupTable)
+        if loaded is None:
+            return
+        self.table.update(loaded.subscription_group_table)
+        self.version = loaded.data_version
+
+    def pretty(self) -> bytes:
+        """The file's text."""
+        return self.snapshot().encode_pretty()

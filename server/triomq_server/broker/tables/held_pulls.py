@@ -1,0 +1,214 @@
+"""Pulls that found nothing and wait for a message: held by queue, woken by arrivals, answered at their deadline.
+
+There is no task per pull: one dictionary per queue, one heap of deadlines and one task that sleeps until the first of
+them. It answers to `PullRequestHoldService` and `NotifyMessageArrivingListener`; rules:
+docs/protocol/broker-api.md §5.4.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+import trio
+
+from triomq_protocol.wire.command import Command
+from triomq_server.store import Arrival, TagMatcher
+from triomq_server.wire import Link
+
+K = TypeVar("K", bound=Hashable)
+
+SCAN_S = 5.0
+"""How often 4.9 scans held pulls; on its slaves nothing else wakes readers."""
+
+
+class HeldPull:
+    """One held pull.
+
+    Attributes:
+        link, command: who asked, and what.
+        topic, queue_id, offset: where it reads.
+        matcher: its filter; None wants every message.
+        deadline: when it is answered in any case, on trio's clock.
+        examines: its filter looks into the records themselves.
+        examined: up to this queue offset it has done so, and found nothing.
+        waits: false once it has been woken or dropped.
+    """
+
+    __slots__ = (
+        "command",
+        "deadline",
+        "examined",
+        "examines",
+        "link",
+        "matcher",
+        "number",
+        "offset",
+        "queue_id",
+        "topic",
+        "waits",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        command: Command,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        matcher: TagMatcher | None,
+        deadline: float,
+    ) -> None:
+        self.link = link
+        self.command = command
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.matcher = matcher
+        self.deadline = deadline
+        self.waits = True
+        self.examines = False
+        self.examined = offset
+        self.number = 0
+
+
+class HeldPulls:
+    """All held pulls of a broker.
+
+    Args:
+        limit: how many may be held at once.
+        scan_s: None (the safe rule): deadlines are exact. A number: deadlines are only checked this often, as
+            RocketMQ 4.9 does.
+        queue_end: the end of a queue; with it each scan also wakes pulls that have missed an arrival, which is
+            how slaves of 4.9 work.
+        record_of: the record at an offset of a queue, for filters that look into records.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: int,
+        scan_s: float | None = None,
+        queue_end: Callable[[str, int], int] | None = None,
+        record_of: Callable[[str, int, int], memoryview | None] = lambda *_: None,
+    ) -> None:
+        self.resume: Callable[[HeldPull], None] = _ignore
+        """Runs a pull again and sends its answer; must not wait and must not hold again. Set by `requests.pull`."""
+        self._limit = limit
+        self._scan_s = scan_s
+        self._queue_end = queue_end
+        self._record_of = record_of
+        self.queues: dict[tuple[str, int], dict[int, HeldPull]] = {}
+        """The held pulls of each queue that has any."""
+        self._links: dict[Link, dict[int, HeldPull]] = {}
+        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._next_number = 0
+        self._earlier = trio.Event()
+        self.waiting = 0
+        """How many pulls are held now."""
+
+    def hold(self, held: HeldPull) -> bool:
+        """Hold a pull until a message comes for it or its deadline passes; false if there are too many already."""
+        if self.waiting >= self._limit:
+            return False
+        number = held.number = self._next_number
+        self._next_number = number + 1
+        self.queues.setdefault((held.topic, held.queue_id), {})[number] = held
+        self._links.setdefault(held.link, {})[number] = held
+        if not self._deadlines or held.deadline < self._deadlines[0][0]:
+            self._earlier.set()
+        heapq.heappush(self._deadlines, (held.deadline, number, held))
+        self.waiting += 1
+        return True
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A message has become readable: run again every pull of its queue that may want it."""
+        queue = self.queues.get((arrival.topic, arrival.queue_id))
+        if queue is None:
+            return
+        self._wake(
+            [
+                held
+                for held in queue.values()
+                if held.offset < arrival.next_offset
+                and (held.matcher is None or held.matcher.by_consume_queue(arrival.tags_code))
+                and (not held.examines or self._examine(held, arrival.next_offset))
+            ]
+        )
+
+    def _examine(self, held: HeldPull, end: int) -> bool:
+        """Whether a record before queue offset `end` matches the pull's filter; each record is examined once."""
+        matcher = held.matcher
+        assert matcher is not None
+        for offset in range(held.examined, end):
+            held.examined = offset + 1
+            record = self._record_of(held.topic, held.queue_id, offset)
+            if record is not None and matcher.by_commitlog(record):
+                return True
+        return False
+
+    def drop_link(self, link: Link) -> None:
+        """Forget the pulls of a closed link."""
+        for held in list(self._links.get(link, {}).values()):
+            self._forget(held)
+
+    async def run(self) -> None:
+        """Answer pulls whose time has come, until cancelled."""
+        while True:
+            if self._scan_s is not None:
+                await trio.sleep(self._scan_s)
+                self._wake_missed()
+            else:
+                self._earlier = trio.Event()
+                first = self._deadlines[0][0] if self._deadlines else float("inf")
+                with trio.move_on_at(first):
+                    await self._earlier.wait()
+            self._wake_expired(trio.current_time())
+
+    def _wake_expired(self, now: float) -> None:
+        due: list[HeldPull] = []
+        heap = self._deadlines
+        while heap and (heap[0][0] <= now or not heap[0][2].waits):
+            held = heapq.heappop(heap)[2]
+            if held.waits:
+                due.append(held)
+        self._wake(due)
+
+    def _wake_missed(self) -> None:
+        """Wake pulls that have missed an arrival: a 4.9 slave is not informed of arrivals."""
+        if self._queue_end is None:
+            return
+        for (topic, queue_id), queue in list(self.queues.items()):
+            end = self._queue_end(topic, queue_id)
+            self._wake([held for held in queue.values() if held.offset < end])
+
+    def _wake(self, pulls: Iterable[HeldPull]) -> None:
+        for held in pulls:
+            if not held.waits:
+                continue  # an answer sent just before has closed this one's link
+            self._forget(held)
+            if not held.link.closed:
+                self.resume(held)
+
+    def _forget(self, held: HeldPull) -> None:
+        held.waits = False
+        self.waiting -= 1
+        _remove(self.queues, (held.topic, held.queue_id), held.number)
+        _remove(self._links, held.link, held.number)
+        # The heap keeps forgotten pulls until their deadline; when most of it is forgotten, build it anew.
+        if len(self._deadlines) > 2 * self.waiting + 64:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
+            heapq.heapify(self._deadlines)
+
+
+def _remove(table: dict[K, dict[int, HeldPull]], key: K, number: int) -> None:
+    """Take one pull out of its bucket, and an empty bucket out of the table."""
+    bucket = table[key]
+    del bucket[number]
+    if not bucket:
+        del table[key]
+
+
+def _ignore(held: HeldPull) -> None:
+    """Do nothing: the default of `HeldPulls.resume`."""

@@ -1,0 +1,143 @@
+"""The times of offset resets, so that a merge of offsets can distinguish a reset from an old value.
+
+Between two brokers of a set the larger offset is normally the newer one, since consumers only advance, unless an
+operator has reset an offset or deleted the group. So each queue's offset has a second number, the time of its last
+reset, and offsets are compared by (time, offset). RocketMQ has no such time: the master's value wins, also when the
+master was away and is behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.wire import fastjson
+from triomq_server.store.files.config_files import ConfigFile
+
+_log = logging.getLogger(__name__)
+
+FIELD = "triomqResets"
+"""Header field of our answers to code 43 that carries the times; RocketMQ's brokers do not look at it."""
+REMOVED = -1
+"""The offset of a queue that a group no longer has."""
+
+REMEMBERED_MS = 7 * 24 * 3_600_000
+"""How long it is remembered that a group or topic is gone: a broker that was away for longer may bring its offsets
+back."""
+
+Offsets = dict[str, dict[int, int]]
+
+
+class Resets:
+    """The time, in ms, at which each `topic@group` and queue was last set back or removed.
+
+    Args:
+        file: `triomq/offsetResets.json`; None keeps the times in memory only.
+        clock: wall clock in ms.
+    """
+
+    def __init__(self, file: ConfigFile | None, clock: Callable[[], int]) -> None:
+        self._file = file
+        self._clock = clock
+        self.table: Offsets = {}
+        self.changed = False
+
+    def note(self, key: str, queue_id: int) -> None:
+        """The queue was set back now; that is later than whatever is known of it, also if another broker's clock is
+        ahead."""
+        queues = self.table.setdefault(key, {})
+        queues[queue_id] = max(self._clock(), queues.get(queue_id, 0) + 1)
+        self.changed = True
+
+    def time_of(self, key: str, queue_id: int) -> int:
+        """When the queue was last set back, 0 if never."""
+        queues = self.table.get(key)
+        return 0 if queues is None else queues.get(queue_id, 0)
+
+    def merge_into(self, offsets: Offsets, received: Mapping[str, Mapping[int, int]], times: str | None) -> None:
+        """Take over from another broker's offsets what is newer than ours.
+
+        Args:
+            offsets: ours; changed in place, queue by queue.
+            received: theirs.
+            times: their FIELD; None if they have no such thing: then the larger offset wins.
+
+        Raises:
+            BodyError: `times` is not what it should be; nothing has been changed.
+        """
+        theirs = None if times is None else decode_times(times)
+        for key, queues in received.items():
+            for queue_id, offset in queues.items():
+                self._take(offsets, key, queue_id, offset, theirs)
+        for key, times_of_queues in (theirs or {}).items():
+            for queue_id in times_of_queues:
+                if queue_id not in received.get(key, ()):
+                    self._take(offsets, key, queue_id, REMOVED, theirs)
+
+    def _take(self, offsets: Offsets, key: str, queue_id: int, offset: int, theirs: Offsets | None) -> None:
+        own_time = self.time_of(key, queue_id)
+        own = offsets.get(key, {}).get(queue_id, REMOVED)
+        time = own_time if theirs is None else theirs.get(key, {}).get(queue_id, 0)
+        if (time, offset) <= (own_time, own):
+            return
+        if time != own_time:
+            self.table.setdefault(key, {})[queue_id] = time
+            self.changed = True
+        if offset != REMOVED:
+            offsets.setdefault(key, {})[queue_id] = offset
+        elif own != REMOVED:
+            del offsets[key][queue_id]
+            if not offsets[key]:
+                del offsets[key]
+
+    def forget_long_gone(self, offsets: Offsets) -> None:
+        """Drop the times of queues that have had no offset for REMEMBERED_MS, so that the table does not grow for
+        ever."""
+        oldest = self._clock() - REMEMBERED_MS
+        for key in [key for key in self.table if key not in offsets or self.table[key].keys() - offsets[key].keys()]:
+            known = offsets.get(key, {})
+            kept = {queue: time for queue, time in self.table[key].items() if queue in known or time > oldest}
+            if kept:
+                self.table[key] = kept
+            else:
+                del self.table[key]
+
+    # -- file and wire
+
+    def encode(self) -> str:
+        """FIELD's text."""
+        return fastjson.dumps(self.table).decode()
+
+    def load(self) -> None:
+        """Read the file; a missing one is no error. OSError, ConfigFileDamaged."""
+        data = self._file.load() if self._file is not None else None
+        if isinstance(data, Mapping):
+            self.table = _table_of(data.get("resets"))
+
+    def persist(self) -> None:
+        """Write the file if anything has changed; if the disk fails, it logs an error and the next call tries again."""
+        if self._file is None or not self.changed:
+            return
+        try:
+            self._file.save(fastjson.dumps_pretty({"resets": self.table}))
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self._file.path, error)
+        else:
+            self.changed = False
+
+
+def decode_times(text: str) -> Offsets:
+    """Read FIELD. Raises BodyError."""
+    return _table_of(fastjson.loads(text))
+
+
+def _table_of(data: object) -> Offsets:
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise BodyError(FIELD, "not a table of times by queue")
+    try:
+        return {str(key): {int(queue): int(time) for queue, time in queues.items()} for key, queues in data.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BodyError(FIELD, "not a table of times by queue") from error

@@ -1,0 +1,374 @@
+"""Counters of traffic by topic, group, queue and broker, and their minute, hour and day figures.
+
+Counting is plain integer addition on a `Counter` that the hot path looks up once per send or pull; everything else
+(groups from queues, the broker from topics, rates) is worked out by `BrokerStats.sample`, which a timer calls every
+second. Names and keys are those of request 315, docs/protocol/broker-api.md §15 (upstream: BrokerStatsManager,
+StatsItem, StoreStatsService).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import attrs
+
+MINUTE_STEP_MS = 10_000
+HOUR_STEP_MS = 600_000
+DAY_STEP_MS = 3_600_000
+MINUTE_SAMPLES = 7
+HOUR_SAMPLES = 7
+DAY_SAMPLES = 25
+"""A window keeps one sample more than it has steps: six of 10 s, six of 10 min, 24 of an hour."""
+
+IDLE_LIMIT_MS = 2 * 86_400_000
+"""A counter that has not moved for two days is dropped, so that short-lived names do not fill the memory."""
+
+
+class Counter:
+    """Messages, bytes and calls of one topic, group or queue since the broker started.
+
+    The hot path adds to the integers directly; nothing else writes them.
+    """
+
+    __slots__ = ("calls", "latency_ms", "messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.size_bytes = 0
+        self.calls = 0
+        self.latency_ms = 0
+        """Sum over all calls of the age of the first message given out; only pulls add to it."""
+
+    def add(self, other: Counter) -> None:
+        """Add another counter's totals, as a group does with its queues."""
+        self.messages += other.messages
+        self.size_bytes += other.size_bytes
+        self.calls += other.calls
+        self.latency_ms += other.latency_ms
+
+
+@attrs.frozen(slots=True)
+class Figures:
+    """What one window of a statistic says: request 315's `statsMinute`, `statsHour`, `statsDay`."""
+
+    sum: int = 0
+    tps: float = 0.0
+    """Per second."""
+    avgpt: float = 0.0
+    """Average per call."""
+
+
+@attrs.frozen(slots=True)
+class Statistic:
+    """One named statistic of one key."""
+
+    minute: Figures
+    hour: Figures
+    day: Figures
+
+
+Sample = tuple[int, int, int, int, int]
+"""Time in ms, then messages, size_bytes, latency_ms and calls of a counter at that time."""
+
+MESSAGES, SIZE, LATENCY, CALLS = 1, 2, 3, 4
+"""Positions in a sample."""
+
+
+class History:
+    """The samples of one counter for its three windows."""
+
+    __slots__ = ("_days", "_hours", "_minutes", "moved_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self._minutes: list[Sample] = []
+        self._hours: list[Sample] = []
+        self._days: list[Sample] = []
+        self.moved_ms = now_ms
+        """When a sample last differed from the one before."""
+
+    def sample(self, now_ms: int, counter: Counter, *, hour: bool, day: bool) -> None:
+        """Take the ten-second sample, and the longer ones when it is their time."""
+        taken = (now_ms, counter.messages, counter.size_bytes, counter.latency_ms, counter.calls)
+        if not self._minutes or self._minutes[-1][1:] != taken[1:]:
+            self.moved_ms = now_ms
+        _append(self._minutes, taken, MINUTE_STEP_MS, MINUTE_SAMPLES)
+        if hour:
+            _append(self._hours, taken, HOUR_STEP_MS, HOUR_SAMPLES)
+        if day:
+            _append(self._days, taken, DAY_STEP_MS, DAY_SAMPLES)
+
+    def statistic(self, field: int) -> Statistic:
+        """The figures of one field (`MESSAGES`, `SIZE`, `LATENCY`).
+
+        The hour stands at zero during a counter's first ten minutes and the day during its first hour, as in 4.9.
+        """
+        return Statistic(_figures(self._minutes, field), _figures(self._hours, field), _figures(self._days, field))
+
+
+def _append(samples: list[Sample], taken: Sample, step_ms: int, count: int) -> None:
+    """Keep a sample; the first one is preceded by a zero one step earlier, since counters start at zero."""
+    if not samples:
+        samples.append((taken[0] - step_ms, 0, 0, 0, 0))
+    samples.append(taken)
+    if len(samples) > count:
+        del samples[0]
+
+
+def _figures(samples: list[Sample], field: int) -> Figures:
+    if not samples:
+        return Figures()
+    first, last = samples[0], samples[-1]
+    total, calls, elapsed_ms = last[field] - first[field], last[CALLS] - first[CALLS], last[0] - first[0]
+    return Figures(
+        total,
+        total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0,
+        total / calls if calls > 0 else 0.0,
+    )
+
+
+class RateLog:
+    """Totals once a second for ten minutes: the "10 s, 1 min, 10 min" figures of request 28."""
+
+    SPANS_S = (10, 60, 600)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque(maxlen=max(self.SPANS_S) + 1)
+
+    def sample(self, now_ms: int, total: int) -> None:
+        """Take the sample of this second."""
+        self._samples.append((now_ms, total))
+
+    def rates(self) -> list[float | None]:
+        """Per second over each span; None where the broker has not run that long."""
+        found: list[float | None] = []
+        for span_s in self.SPANS_S:
+            if len(self._samples) <= span_s:
+                found.append(None)
+                continue
+            then, now = self._samples[-1 - span_s], self._samples[-1]
+            elapsed_ms = now[0] - then[0]
+            found.append((now[1] - then[1]) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0)
+        return found
+
+
+class DayMarks:
+    """Totals as they stood at the last two midnights of local time: `msgPutTotalTodayMorning` and its like."""
+
+    def __init__(self) -> None:
+        self._day: tuple[int, int] | None = None
+        self.yesterday_morning = 0
+        self.today_morning = 0
+
+    def sample(self, now_ms: int, total: int) -> None:
+        """Look whether a new day has begun."""
+        local = time.localtime(now_ms / 1000)
+        day = (local.tm_year, local.tm_yday)
+        if self._day is not None and day != self._day:
+            self.yesterday_morning, self.today_morning = self.today_morning, total
+        self._day = day
+
+
+class BrokerStats:
+    """All counters of one broker.
+
+    Args:
+        cluster_name: the key under which the broker's own totals are kept.
+        now_ms: when the broker started, wall clock in ms.
+    """
+
+    def __init__(self, cluster_name: str, now_ms: int) -> None:
+        self.boot_ms = now_ms
+        self.put_rate = RateLog()
+        self.transferred_rate = RateLog()
+        self.found_rate = RateLog()
+        self.missed_rate = RateLog()
+        self.put_marks = DayMarks()
+        self.get_marks = DayMarks()
+        self.put_failures = 0
+        """Messages refused by the store; the send path adds to it."""
+        self.gets_found = 0
+        """Pulls answered with messages."""
+        self.gets_missed = 0
+        """Pulls that found nothing."""
+        self._cluster_name = cluster_name
+        self._puts: dict[str, Counter] = {}
+        self._queue_puts: dict[tuple[str, int], Counter] = {}
+        self._gets: dict[tuple[str, int, str], Counter] = {}
+        self._send_backs: dict[tuple[str, str], Counter] = {}
+        self._retired_puts = Counter()
+        self._retired_gets = Counter()
+        self._histories: dict[tuple[str, str], History] = {}
+        self._next_minute_ms = now_ms + MINUTE_STEP_MS
+        self._next_hour_ms = now_ms + HOUR_STEP_MS
+        self._next_day_ms = now_ms + DAY_STEP_MS
+
+    # -- counting: the hot path
+
+    def put_counter(self, topic: str) -> Counter:
+        """The counter of messages stored for a topic, created when new."""
+        counter = self._puts.get(topic)
+        if counter is None:
+            counter = self._puts[topic] = Counter()
+        return counter
+
+    def get_counter(self, topic: str, queue_id: int, group: str) -> Counter:
+        """The counter of messages given to a group from one queue, created when new."""
+        key = (topic, queue_id, group)
+        counter = self._gets.get(key)
+        if counter is None:
+            counter = self._gets[key] = Counter()
+        return counter
+
+    def count_put(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Messages of one send were stored; `size_bytes` counts whole records."""
+        counter = self._puts.get(topic) or self.put_counter(topic)
+        counter.messages += messages
+        counter.size_bytes += size_bytes
+        counter.calls += 1
+
+    def count_queue_put(self, topic: str, queue_id: int, messages: int, size_bytes: int) -> None:
+        """The same by queue, which 4.9 keeps for the schedule topic only."""
+        counter = self._queue_puts.setdefault((topic, queue_id), Counter())
+        counter.messages += messages
+        counter.size_bytes += size_bytes
+        counter.calls += 1
+
+    def count_get(
+        self, topic: str, queue_id: int, group: str, messages: int, size_bytes: int, latency_ms: int = 0
+    ) -> None:
+        """One pull was answered with messages.
+
+        Args:
+            topic: the pulled topic.
+            queue_id: the pulled queue.
+            group: the consumer group.
+            messages: how many messages.
+            size_bytes: bytes of their records.
+            latency_ms: age of the first of them.
+        """
+        counter = self._gets.get((topic, queue_id, group)) or self.get_counter(topic, queue_id, group)
+        counter.messages += messages
+        counter.size_bytes += size_bytes
+        counter.latency_ms += latency_ms
+        counter.calls += 1
+        self.gets_found += 1
+
+    def count_miss(self) -> None:
+        """One pull found nothing."""
+        self.gets_missed += 1
+
+    def count_send_back(self, topic: str, group: str) -> None:
+        """A consumer gave one message back for a later attempt."""
+        counter = self._send_backs.setdefault((topic, group), Counter())
+        counter.messages += 1
+        counter.calls += 1
+
+    # -- reading
+
+    @property
+    def messages_put(self) -> int:
+        """Messages stored since the start."""
+        return self._retired_puts.messages + sum(counter.messages for counter in self._puts.values())
+
+    @property
+    def bytes_put(self) -> int:
+        """Bytes of records stored since the start."""
+        return self._retired_puts.size_bytes + sum(counter.size_bytes for counter in self._puts.values())
+
+    @property
+    def messages_got(self) -> int:
+        """Messages given to consumers since the start."""
+        return self._retired_gets.messages + sum(counter.messages for counter in self._gets.values())
+
+    def statistic(self, name: str, key: str) -> Statistic | None:
+        """The figures of request 315; None where nothing was ever counted under this name and key."""
+        if name == "GROUP_GET_LATENCY":
+            queue_id, _, rest = key.partition("@")
+            topic, _, group = rest.partition("@")
+            return self._statistic("QUEUE_GET", f"{topic}@{queue_id}@{group}", LATENCY)
+        if name.endswith("_NUMS"):
+            return self._statistic(name.removesuffix("_NUMS"), key, MESSAGES)
+        if name.endswith("_SIZE"):
+            return self._statistic(name.removesuffix("_SIZE"), key, SIZE)
+        return None
+
+    def group_get_tps(self, topic: str, group: str) -> float:
+        """Messages per second given to a group from a topic in the last minute."""
+        found = self.statistic("GROUP_GET_NUMS", f"{topic}@{group}")
+        return 0.0 if found is None else found.minute.tps
+
+    # -- the timer
+
+    def sample(self, now_ms: int) -> None:
+        """Take whatever samples are due; called once a second."""
+        put, got = self.messages_put, self.messages_got
+        self.put_rate.sample(now_ms, put)
+        self.transferred_rate.sample(now_ms, got)
+        self.found_rate.sample(now_ms, self.gets_found)
+        self.missed_rate.sample(now_ms, self.gets_missed)
+        self.put_marks.sample(now_ms, put)
+        self.get_marks.sample(now_ms, got)
+        if now_ms < self._next_minute_ms:
+            return
+        self._next_minute_ms += MINUTE_STEP_MS
+        if self._next_minute_ms <= now_ms:  # the process slept, or the clock jumped
+            self._next_minute_ms = now_ms + MINUTE_STEP_MS
+        hour, day = now_ms >= self._next_hour_ms, now_ms >= self._next_day_ms
+        if hour:
+            self._next_hour_ms = now_ms + HOUR_STEP_MS
+        if day:
+            self._next_day_ms = now_ms + DAY_STEP_MS
+        for family, key, counter in self._families():
+            history = self._histories.get((family, key))
+            if history is None:
+                history = self._histories[family, key] = History(now_ms)
+            history.sample(now_ms, counter, hour=hour, day=day)
+        if hour:
+            self._drop_idle(now_ms)
+
+    def _statistic(self, family: str, key: str, field: int) -> Statistic | None:
+        history = self._histories.get((family, key))
+        if history is not None:
+            return history.statistic(field)
+        counted = any((name, of) == (family, key) for name, of, _ in self._families())
+        return Statistic(Figures(), Figures(), Figures()) if counted else None
+
+    def _families(self) -> Iterator[tuple[str, str, Counter]]:
+        """Every counter under the name 4.9 gives it, sums included."""
+        all_puts, all_gets = Counter(), Counter()
+        all_puts.add(self._retired_puts)
+        all_gets.add(self._retired_gets)
+        for topic, counter in self._puts.items():
+            all_puts.add(counter)
+            yield "TOPIC_PUT", topic, counter
+        for (topic, queue_id), counter in self._queue_puts.items():
+            yield "QUEUE_PUT", f"{topic}@{queue_id}", counter
+        groups: dict[str, Counter] = {}
+        for (topic, queue_id, group), counter in self._gets.items():
+            all_gets.add(counter)
+            groups.setdefault(f"{topic}@{group}", Counter()).add(counter)
+            yield "QUEUE_GET", f"{topic}@{queue_id}@{group}", counter
+        for key, counter in groups.items():
+            yield "GROUP_GET", key, counter
+        for (topic, group), counter in self._send_backs.items():
+            yield "SNDBCK_PUT", f"{topic}@{group}", counter
+        if all_puts.calls:
+            yield "BROKER_PUT", self._cluster_name, all_puts
+        if all_gets.calls:
+            yield "BROKER_GET", self._cluster_name, all_gets
+
+    def _drop_idle(self, now_ms: int) -> None:
+        """Forget what has not moved for two days; the broker's own totals keep what it counted."""
+        idle = {key for key, history in self._histories.items() if now_ms - history.moved_ms > IDLE_LIMIT_MS}
+        for topic in [topic for topic in self._puts if ("TOPIC_PUT", topic) in idle]:
+            self._retired_puts.add(self._puts.pop(topic))
+        for topic, queue_id in [key for key in self._queue_puts if ("QUEUE_PUT", f"{key[0]}@{key[1]}") in idle]:
+            del self._queue_puts[topic, queue_id]
+        for of in [of for of in self._gets if ("QUEUE_GET", f"{of[0]}@{of[1]}@{of[2]}") in idle]:
+            self._retired_gets.add(self._gets.pop(of))
+        for pair in [pair for pair in self._send_backs if ("SNDBCK_PUT", f"{pair[0]}@{pair[1]}") in idle]:
+            del self._send_backs[pair]
+        for key in idle:
+            del self._histories[key]

@@ -1,0 +1,111 @@
+"""A table with a DataVersion and a file: the common part of the topic table and the group table.
+
+A change increments the version and is written at once, or once for many changes. If the disk fails, it is logged and
+tried again. It answers to `ConfigManager`; rules: docs/protocol/store.md §21.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import msgspec
+
+from triomq_protocol.requests.registration import DataVersion
+from triomq_server.store.files.config_files import ConfigFile, damaged
+
+_log = logging.getLogger(__name__)
+
+V = TypeVar("V")
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class VersionedTable(Generic[V]):
+    """Names to configurations, in memory and in a file.
+
+    Args:
+        file: where it is kept; None keeps it in memory only.
+        clock: wall clock in ms, for the DataVersion.
+        follows: whether the version is the master's (a slave's table).
+    """
+
+    def __init__(self, file: ConfigFile | None, clock: Callable[[], int], *, follows: bool) -> None:
+        self._file = file
+        self._clock = clock
+        # A slave's version is its master's, also after changes of its own; before the first copy it is that of no
+        # master.
+        self.follows = follows
+        self.table: dict[str, V] = {}
+        """Name to configuration. The hot path reads it; only its class changes it."""
+        self.version = DataVersion(counter=0, timestamp=0 if follows else clock())
+        self.unsaved = False
+        self._collecting = False
+
+    def get(self, name: str) -> V | None:
+        """The configuration of that name, or None; creates nothing."""
+        return self.table.get(name)
+
+    def pretty(self) -> bytes:
+        """The file's text; each table has its own form."""
+        raise NotImplementedError
+
+    def persist(self) -> None:
+        """Write the file; if the disk fails, it logs an error and `persist_if_unsaved` tries again."""
+        if self._file is None:
+            return
+        try:
+            self._file.save(self.pretty())
+        except OSError as error:
+            self.unsaved = True
+            _log.error("%s cannot be written: %s", self._file.path, error)
+        else:
+            self.unsaved = False
+
+    def persist_if_unsaved(self) -> None:
+        """Write the file if the last attempt failed."""
+        if self.unsaved:
+            self.persist()
+
+    @contextmanager
+    def saved_once(self) -> Iterator[None]:
+        """Write the file once for all changes made within: one heartbeat may bring thousands of groups."""
+        self._collecting = True
+        try:
+            yield
+        finally:
+            self._collecting = False
+            self.persist_if_unsaved()
+
+    def _adopt(self, version: DataVersion, table: Mapping[str, V]) -> bool:
+        """Become a copy of the master's table (docs/protocol/ha.md §7.2); false if the versions were equal already."""
+        if version == self.version:
+            return False
+        self.version = version
+        self.table.clear()
+        self.table.update(table)
+        self.persist()
+        return True
+
+    def _read_file(self, shape: type[S]) -> S | None:
+        """The file's content; None if there is none, and nothing to do. Raises OSError or ConfigFileDamaged."""
+        content = self._file.load() if self._file is not None else None
+        if self._file is None or content is None:
+            return None
+        try:
+            return msgspec.convert(content, shape, strict=False)
+        except msgspec.ValidationError as error:
+            raise damaged(self._file.path, f"does not hold what it should: {error}") from error
+
+    def _count_change(self) -> None:
+        """Increment the version and write the file, now or at the end of `saved_once`."""
+        if not self.follows:
+            self.version = self._next_version()
+        if self._collecting:
+            self.unsaved = True
+        else:
+            self.persist()
+
+    def _next_version(self) -> DataVersion:
+        return DataVersion(counter=self.version.counter + 1, timestamp=self._clock())

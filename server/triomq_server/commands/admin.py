@@ -1,0 +1,313 @@
+"""``triomq admin``: the state of replication, changes of the role, and truncating a slave's log.
+
+Works through the name servers, on our brokers and, as far as they answer, on RocketMQ's. Exit codes as in ``__main__``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar
+
+import attrs
+import click
+import trio
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.requests.route import ClusterInfo, KVTable
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, ChangeRoleRequest, HaStatus
+from triomq_server.wire import LinkError, open_link
+
+TIMEOUT_S = 5.0
+CHANGE_TIMEOUT_S = 30.0
+"""A change waits for name servers, and for slaves that are asked for offsets."""
+
+T = TypeVar("T")
+_FAILURES = (OSError, LinkError, ProtocolError, trio.TooSlowError)
+
+
+class _Link(Protocol):
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        """Send and wait for the answer."""
+
+
+OpenLink = Callable[[str], AbstractAsyncContextManager[_Link]]
+
+
+class AdminError(Exception):
+    """What was asked for could not be done; the text says why and what to do."""
+
+
+@attrs.frozen
+class Member:
+    """A broker as the name servers know it."""
+
+    name: str
+    broker_id: int
+    address: str
+
+
+@attrs.frozen
+class Row:
+    """One broker's line: what it says of itself; `status` is None for a broker that is none of ours."""
+
+    member: Member
+    status: HaStatus | None
+    log_begin: int = -1
+    log_end: int = -1
+    error: str | None = None
+
+
+async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Member]:
+    """Every registered broker, sorted by name and id. Raises AdminError if no name server answers."""
+    reasons = []
+    for address in filter(None, (part.strip() for part in name_servers.split(";"))):
+        try:
+            answer = await _ask(open_link, address, Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), TIMEOUT_S)
+            table = ClusterInfo.decode(answer.body).broker_addr_table or {}
+        except _FAILURES as error:
+            reasons.append(f"{address}: {error}")
+            continue
+        return sorted(
+            (
+                Member(name, number, broker)
+                for name, data in table.items()
+                for number, broker in (data.broker_addrs or {}).items()
+            ),
+            key=lambda member: (member.name, member.broker_id),
+        )
+    raise AdminError(
+        f"no name server answers; {'; '.join(reasons)} (check the name servers' addresses; "
+        "`triomq namesrv` or `triomq cluster` starts one)"
+    )
+
+
+async def replication(name_servers: str, open_link: OpenLink = open_link) -> list[Row]:
+    """The state of every registered broker's replication."""
+    found = await members(name_servers, open_link)
+    rows: dict[Member, Row] = {}
+
+    async def look(member: Member) -> None:
+        rows[member] = await _row(member, open_link)
+
+    async with trio.open_nursery() as nursery:
+        for member in found:
+            nursery.start_soon(look, member)
+    return [rows[member] for member in found]
+
+
+async def _row(member: Member, open_link: OpenLink) -> Row:
+    try:
+        answer = await _ask(open_link, member.address, Command.request(HA_STATUS), TIMEOUT_S)
+        if answer.code == ResponseCode.SUCCESS:
+            status = HaStatus.decode(answer.body)
+            return Row(member, status, status.log_begin, status.log_end)
+        if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return Row(member, None, error=answer.remark)
+        info = await _ask(open_link, member.address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
+        table = KVTable.decode(info.body).table
+        return Row(member, None, int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+    except (*_FAILURES, KeyError, ValueError) as error:
+        return Row(member, None, error=str(error) or type(error).__name__)
+
+
+def slave_state(row: Row, rows: list[Row]) -> str:
+    """The state of a slave's log: CLEAN, BEHIND by so many bytes, AHEAD, DIVERGED, UNKNOWN; empty for a master."""
+    if row.error is not None:
+        return "?"
+    if row.member.broker_id == 0:
+        return ""
+    following = row.status.following if row.status is not None else None
+    reported = "" if following is None else following.relation
+    master = next((one for one in rows if one.member.name == row.member.name and one.member.broker_id == 0), None)
+    if reported in ("AHEAD", "DIVERGED") or master is None or master.error is not None:
+        return reported or "UNKNOWN"
+    if following is not None and not following.connected:
+        return reported
+    missing = master.log_end - row.log_end
+    if missing < 0:  # the slave was asked a moment after its master, or has more than it
+        return reported if reported in ("CLEAN", "BEHIND") else "AHEAD"
+    return f"BEHIND {missing}" if missing else "CLEAN"
+
+
+async def change_role(
+    name_servers: str,
+    broker: str,
+    role: str,
+    *,
+    broker_id: int | None = None,
+    force: bool = False,
+    open_link: OpenLink = open_link,
+) -> None:
+    """Make a broker master or slave; returns when the name servers know. Raises AdminError."""
+    header = ChangeRoleRequest(role=role, broker_id=broker_id, force=force)
+    await _order(name_servers, broker, Command.request(CHANGE_ROLE, header), open_link)
+
+
+async def cut(name_servers: str, broker: str, open_link: OpenLink = open_link) -> int:
+    """Truncate a slave's log to what its master has; returns the bytes dropped. Raises AdminError."""
+    answer = await _order(name_servers, broker, Command.request(CUT_LOG), open_link)
+    return int((answer.fields or {})["droppedBytes"])
+
+
+async def _order(name_servers: str, broker: str, command: Command, open_link: OpenLink) -> Command:
+    address = await _address_of(name_servers, broker, open_link)
+    try:
+        answer = await _ask(open_link, address, command, CHANGE_TIMEOUT_S)
+    except _FAILURES as error:
+        raise AdminError(f"{address}: {error}") from error
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise AdminError(f"{address} is a RocketMQ broker: it can do this only by a restart with another configuration")
+    if answer.code != ResponseCode.SUCCESS:
+        raise AdminError(f"{address} refuses: {answer.remark}")
+    return answer
+
+
+async def _address_of(name_servers: str, broker: str, open_link: OpenLink) -> str:
+    """From `host:port`, or `name:id`, or the name of a set with one member."""
+    host, _, port = broker.rpartition(":")
+    if "." in host and port.isdecimal():
+        return broker
+    found = await members(name_servers, open_link)
+    fitting = [one for one in found if broker in (one.address, f"{one.name}:{one.broker_id}")]
+    fitting = fitting or [one for one in found if one.name == broker]
+    if len(fitting) == 1:
+        return fitting[0].address
+    known = ", ".join(f"{one.name}:{one.broker_id} at {one.address}" for one in found)
+    raise AdminError(
+        f"{broker} is {'more than one broker' if fitting else 'no broker'} of {known}; give NAME:ID or HOST:PORT"
+    )
+
+
+async def _ask(open_link: OpenLink, address: str, command: Command, timeout_s: float) -> Command:
+    with trio.fail_after(timeout_s):
+        async with open_link(address) as link:
+            return await link.request(command, timeout_s)
+
+
+# -- the command line
+
+_name_servers = click.option(
+    "-n", "--name-servers", "--namesrv-addr", "name_servers", metavar="HOST:PORT;...", envvar="NAMESRV_ADDR",
+    default="127.0.0.1:9876", show_default=True, help="Name servers; also from the environment's NAMESRV_ADDR.",
+)  # fmt: skip
+
+
+@click.group()
+def admin() -> None:
+    """Look after brokers: replication, roles."""
+
+
+@admin.command()
+@_name_servers
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def ha(name_servers: str, as_json: bool) -> None:
+    """Show the state of replication, broker by broker."""
+    rows = _run(functools.partial(replication, name_servers))
+    if as_json:
+        click.echo(json.dumps([_as_json(row, rows) for row in rows], indent=2))
+        return
+    lines = [
+        ("BROKER", "ID", "ADDRESS", "ROLE", "LOG BEGIN", "LOG END", "STATE", "LINK"),
+        *(_line(row, rows) for row in rows),
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for row in rows:
+        for text in _notes(row):
+            click.echo(f"{row.member.address}: {text}")
+
+
+@admin.command()
+@click.argument("broker")
+@click.argument("role", type=click.Choice(["master", "sync-master", "slave"]))
+@_name_servers
+@click.option("--id", "broker_id", type=click.IntRange(1), help="A slave's id; default: the smallest free one.")
+@click.option("--force", is_flag=True, help="Make it master although another one is registered.")
+def role(broker: str, role: str, name_servers: str, broker_id: int | None, force: bool) -> None:
+    """Make BROKER (NAME:ID or HOST:PORT) master or slave of its set while it runs."""
+    wanted = {"master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}[role]
+    _run(functools.partial(change_role, name_servers, broker, wanted, broker_id=broker_id, force=force))
+    click.echo(f"{broker} is {role} now")
+
+
+@admin.command(name="cut")
+@click.argument("broker")
+@_name_servers
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def cut_command(broker: str, name_servers: str, yes: bool) -> None:
+    """Drop what slave BROKER has and its master has not, so that it can follow again. Those messages are gone."""
+    if not yes:
+        _ask_to_drop(broker)
+    click.echo(f"{_run(functools.partial(cut, name_servers, broker))} bytes dropped")
+
+
+def _ask_to_drop(broker: str) -> None:
+    """Ask on the terminal; without one the order is refused."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"this drops the messages that only {broker} has, and there is no terminal to ask on: give --yes"
+        )
+    if not click.confirm(f"Drop the messages that only {broker} has?"):
+        click.echo("Nothing was dropped.", err=True)
+        click.get_current_context().exit(1)
+
+
+def _run(work: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return trio.run(work)
+    except AdminError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _line(row: Row, rows: list[Row]) -> tuple[str, ...]:
+    member, status = row.member, row.status
+    role = status.role if status is not None else "?" if row.error else "RocketMQ"
+    link = ""
+    if status is not None and status.following is not None:
+        link = "connected" if status.following.connected else "not connected"
+    elif status is not None:
+        link = f"{len(status.slaves)} slave{'s'[: len(status.slaves) != 1]}"
+    ends = (str(row.log_begin), str(row.log_end)) if row.log_end >= 0 else ("", "")
+    return (member.name, str(member.broker_id), member.address, role, *ends, slave_state(row, rows), link)
+
+
+def _notes(row: Row) -> list[str]:
+    """Further lines for the operator."""
+    if row.error is not None:
+        return [row.error]
+    status = row.status
+    if status is None:
+        return []
+    notes = [
+        f"slave {one.peer} asks for bytes that have expired here; delete its store and start it again"
+        for one in status.slaves
+        if one.lost_position
+    ]
+    notes += [
+        f"refused slave {one.peer} {one.ago_s:.0f} s ago: its log ended at {one.offset}, this one at {one.log_end}"
+        for one in status.refused
+    ]
+    if status.following is not None and not status.following.connected and status.following.last_error:
+        notes.append(status.following.last_error)
+    return notes
+
+
+def _as_json(row: Row, rows: list[Row]) -> dict[str, object]:
+    reported = json.loads(row.status.encode()) if row.status is not None else None
+    return {
+        "name": row.member.name,
+        "id": row.member.broker_id,
+        "address": row.member.address,
+        "state": slave_state(row, rows),
+        "logBegin": row.log_begin,
+        "logEnd": row.log_end,
+        "error": row.error,
+        "status": reported,
+    }

@@ -1,0 +1,100 @@
+"""``triomq cluster``: a whole cluster of processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from triomq_server.commands import options
+from triomq_server.commands.serving import start_logging
+
+
+@click.command()
+@click.option("--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets.")
+@click.option("--slaves", type=click.IntRange(0), default=1, show_default=True, help="Slaves of each master.")
+@click.option("--name-servers", type=click.IntRange(1), default=1, show_default=True, help="Name servers.")
+@click.option(
+    "--sample",
+    type=click.Choice(["2m-2s-async", "2m-2s-sync", "2m-noslave"]),
+    help="One of RocketMQ's sample clusters.",
+)
+@click.option("--sync-flush", is_flag=True, help="Answer sends when the disk has them (SYNC_FLUSH).")
+@click.option("--sync-replication", is_flag=True, help="Answer sends when a slave has them (SYNC_MASTER).")
+@click.option(
+    "--directory", type=click.Path(file_okay=False), help="Keep all files here; default: a temporary directory."
+)
+@options.assignments
+@click.option(
+    "--control",
+    is_flag=True,
+    help="Read `start|stop|kill|pause|resume NAME` from standard input; its end ends the cluster.",
+)
+@options.as_json
+@options.log_level
+def cluster(
+    masters: int,
+    slaves: int,
+    name_servers: int,
+    sample: str | None,
+    sync_flush: bool,
+    sync_replication: bool,
+    directory: str | None,
+    assignments: tuple[str, ...],
+    control: bool,
+    as_json: bool,
+    log_level: str,
+) -> None:
+    """Run a whole cluster on free loopback ports, one process per node, until SIGTERM or SIGINT.
+
+    A node can be killed like any process; with --control it can also be started again.
+    """
+    from triomq_server.cluster.plan import plan_cluster
+    from triomq_server.cluster.processes import ClusterProcesses
+
+    if sample:
+        masters, slaves = 2, int(sample != "2m-noslave")
+    start_logging("warning" if log_level == "info" else log_level, [])
+    with tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True) as temporary:
+        try:
+            plan = plan_cluster(
+                Path(directory or temporary).absolute(),
+                masters=masters,
+                slaves=slaves,
+                name_servers=name_servers,
+                sync_replication=sync_replication or sample == "2m-2s-sync",
+                sync_flush=sync_flush,
+                settings=options.read_assignments(assignments),
+            )
+        except OSError as error:
+            options.fail(str(error), options.EXIT_FAILED)
+        code = ClusterProcesses(plan, _print_event_as_json if as_json else _print_event).run(control=control)
+    sys.exit(code)
+
+
+def _print_event_as_json(event: dict[str, object]) -> None:
+    click.echo(json.dumps(event))
+    sys.stdout.flush()
+
+
+def _print_event(event: dict[str, object]) -> None:
+    what = event["event"]
+    if what == "ready":
+        nodes = event["nodes"]
+        assert isinstance(nodes, list)
+        click.echo(f"The cluster is ready after {event['ready_s']} s, files in {event['directory']}")
+        for node in nodes:
+            click.echo(f"  {node['name']:<16} {node['role']:<8} {node['address']:<22} pid {node['pid']}")
+        click.echo(f"Clients connect to {event['name_servers']}; Ctrl-C stops everything.")
+    elif what == "stopping":
+        click.echo("Stopped before the cluster was ready", err=True)
+    elif what == "error":
+        click.echo(f"Error: {event['error']}", err=True)
+    elif what == "ended":
+        click.echo(f"{event['name']} ended with status {event['status']}")
+    elif what == "started":
+        click.echo(f"{event['name']} started again, pid {event['pid']}, ready after {event['ready_s']} s")
+    sys.stdout.flush()

@@ -1,0 +1,64 @@
+"""Options and configuration values that several commands take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+config_file = click.option(
+    "-c", "--config", "config_file", metavar="FILE", help="RocketMQ configuration file (key=value lines)."
+)
+print_all = click.option("-p", "--print-config", "print_all", is_flag=True, help="Print all settings and exit.")
+print_important = click.option(
+    "-m", "--print-important", "print_some", is_flag=True, help="Print important settings and exit."
+)
+port = click.option("--port", type=click.IntRange(0, 65535), help="listenPort; 0 takes a free one.")
+assignments = click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any RocketMQ key; may be repeated."
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
+log_level = click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True,
+    help="What goes to standard error.",
+)  # fmt: skip
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """Print one line to standard error and exit."""
+    click.echo(f"Error: {text}", err=True)
+    sys.exit(code)
+
+
+def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, str]) -> dict[str, str]:
+    """RocketMQ keys from the file, then from ``--set``, then from the flags with names of their own.
+
+    Raises:
+        PropertiesError: the file is no properties text.
+    """
+    from triomq_server.config import load_properties
+
+    values: dict[str, str] = {}
+    if file:
+        try:
+            values.update(load_properties(Path(file).read_bytes()))
+        except OSError as error:
+            fail(f"configuration file {file}: {error.strerror}; give -c a readable file", EXIT_USAGE)
+    return values | read_assignments(assigned) | dict(flags)
+
+
+def read_assignments(assigned: tuple[str, ...]) -> dict[str, str]:
+    """The values of ``--set KEY=VALUE``."""
+    values = {}
+    for assignment in assigned:
+        key, sign, value = assignment.partition("=")
+        if not sign:
+            raise click.BadParameter(f"{assignment!r} is not KEY=VALUE", param_hint="--set")
+        values[key.strip()] = value.strip()
+    return values

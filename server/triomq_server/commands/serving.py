@@ -1,0 +1,101 @@
+"""What the commands `namesrv` and `broker` have in common: printing settings, logging, and one server until a
+signal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from triomq_server.commands.options import EXIT_FAILED, fail
+
+if TYPE_CHECKING:
+    from triomq_server.config import BrokerConfig, NamesrvConfig
+
+IMPORTANT_KEYS = (
+    "namesrvAddr", "brokerIP1", "brokerIP2", "brokerName", "brokerClusterName", "brokerId", "brokerPermission", "listenPort",
+    "haListenPort", "haMasterAddress", "brokerRole", "flushDiskType", "storePathRootDir", "storePathCommitLog",
+    "defaultTopicQueueNums", "autoCreateTopicEnable", "autoCreateSubscriptionGroup", "rejectTransactionMessage",
+    "enablePropertyFilter", "slaveReadEnable", "compat",
+)  # fmt: skip
+"""What ``-m`` prints: the settings that operators look at."""
+
+
+def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, print_some: bool) -> None:
+    """Print settings and exit if that was asked for; the keys without effect follow as comments.
+
+    ``-p`` prints all of them, ``-m`` those that are not at their defaults.
+    """
+    if not (print_all or print_some):
+        return
+    from triomq_server.config import WITHOUT_EFFECT, BrokerConfig, changed_without_effect
+
+    settings = config.to_properties()
+    for key, value in sorted(settings.items()):
+        if print_all or key in IMPORTANT_KEYS:
+            click.echo(f"{key}={value}")
+    changed = changed_without_effect(config)
+    if isinstance(config, BrokerConfig):
+        changed |= changed_without_effect(config.store)
+    for key, entry in WITHOUT_EFFECT.items():
+        if key in changed or (print_all and key in settings):
+            click.echo(f"# {key} has no effect: {entry.reason}")
+    sys.exit(0)
+
+
+def start_logging(level: str, warnings: list[str]) -> None:
+    """Log to standard error; the configuration's warnings come first."""
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for warning in warnings:
+        logging.getLogger("triomq_server.config").warning("%s", warning)
+
+
+def run_server(
+    serve: Callable[..., Awaitable[None]], ready: Callable[[object], None], config: BrokerConfig | NamesrvConfig
+) -> None:
+    """Run a server until SIGTERM or SIGINT; an error that an operator can mend becomes one line.
+
+    Args:
+        serve: the server, to be started in a nursery; reports its addresses.
+        ready: called with the addresses once it serves.
+        config: its settings, for the text of errors.
+    """
+    import gc
+
+    import trio
+
+    from triomq_server.cluster.stopping import run_until_signal
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(serve)
+            # Objects that live until the end need not be visited by each garbage collection.
+            gc.collect()
+            gc.freeze()
+            ready(address)
+            sys.stdout.flush()
+
+    try:
+        trio.run(run_until_signal, run, signal.SIGTERM, signal.SIGINT)
+    except Exception as error:
+        from triomq_server.cluster.failures import explain
+
+        text = explain(error, config.to_properties())
+        if text is None:
+            raise
+        fail(text, EXIT_FAILED)
+
+
+def print_ready(**event: object) -> None:
+    """Print the ready line as JSON."""
+    from triomq_server.cluster.processes import seconds_since_start
+
+    click.echo(json.dumps({"event": "ready", **event, "pid": os.getpid(), "ready_s": round(seconds_since_start(), 3)}))

@@ -1,0 +1,88 @@
+"""Runs a name server: builds its tables, listens, and drops silent brokers (`NamesrvController`, `NamesrvStartup`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+from triomq_server.config import NamesrvConfig
+from triomq_server.namesrv.handlers import NameServer
+from triomq_server.namesrv.kv_config import KvConfig
+from triomq_server.namesrv.routes import RouteTable
+from triomq_server.store import Disk, RealDisk
+from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.wire import Limits, Listen, TlsSettings, listen_tcp, serve
+
+_log = logging.getLogger(__name__)
+
+_FIRST_SCAN_S = 5
+_SCAN_S = 10
+
+
+def _monotonic_ms() -> int:
+    """Trio's clock in ms: if the wall clock were set, all brokers would look silent at once, or dead ones alive for
+    hours."""
+    return int(trio.current_time() * 1000)
+
+
+async def serve_namesrv(
+    config: NamesrvConfig,
+    *,
+    listen: Listen = listen_tcp,
+    disk: Disk | None = None,
+    clock: Callable[[], int] = _monotonic_ms,
+    tls: TlsSettings | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Run a name server until cancelled.
+
+    Args:
+        config: changed in place by UPDATE_NAMESRV_CONFIG.
+        listen: how to listen; TCP by default.
+        disk: where the key-value configuration is kept; real files by default.
+        clock: milliseconds from any fixed time, for the expiry of brokers.
+        tls: with it, the port also accepts TLS connections.
+        task_status: receives the address, ``ip:port``, once it listens.
+
+    Raises:
+        OSError: the address cannot be listened on, or the key-value file cannot be read.
+        ConfigFileDamaged: the key-value file and its backup are broken.
+    """
+    files = disk or RealDisk()
+    server = NameServer(
+        config=config,
+        routes=RouteTable(compat_49=config.compat_49),
+        kv=KvConfig(ConfigFile(config.kv_config_path, files)),
+        config_file=ConfigFile(config.config_store_path, files),
+        clock=clock,
+    )
+    limits = Limits(
+        output_bytes=config.link_output_limit_bytes,
+        connections=config.max_connections,
+        waiting_requests=config.max_waiting_requests,
+    )
+
+    async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
+        await serve(
+            server.handlers(),
+            host=config.bind_address,
+            port=config.listen_port,
+            listen=listen,
+            on_closed=server.link_closed,
+            idle_s=config.server_channel_max_idle_time_seconds,
+            limits=limits,
+            tls=tls,
+            task_status=task_status,
+        )
+
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(run)
+        _log.info("name server listens on %s", ", ".join(addresses))
+        task_status.started(addresses[0])
+        await trio.sleep(_FIRST_SCAN_S)
+        while True:
+            server.expire()
+            await trio.sleep(_SCAN_S)

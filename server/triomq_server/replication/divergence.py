@@ -1,0 +1,246 @@
+"""Comparing a slave's log with its master's, before a byte of the master's is followed.
+
+Only requests that RocketMQ's own brokers answer are used: the log's bounds are in the answer to
+GET_BROKER_RUNTIME_INFO, and VIEW_MESSAGE_BY_ID gives the record at an offset. A record holds its offset, its store
+time and its queue offset, so two logs with the same last common record have the same history up to there.
+"""
+
+import enum
+from typing import Protocol
+
+import attrs
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import ProtocolError
+from triomq_protocol.record.check import claimed_size
+from triomq_protocol.record.layout import BLANK_MAGIC, MARK
+from triomq_protocol.record.view import iter_records
+from triomq_protocol.requests.query import ViewMessageRequest
+from triomq_protocol.requests.route import KVTable
+from triomq_protocol.wire.command import Command
+from triomq_server.store import ReadResult, ReadStatus
+from triomq_server.wire import Link
+
+TIMEOUT_S = 3.0
+_STEPS_MAX = 200
+"""Bound of the search for where two histories diverge; each step halves the distance or goes back by one record."""
+
+
+class LogRelation(enum.StrEnum):
+    """A slave's log in relation to its master's."""
+
+    UNKNOWN = "UNKNOWN"
+    """Not compared, or not comparable."""
+    CLEAN = "CLEAN"
+    """The same log."""
+    BEHIND = "BEHIND"
+    """The beginning of the master's log: what is missing will come."""
+    AHEAD = "AHEAD"
+    """The master's log and more: the master has lost what this slave still has. Not followed without an order."""
+    DIVERGED = "DIVERGED"
+    """Another history: both have what the other has not. Not followed without an order."""
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether following loses nothing."""
+        return self not in (LogRelation.AHEAD, LogRelation.DIVERGED)
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+      relation: the result.
+      own_end: the slave's log ends here.
+      master_begin, master_end: first byte the master keeps, first byte it does not have yet.
+      common_end: up to here both are known to be equal; None if nothing could be compared.
+    """
+
+    relation: LogRelation
+    own_end: int = 0
+    master_begin: int = 0
+    master_end: int = 0
+    common_end: int | None = None
+
+
+class NotComparableError(Exception):
+    """The master answers, but not with what a comparison needs."""
+
+
+class OwnLog(Protocol):
+    """The slave's side."""
+
+    @property
+    def log_min_offset(self) -> int:
+        """First byte there is."""
+
+    @property
+    def log_max_offset(self) -> int:
+        """First byte not there yet."""
+
+    def last_record_by(self, end: int) -> tuple[int, int] | None:
+        """Log offset and size of the last whole record that ends at or before `end`."""
+
+    def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
+        """Log bytes."""
+
+
+class QueueEntries(Protocol):
+    """The consume queues of a slave."""
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(min, max) queue offset; (0, 0) for an unknown queue."""
+
+    def queue_unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """Log offset, size and tags code of one entry; None if there is none."""
+
+
+class MasterLog(Protocol):
+    """The master's side, asked over the network."""
+
+    async def bounds(self) -> tuple[int, int]:
+        """First byte kept, first byte not there yet."""
+
+    async def record(self, offset: int) -> bytes | None:
+        """The record that starts at this offset; None if none does."""
+
+
+class RemoteLog:
+    """A master's log, seen through the requests that every 4.9 broker answers."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def bounds(self) -> tuple[int, int]:
+        """The master's answer to code 28: `commitLogMinOffset` and `commitLogMaxOffset`.
+
+        Raises:
+          NotComparableError: this broker never says so.
+          ConnectionError: it does not say so now.
+        """
+        answer = await self._link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
+        if answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY):
+            # A 4.9 master fails in its first second, before its statistics have a sample. If it is followed then and its
+            # disk is empty, it counts this slave's first report as a replica of messages that it has not yet stored.
+            raise ConnectionError(f"its runtime info is refused for now, with code {answer.code}: {answer.remark}")
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotComparableError(f"its runtime info is refused with code {answer.code}: {answer.remark}")
+        try:
+            table = KVTable.decode(answer.body).table
+            return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+        except (ProtocolError, KeyError, ValueError) as error:
+            raise NotComparableError(f"its runtime info does not say where its log begins and ends: {error}") from error
+
+    async def record(self, offset: int) -> bytes | None:
+        """The master's answer to code 33: the record's bytes.
+
+        Raises:
+          ConnectionError: the master says neither what it has there nor that it has nothing.
+        """
+        command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))
+        answer = await self._link.request(command, TIMEOUT_S)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
+            # Only SYSTEM_ERROR means that there is no such record. If a busy master's refusals meant that too, its log
+            # would seem to differ from the first record on, and a cut would drop everything here.
+            raise ConnectionError(
+                f"the record at {offset} is refused for now, with code {answer.code}: {answer.remark}"
+            )
+        body = bytes(answer.body)
+        return body if answer.code == ResponseCode.SUCCESS and is_record(body, offset) else None
+
+
+def is_record(data: bytes, offset: int) -> bool:
+    """Whether these bytes are one record that belongs at this log offset."""
+    return claimed_size(data, offset) == len(data) > 0
+
+
+async def compare(own: OwnLog, master: MasterLog) -> Comparison:
+    """Compare a slave's log with its master's.
+
+    Raises:
+      NotComparableError: the master does not say what is needed.
+      OSError, LinkError: as the link does.
+    """
+    begin, end = await master.bounds()
+    own_end = own.log_max_offset
+
+    def found(relation: LogRelation, common_end: int | None = None) -> Comparison:
+        return Comparison(relation=relation, own_end=own_end, master_begin=begin, master_end=end, common_end=common_end)
+
+    by_length = LogRelation.CLEAN if own_end == end else LogRelation.BEHIND if own_end < end else LogRelation.AHEAD
+    if own_end == own.log_min_offset:
+        return found(
+            by_length
+        )  # empty, but not always at 0: this end must not be reported to a master that ends before it
+    tail = own.last_record_by(min(own_end, end))
+    if tail is None and begin <= own.log_min_offset and own_end <= end:
+        same = await _same_fragment(own, master, own.log_min_offset)
+        return found(by_length) if same else found(LogRelation.DIVERGED, own.log_min_offset)
+    if tail is None or tail[0] < begin:
+        return found(by_length)  # nothing in common to be compared: the lengths decide
+    tail_end = sum(tail)
+    if not await _same_record(own, master, *tail):
+        return found(LogRelation.DIVERGED, await _common_end(own, master, max(begin, own.log_min_offset), tail[0]))
+    if own_end <= end and not await _same_fragment(own, master, tail_end):
+        return found(LogRelation.DIVERGED, tail_end)
+    return found(by_length, tail_end)
+
+
+async def _same_record(own: OwnLog, master: MasterLog, offset: int, size: int) -> bool:
+    return own.log_slice(offset, size) == await master.record(offset)
+
+
+async def _same_fragment(own: OwnLog, master: MasterLog, begin: int) -> bool:
+    """Whether the bytes behind the slave's last whole record are the beginning of the master's next one."""
+    fragment = own.log_slice(begin, own.log_max_offset - begin)
+    if not fragment or len(fragment) < MARK.size or MARK.unpack_from(fragment)[1] == BLANK_MAGIC:
+        return True
+    record = await master.record(begin)
+    return record is not None and fragment == record[: len(fragment)]
+
+
+async def _common_end(own: OwnLog, master: MasterLog, begin: int, differs_at: int) -> int:
+    """The end of the last record that both have, between `begin` and a record that differs."""
+    common = begin
+    for _ in range(_STEPS_MAX):
+        # The middle first; where no record ends between, the last one before the difference.
+        record = own.last_record_by((common + differs_at) // 2)
+        if record is None or sum(record) <= common:
+            record = own.last_record_by(differs_at)
+        if record is None or sum(record) <= common:
+            break
+        if await _same_record(own, master, *record):
+            common = sum(record)
+        else:
+            differs_at = record[0]
+    return common
+
+
+def first_own_offset(queues: QueueEntries, compared: Comparison, topic: str, queue_id: int) -> int | None:
+    """The queue offset from which on a slave that is ahead of its master, or has diverged, has messages of its own.
+
+    At those offsets the master has other messages, or will have: a reader must not see both. None for any other slave.
+    """
+    if compared.relation.may_follow or compared.common_end is None:
+        return None
+    low, high = queues.queue_bounds(topic, queue_id)
+    while low < high:
+        middle = (low + high) // 2
+        unit = queues.queue_unit(topic, queue_id, middle)
+        if unit is None or unit[0] + unit[1] <= compared.common_end:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def drop_own_messages(read: ReadResult, first_own: int) -> None:
+    """Drop what a pull found at queue offset `first_own` and behind it."""
+    records = [record for data in read.slices for record in iter_records(data) if record.queue_offset < first_own]
+    read.slices = [memoryview(record.data) for record in records]
+    read.message_count = len(records)
+    read.bytes_total = sum(record.size_bytes for record in records)
+    read.next_offset = first_own
+    if not records:
+        read.status = ReadStatus.NO_MATCHED_MESSAGE

@@ -1,0 +1,1 @@
+"""Dispatch: what follows from records in the log, for own appends and for bytes that a master has sent."""

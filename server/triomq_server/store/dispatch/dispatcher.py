@@ -1,0 +1,327 @@
+"""Dispatch: makes a record's queue entry, index entries and arrival (docs/protocol/store.md §12).
+
+Own appends come here as objects; the commit log has written their queue entries already. Bytes from a master are read
+back by `follow`. Recovery passes the records it finds to `dispatch`. Index entries and arrivals are collected and
+handled in batches, off the path of the answer. Answers to `ReputMessageService` and the dispatchers of
+`DefaultMessageStore`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from triomq_protocol.filters.tags import tags_code
+from triomq_protocol.names import SCHEDULE_TOPIC
+from triomq_protocol.properties import get_property
+from triomq_protocol.record.batch import Element
+from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_protocol.record.layout import TRANSACTION_ROLLBACK
+from triomq_server.store.commitlog import CommitLog, enters_queue
+from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
+from triomq_server.store.dispatch.key_hashes import index_hashes
+from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, Replay
+from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.store.files.segments import Segment
+from triomq_server.store.index import Index
+from triomq_server.store.messages import AppendResult, Arrival, NewBatch, NewRecord
+
+_log = logging.getLogger(__name__)
+
+DELAY_MARK = "DELAY\x01"
+_UNKNOWN_LEVEL_MS = 1000
+
+
+def property_of(text: str, mark: str) -> str | None:
+    """The value behind one of the `..._MARK`s in a property string: `get_property` for names known here."""
+    at = text.rfind(mark)
+    if at < 0:
+        return None
+    start = at + len(mark)
+    if (at and text[at - 1] != "\x02") or text[start : start + 1] in ("", "\x02"):
+        return get_property(text, mark[:-1])  # part of another name or value, or empty: search property by property
+    end = text.find("\x02", start)
+    return text[start:] if end < 0 else text[start:end]
+
+
+class Dispatcher:
+    """Dispatches what is appended at the log's end.
+
+    Attributes:
+        dispatched_offset: everything below has its queue entry.
+        arrival_listeners, append_listeners: called by `notify`.
+        watched: the queues whose arrivals the listeners want; None: all.
+        pending: own appends that have not been indexed and announced yet.
+        index_full: called when the disk has no space for the index.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        checkpoint: Checkpoint,
+        delay_levels_ms: list[int],
+        *,
+        exact_repeats: bool,
+        checkpoints_early: bool = False,
+    ) -> None:
+        self._commitlog = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._delays = delay_levels_ms
+        self._exact_repeats = exact_repeats
+        self._checkpoints_early = checkpoints_early
+        self.dispatched_offset = 0
+        self.arrival_listeners: list[Callable[[Arrival], None]] = []
+        self.watched: Collection[tuple[str, int]] | None = None
+        self.append_listeners: list[Callable[[int], None]] = []
+        self.index_full: Callable[[], None] = lambda: None
+        self.pending: list[tuple[NewRecord, AppendResult, int]] = []
+        self._arrivals: list[Arrival] = []
+        self._keys: list[tuple[str, str, int, int]] = []  # (topic, key, log offset, store time), in log order
+        self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
+        self._announced_offset = 0
+        self._dispatched_timestamp = 0
+        self._reported_offset = -1
+
+    # ---- own appends
+
+    def delay_ms(self, topic: str, level: int) -> int:
+        """The delay of a level if the record belongs to the schedule topic, else -1."""
+        if topic != SCHEDULE_TOPIC or level <= 0:
+            return -1
+        level = min(level, len(self._delays))
+        return self._delays[level - 1] if level else _UNKNOWN_LEVEL_MS
+
+    def batch_appended(self, b: NewBatch, result: AppendResult, elements: list[Element]) -> None:
+        """Collect a stored batch's index entries and arrivals."""
+        self._collect_pending()  # index entries are kept in log order
+        self._dispatched_timestamp = result.store_timestamp
+        topic, timestamp = b.topic, result.store_timestamp
+        if self._index is not None:
+            add_key = self._keys.append
+            for offset, (_, _, _, unique_key, keys, _) in zip(result.physical_offsets, elements, strict=True):
+                if unique_key:
+                    add_key((topic, unique_key, offset, timestamp))
+                if keys:
+                    self._collect_keys(topic, None, keys, offset, timestamp)
+        if self.arrival_listeners and self._is_watched(topic, b.queue_id):
+            following = enumerate(elements, result.queue_offset + 1)
+            self._arrivals += [Arrival(topic, b.queue_id, n, element[5], timestamp) for n, element in following]
+
+    def _is_watched(self, topic: str, queue_id: int) -> bool:
+        return self.watched is None or (topic, queue_id) in self.watched
+
+    def _collect_keys(self, topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> None:
+        if unique_key:
+            self._keys.append((topic, unique_key, offset, timestamp))
+        if keys:
+            self._keys += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
+
+    def _collect_pending(self) -> None:
+        pending, self.pending = self.pending, []
+        if not pending:
+            return
+        if self._index is not None:
+            add_key = self._keys.append
+            for r, result, _ in pending:
+                if r.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
+                    continue
+                if r.uniq_key:
+                    add_key((r.topic, r.uniq_key, result.physical_offset, result.store_timestamp))
+                if keys := r.keys:
+                    for key in keys.split(" ") if " " in keys else (keys,):
+                        if key:
+                            add_key((r.topic, key, result.physical_offset, result.store_timestamp))
+        watched = self.watched
+        if self.arrival_listeners and (watched is None or watched):
+            self._arrivals += [
+                Arrival(r.topic, r.queue_id, result.queue_offset + 1, code, result.store_timestamp)
+                for r, result, code in pending
+                if enters_queue(r.sys_flag) and (watched is None or (r.topic, r.queue_id) in watched)
+            ]
+        self._dispatched_timestamp = pending[-1][1].store_timestamp
+
+    # ---- records read back
+
+    def follow(self, most_bytes: int) -> bool:
+        """Dispatch records that a master has sent: all that are complete, or about `most_bytes`. OSError if full.
+
+        Returns:
+            Whether there may be more to do.
+        """
+        log = self._commitlog
+        if self.dispatched_offset < log.min_offset:
+            self.dispatched_offset = log.min_offset  # expired before it was dispatched
+        until = self.dispatched_offset + most_bytes
+        segment = log.segments.find(self.dispatched_offset)
+        while segment is not None and self.dispatched_offset < log.max_offset:
+            if self.dispatched_offset >= until:
+                return True
+            at = self.dispatched_offset - segment.base
+            end = min(log.max_offset - segment.base, segment.size)
+            if self._follow_run(segment, at, end, until - segment.base):
+                if self.dispatched_offset == segment.end:
+                    segment = log.segments.find(self.dispatched_offset)
+                continue
+            record = read_record(segment.buffer, at, end, self.dispatched_offset, check_crc=False)
+            if isinstance(record, LogRecord):
+                self.dispatch(record, fill=True, announce=True)
+                self._record_copied_time(record.store_timestamp)
+                self.dispatched_offset += record.size
+            elif record is Finding.BLANK:
+                if segment.end > log.max_offset:
+                    return False  # the mark has come, the rest of the filler has not
+                self.dispatched_offset = segment.end
+            else:
+                self._report(record)
+                return False
+            if self.dispatched_offset == segment.end:
+                segment = log.segments.find(self.dispatched_offset)
+        return False
+
+    def _follow_run(self, segment: Segment, at: int, end: int, until: int) -> bool:
+        """Dispatch the ordinary records that come next; false if the next one is not ordinary."""
+        if self._index is not None and not self._keys and self.dispatched_offset <= self._index.end_offset:
+            return False  # after a crash the index may have these already; `dispatch` checks that
+        watched = self.watched
+        arrivals = self._arrivals if self.arrival_listeners and (watched is None or watched) else None
+        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, arrivals, watched, until)
+        if run.at == at:
+            return False
+        self.dispatched_offset = segment.base + run.at
+        self._dispatched_timestamp = run.store_timestamp
+        self._record_copied_time(run.store_timestamp)
+        return True
+
+    def _record_copied_time(self, store_timestamp: int) -> None:
+        """Take over a copied record's store time: the next flush writes it to the checkpoint, as for an own append.
+
+        RocketMQ 4.9 does so before anything is on disk.
+        """
+        self._commitlog.store_timestamp = store_timestamp
+        if self._checkpoints_early:
+            self._checkpoint.physic_timestamp = store_timestamp
+
+    def _report(self, finding: Finding) -> None:
+        if finding is Finding.INCOMPLETE or self._reported_offset == self.dispatched_offset:
+            return
+        if finding is Finding.NOTHING and self._commitlog.max_offset - self.dispatched_offset < 8:
+            return
+        self._reported_offset = self.dispatched_offset
+        _log.error(
+            "the log holds %s at offset %d: nothing behind it can be served", finding.value, self.dispatched_offset
+        )
+
+    def foreign_bytes(self) -> Finding | None:
+        """What is behind the last dispatched record; None if it is, or may still become, a whole record or a blank."""
+        log, at = self._commitlog, self.dispatched_offset
+        segment = log.segments.find(at)
+        if segment is None or at >= log.max_offset:
+            return None
+        end = min(log.max_offset - segment.base, segment.size)
+        found = read_record(segment.buffer, at - segment.base, end, at, check_crc=False)
+        if isinstance(found, LogRecord) or found in (Finding.BLANK, Finding.INCOMPLETE):
+            return None
+        return found
+
+    def restart_at(self, end: int) -> None:
+        """Forget everything behind `end`, where the log has been truncated."""
+        self.dispatched_offset = end
+        self._keys = [key for key in self._keys if key[2] < end]
+        self._arrivals.clear()
+        self._announced_offset = end
+
+    def dispatch(self, record: LogRecord, *, fill: bool, announce: bool = False) -> None:
+        """Give one record its queue entry and its index entries, unless it has them. QueueGap, OSError."""
+        text = str(record.properties, "utf-8", "replace")
+        queue = self._queue_of(record) if enters_queue(record.sys_flag) else None
+        if queue is not None:
+            code = self._tags_code(record, text)
+            if queue.put(record.offset, record.size, code, record.queue_offset, fill=fill) and announce:
+                self._arrivals.append(
+                    Arrival(record.topic, record.queue_id, record.queue_offset + 1, code, record.store_timestamp)
+                )
+            self._dispatched_timestamp = record.store_timestamp
+        self.index_record(record, text)
+
+    def _queue_of(self, record: LogRecord) -> ConsumeQueue | None:
+        """The record's queue; None if a master has accepted a topic that cannot have one here."""
+        try:
+            return self._queues.obtain(record.topic, record.queue_id)
+        except UnusableTopic as error:
+            _log.error("the record at log offset %d gets no queue: %s", record.offset, error)
+            return None
+
+    def _tags_code(self, record: LogRecord, text: str) -> int:
+        if record.topic == SCHEDULE_TOPIC:
+            level = property_of(text, DELAY_MARK)
+            delay = self.delay_ms(record.topic, int(level)) if level and level.isdigit() else -1
+            if delay >= 0:
+                return record.store_timestamp + delay
+        return tags_code(property_of(text, TAGS_MARK))
+
+    def index_record(self, record: LogRecord, text: str | None = None) -> None:
+        """Index one record that was read back, unless it is in the index already."""
+        index = self._index
+        if index is None or record.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
+            return
+        last = self._keys[-1][2] if self._keys else index.end_offset
+        if record.offset < last:
+            return
+        before = len(self._keys)
+        if text is None:
+            text = str(record.properties, "utf-8", "replace")
+        unique_key, keys = property_of(text, UNIQUE_KEY_MARK), property_of(text, KEYS_MARK)
+        self._collect_keys(record.topic, unique_key, keys, record.offset, record.store_timestamp)
+        if record.offset == index.end_offset and index.files and before == 0 and self._exact_repeats:
+            # The index may hold some keys of the last record before a crash, in the order in which they come here.
+            del self._keys[: index.entries_of_last_record()]
+
+    # ---- index and arrivals
+
+    def update_index(self) -> None:
+        """Write the collected keys to the index."""
+        self._collect_pending()
+        if self._index is None:
+            self._keys.clear()
+        elif self._keys:
+            done = self._index.add(index_hashes(self._keys))
+            del self._keys[:done]
+            if self._keys:
+                self.index_full()
+                return
+        # Only now, so that after a crash recovery begins no later than at what has not been indexed.
+        if self._dispatched_timestamp:
+            self._checkpoint.logics_timestamp = self._dispatched_timestamp
+
+    @property
+    def index_is_behind(self) -> bool:
+        """Whether entries wait for space on the disk."""
+        return bool(self._keys)
+
+    def announce_end(self) -> None:
+        """Call `append_listeners` with the log's new end, before anything else: a sender may be waiting for a slave."""
+        end = self._commitlog.max_offset
+        if end != self._announced_offset:
+            self._announced_offset = end
+            for listener in self.append_listeners:
+                listener(end)
+
+    def notify(self) -> None:
+        """Call `append_listeners`; index what has been collected; call `arrival_listeners`."""
+        self.announce_end()
+        self.update_index()
+        if self._arrivals:
+            arrivals, self._arrivals = self._arrivals, []
+            for listener in self.arrival_listeners:
+                for arrival in arrivals:
+                    listener(arrival)
+
+    def start_at_end(self) -> None:
+        """After recovery: everything in the log is dispatched, and none of it is an arrival."""
+        self.update_index()
+        self._arrivals.clear()
+        self._announced_offset = self._commitlog.max_offset

@@ -1,0 +1,422 @@
+"""The disk behind the store: a `Disk` hands out fixed-size mapped files, and reads, writes and lists small ones.
+
+The rest of the store works on offsets and buffers, except that a master's bytes are written through a descriptor of a
+log file (`raw_file`, `CommitLog.append_raw`) and replication sends from and splices into such descriptors. Tests use
+a disk in memory instead.
+A mapped file must be reserved before it is written: a store into an unbacked page of a full disk would kill the
+process with SIGBUS, while a failed reservation is an ordinary ENOSPC that can be answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import resource
+import shutil
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import attrs
+import trio
+
+T = TypeVar("T")
+
+PAGE_BYTES = 4096
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
+_PUNCH_HOLE_KEEP_SIZE = 0x03
+_ZEROS = bytes(1 << 22)  # never written to, so it takes next to no memory
+
+# ctypes lets the interpreter run meanwhile; mmap.madvise would hold it.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+class StoreLocked(Exception):  # noqa: N818 - named after the state one is in
+    """Another process (or another store in this process) has this store directory open. Stop that one first."""
+
+
+@attrs.frozen
+class DiskUsage:
+    """Bytes of the partition that holds a path: `free` counts root's reserve, `usable` what we may still use."""
+
+    total_bytes: int
+    free_bytes: int
+    usable_bytes: int
+
+
+class MappedFile(Protocol):
+    """A file of fixed size as a writable buffer. Bytes read as zero until written."""
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The bytes; write only what has been reserved."""
+        ...
+
+    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
+        """Make sure that bytes start..end can be written; OSError(ENOSPC) if not. Safe to repeat, keeps content.
+
+        `blank` promises that nothing was ever written there: then zeros may be written, which is cheaper.
+        """
+        ...
+
+    def zero(self, start: int, end: int) -> None:
+        """Make bytes start..end read as zero again and give their space back; they are no longer reserved."""
+        ...
+
+    def sync(self, start: int, end: int) -> None:
+        """Force bytes start..end (perhaps more) to the disk. Blocks: call it through `Disk.run`."""
+        ...
+
+    def content_end(self, start: int, end: int) -> int:
+        """Where the last part of a range ends that the disk keeps anything of; behind it all bytes are zero.
+
+        Finding the end of a file's content by reading would be slow, and where files live in memory (tmpfs) reading a
+        hole takes a page, or kills the process when there is none.
+        """
+        ...
+
+    def open_descriptor(self, *, writable: bool = False) -> int | None:
+        """A new descriptor, which the caller closes; None if this is no file of the system. OSError.
+
+        What is written through one is seen in the buffer, and the other way round. Such a write needs no reservation: a
+        full disk is an ordinary ENOSPC there.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the file. Slices handed out stay valid until they are dropped."""
+        ...
+
+
+class Disk(Protocol):
+    """Files by path. Plain methods take little time; what may wait for the hardware goes through `run`."""
+
+    async def run(self, chore: Callable[[], T]) -> T:
+        """Run a blocking chore off the event loop (in a worker thread, where there is hardware to wait for)."""
+        ...
+
+    def create(self, path: str, size: int, reserve: int) -> MappedFile:
+        """A new zero-filled file, its first `reserve` bytes reserved; parent directories are made. OSError if not."""
+        ...
+
+    def open(self, path: str) -> MappedFile:
+        """Map an existing file."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Length of a file; FileNotFoundError."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last modified, ms since the epoch."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def is_directory(self, path: str) -> bool:
+        """Whether a directory is there."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; fine if it is there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Delete a file; fine if it is gone already."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Delete a directory and all below it; fine if it is gone already."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """All bytes of a small file; FileNotFoundError."""
+        ...
+
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file from scratch and, with `sync`, force it to the disk."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename, replacing the target in one step, durably."""
+        ...
+
+    def usage(self, path: str) -> DiskUsage:
+        """Space on the partition that holds the path."""
+        ...
+
+    def boot_id(self) -> str:
+        """Changes whenever unsynced file content may have been lost (the machine was restarted)."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take the store lock (docs/protocol/store.md §11.3); returns what releases it. Raises StoreLocked."""
+        ...
+
+
+class RealMappedFile:
+    """A `MappedFile` on the operating system's files."""
+
+    __slots__ = ("_path", "_unlisted", "buffer")
+
+    def __init__(self, path: str, buffer: mmap.mmap, *, new: bool) -> None:
+        self._path = path
+        self._unlisted = new  # the directory that lists the file has not been forced to the disk yet
+        self.buffer = buffer
+
+    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
+        """Allocate blocks for a range and map their pages."""
+        # The descriptor is opened per chore: chores are rare, descriptors are scarce (mmap keeps one per file itself),
+        # and closing cannot race with a sync in a worker thread.
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, start, end - start)
+            if blank:
+                _write_zeros(fd, start, end)
+        finally:
+            os.close(fd)
+        self.populate(start, end)
+
+    def populate(self, start: int, end: int) -> None:
+        """Fault the pages in now, in one go: four times as cheap as one fault at a time while appending.
+
+        Only advice: kernels that do not know it, or cannot, leave the pages to be faulted in later.
+        """
+        start -= start % PAGE_BYTES
+        try:
+            anchor = ctypes.c_char.from_buffer(self.buffer)
+        except ValueError:  # closed meanwhile
+            return
+        _libc.madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
+
+    def zero(self, start: int, end: int) -> None:
+        """Punch a hole; the file keeps its length."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, end - start) == 0:
+                return
+        finally:
+            os.close(fd)
+        # No holes on this file system. Only bytes that differ are written, so no unbacked page is touched.
+        blank = bytes(1 << 16)
+        for at in range(start, end, len(blank)):
+            part = min(len(blank), end - at)
+            if self.buffer[at : at + part] != blank[:part]:
+                self.buffer[at : at + part] = blank[:part]
+
+    def sync(self, start: int, end: int) -> None:  # noqa: ARG002 - the system syncs files, not ranges
+        """`fdatasync`, and once for a new file that of its directory."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # expired meanwhile: nothing left to force
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        if self._unlisted:
+            _sync_directory(os.path.dirname(self._path))
+            self._unlisted = False
+
+    def content_end(self, start: int, end: int) -> int:
+        """Ask the file system for its holes; one that does not know of any has content everywhere."""
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        found = at = start
+        try:
+            while at < end and (data := os.lseek(fd, at, os.SEEK_DATA)) < end:
+                found = at = min(os.lseek(fd, data, os.SEEK_HOLE), end)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no content from here on
+                return end
+        finally:
+            os.close(fd)
+        return found
+
+    def open_descriptor(self, *, writable: bool = False) -> int | None:
+        """A new descriptor."""
+        return os.open(self._path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Unmap now, or when the last slice is dropped."""
+        # BufferError: slices are out; the map goes when the last of them is dropped.
+        with contextlib.suppress(BufferError):
+            self.buffer.close()
+
+
+def _write_zeros(fd: int, start: int, end: int) -> None:
+    """Bring a range into memory by writing it.
+
+    A write takes the file system's large folios and one journal step for many pages; faulting the same pages in through
+    the map handles each by itself and costs three to ten times as much. The interpreter runs meanwhile.
+    """
+    while start < end:
+        start += os.pwrite(fd, _ZEROS[: end - start] if end - start < len(_ZEROS) else _ZEROS, start)
+
+
+_locked_paths: set[str] = set()  # POSIX locks do not see a second open in the same process
+_locked_paths_guard = threading.Lock()
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def __init__(self, *, threads: int = 4) -> None:
+        self._limiter = trio.CapacityLimiter(threads)
+        # Two descriptors per queue are soon more than the customary 1024.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    async def run(self, chore: Callable[[], T]) -> T:
+        """In a worker thread of our own limiter."""
+        return await trio.to_thread.run_sync(chore, limiter=self._limiter)
+
+    def create(self, path: str, size: int, reserve: int) -> MappedFile:
+        """A new file, or an existing one of that name set to this size."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            blank = os.fstat(fd).st_size == 0
+            os.ftruncate(fd, size)
+            if reserve:
+                os.posix_fallocate(fd, 0, reserve)
+                if blank:
+                    _write_zeros(fd, 0, reserve)
+            buffer = mmap.mmap(fd, size)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        file = RealMappedFile(path, buffer, new=True)
+        if reserve:
+            file.populate(0, reserve)
+        return file
+
+    def open(self, path: str) -> MappedFile:
+        """Map a file in its full length."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return RealMappedFile(path, mmap.mmap(fd, 0), new=False)
+        finally:
+            os.close(fd)
+
+    def size(self, path: str) -> int:
+        """Length in bytes."""
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """The modification time."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def is_directory(self, path: str) -> bool:
+        """Whether it is a directory."""
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether it is there."""
+        return os.path.exists(path)
+
+    def make_directory(self, path: str) -> None:
+        """Like `mkdir -p`."""
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        """Like `rm -f`."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Like `rm -rf`."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        with open(path, "rb") as f:
+            return f.read()
+
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """The whole file, with `fsync`."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(data)
+            f.flush()
+            if sync:
+                os.fsync(f.fileno())
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename, and force the directory to the disk."""
+        os.replace(source, target)
+        _sync_directory(os.path.dirname(target))
+
+    def usage(self, path: str) -> DiskUsage:
+        """`statvfs` of the path, or of the nearest parent there is."""
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        s = os.statvfs(path)
+        return DiskUsage(s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize, s.f_bavail * s.f_frsize)
+
+    def boot_id(self) -> str:
+        """The kernel's boot id; empty where there is none."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+                return f.read().strip()
+        except OSError:
+            return ""
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """An exclusive POSIX lock on the first byte, and an entry in this process's own list."""
+        path = os.path.realpath(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with _locked_paths_guard:
+            if path in _locked_paths:
+                raise StoreLocked(f"{path} is locked by this process: the store directory is already open")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as e:
+                os.close(fd)
+                if e.errno in (errno.EACCES, errno.EAGAIN):
+                    raise StoreLocked(
+                        f"{path} is locked: another broker process uses this store directory; stop it, or set another "
+                        "storePathRootDir (--store)"
+                    ) from None
+                raise
+            os.pwrite(fd, b"lock", 0)
+            _locked_paths.add(path)
+
+        def release() -> None:
+            with _locked_paths_guard:
+                _locked_paths.discard(path)
+                os.close(fd)
+
+        return release
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,244 @@
+"""Fixed-size files as one address space (`MappedFileQueue`, `MappedFile`; docs/protocol/store.md §2).
+
+A segment's name is the offset of its first byte. What is written, reserved and on disk is known here; what the bytes
+mean is not. Files are mapped when first touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import threading
+from bisect import bisect_right
+
+from triomq_server.store.files.disk import PAGE_BYTES, Disk, MappedFile
+
+_NAME_DIGITS = 20
+
+
+class StoreDamaged(Exception):  # noqa: N818 - named after the state one is in
+    """The directory cannot be opened as it is: a file has a wrong length or name. Nothing has been changed."""
+
+
+def segment_name(base: int) -> str:
+    """The file name for the segment that starts at this offset."""
+    return f"{base:0{_NAME_DIGITS}d}"
+
+
+class Segment:
+    """One file: bytes base .. base+size of the address space.
+
+    `position` is how much of it is written, `flushed` how much of that is on disk, `reserved` up to where it may be
+    written without asking the disk again; all counted from the start of the file.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_reserving",
+        "base",
+        "flushed",
+        "path",
+        "position",
+        "reserved",
+        "size",
+        "store_timestamp",
+    )
+
+    def __init__(self, disk: Disk, path: str, base: int, size: int, file: MappedFile | None = None) -> None:
+        self._disk = disk
+        self._file = file
+        self.path = path
+        self.base = base
+        self.size = size
+        self.position = 0
+        self.flushed = 0
+        self.reserved = 0
+        self.store_timestamp = 0
+        self._reserving = threading.Lock()
+
+    @property
+    def file(self) -> MappedFile:
+        """The mapped file, mapped now if it was not yet."""
+        if self._file is None:
+            self._file = self._disk.open(self.path)
+        return self._file
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """All bytes of the file."""
+        return self.file.buffer
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte behind this file."""
+        return self.base + self.size
+
+    def reserve(self, end: int) -> None:
+        """Make bytes up to `end` writable. OSError (ENOSPC) when the disk is full; then nothing has changed."""
+        end = min(end + -end % PAGE_BYTES, self.size)
+        # One at a time: blank space is filled with zeros, which must not hit what the other thread has written since.
+        with self._reserving:
+            if self.reserved:
+                if end > self.reserved:
+                    self.file.reserve(self.reserved, end, blank=True)
+                    self.reserved = end
+            elif end:
+                # What lies below the written position exists already, but a file made by Java may have holes anywhere
+                # else.
+                start = self.position - self.position % PAGE_BYTES
+                if (
+                    start < end
+                ):  # not so where the file is full: a slave's log that ends with a file, when it becomes a master
+                    self.file.reserve(start, end)
+                self.reserved = end
+
+    def reserve_ahead(self, size: int) -> None:
+        """Reserve so many bytes more, if anything is reserved at all. For a worker thread. OSError."""
+        with self._reserving:
+            end = min(self.reserved + size, self.size)
+            if 0 < self.reserved < end:
+                self.file.reserve(self.reserved, end, blank=True)
+                self.reserved = end
+
+    def forget_reserved(self) -> None:
+        """Bytes come through a descriptor from now on, so nothing behind the end may be filled with zeros any more."""
+        if self.reserved:
+            with self._reserving:
+                self.reserved = 0
+
+    def cut(self, position: int) -> None:
+        """Forget and zero everything from `position` on, so that no stale record can be taken for a new one."""
+        with self._reserving:
+            self.file.zero(position, self.size)
+            self.position = position
+            self.flushed = min(self.flushed, position)
+            self.reserved = 0
+
+    def close(self) -> None:
+        """Unmap as soon as no slice is held."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Segments:
+    """The files of one directory, oldest first."""
+
+    def __init__(self, disk: Disk, directory: str, size: int) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.size = size
+        self.items: list[Segment] = []
+
+    def load(self) -> None:
+        """Take up the files on disk, all counted as full (recovery lowers that). Raises StoreDamaged."""
+        for name in self._disk.list(self.directory):
+            path = f"{self.directory}/{name}"
+            if self._disk.is_directory(path):
+                continue
+            if not (name.isascii() and name.isdigit()):
+                raise StoreDamaged(f"{path}: not the name of a store file; move it away and start again")
+            length = self._disk.size(path)
+            if length == 0:
+                self._disk.remove(path)  # a kill came between making this file and giving it its size: nothing is in it
+                continue
+            if length != self.size:
+                raise StoreDamaged(
+                    f"{path} is {length} bytes long, {self.size} are configured: the file is damaged or the configured size has "
+                    "changed; set the size it was made with, or move it away"
+                )
+            segment = Segment(self._disk, path, int(name), self.size)
+            segment.position = segment.flushed = segment.size
+            self.items.append(segment)
+        self.items.sort(key=lambda s: s.base)
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte kept, -1 without files."""
+        return self.items[0].base if self.items else -1
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last byte written, 0 without files."""
+        if not self.items:
+            return 0
+        last = self.items[-1]
+        return last.base + last.position
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds this offset, or None."""
+        items = self.items
+        if not items:
+            return None
+        n = (offset - items[0].base) // self.size
+        if 0 <= n < len(items) and items[n].base <= offset < items[n].base + self.size:
+            return items[n]
+        # A gap between files (removed by hand) shifts the numbers.
+        n = bisect_right(items, offset, key=lambda s: s.base) - 1
+        if n >= 0 and offset < items[n].end:
+            return items[n]
+        return None
+
+    def build(self, base: int, reserve: int) -> Segment:
+        """Create the file for a segment without taking it up yet (may run in a worker thread). OSError."""
+        reserve = min(reserve, self.size)
+        path = f"{self.directory}/{segment_name(base)}"
+        segment = Segment(self._disk, path, base, self.size, self._disk.create(path, self.size, reserve))
+        segment.reserved = reserve
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment behind the others."""
+        self.items.append(segment)
+
+    def truncate(self, offset: int) -> list[Segment]:
+        """End the address space at `offset`: cut the file that holds it, delete those behind; returns the deleted."""
+        gone = [s for s in self.items if s.base > offset]
+        kept = [s for s in self.items if s.base <= offset]
+        # The newest first: whatever is left after a crash in between is still one contiguous log.
+        for segment in reversed(gone):
+            self._delete(segment)
+        self.items = kept
+        if kept and offset < kept[-1].end:
+            kept[-1].cut(offset - kept[-1].base)
+        return gone
+
+    def delete_first(self) -> Segment:
+        """Delete the oldest file."""
+        segment = self.items.pop(0)
+        self._delete(segment)
+        return segment
+
+    def delete_last(self) -> Segment:
+        """Delete the newest file."""
+        segment = self.items.pop()
+        self._delete(segment)
+        return segment
+
+    def destroy(self) -> None:
+        """Delete all files and the directory."""
+        for segment in self.items:
+            segment.close()
+        self.items = []
+        self._disk.remove_tree(self.directory)
+
+    def close(self) -> None:
+        """Unmap everything; slices still held stay readable."""
+        for segment in self.items:
+            segment.close()
+
+    def discard(self, segment: Segment) -> None:
+        """Delete a file that was built but never taken up."""
+        self._delete(segment)
+
+    def _delete(self, segment: Segment) -> None:
+        segment.close()
+        self._disk.remove(segment.path)
+
+
+def sync_segments(segments: list[tuple[Segment, int]]) -> None:
+    """Force each segment up to the given position; blocks. A file deleted meanwhile is no error."""
+    for segment, position in segments:
+        with contextlib.suppress(FileNotFoundError):
+            segment.file.sync(segment.flushed, position)

@@ -1,0 +1,115 @@
+"""Lookups of messages by key, by store time and by log offset (docs/protocol/store.md §10.4, §17, §18).
+
+Pulls are in `queue_reads`. Answers to `DefaultMessageStore.queryMessage`, `getOffsetInQueueByTime` and
+`lookMessageByOffset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from triomq_protocol.record.check import claimed_size, store_timestamp_of
+from triomq_protocol.record.layout import PLACE
+from triomq_server.store.commitlog import CommitLog
+from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from triomq_server.store.files.segments import Segment
+from triomq_server.store.index import Index
+from triomq_server.store.messages import QueryResult
+
+_QUERY_ROUNDS = 3
+
+
+def record_at(log: CommitLog, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
+    """The record that starts at this log offset; None if none starts there, or not one of that size."""
+    head = log.select(physical_offset, PLACE.size)
+    size = 0 if head is None else claimed_size(head, physical_offset)
+    return log.select(physical_offset, size) if size_bytes in (None, size) else None
+
+
+def store_time_at(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
+    """Store time of the message at a queue offset, -1 if it is gone or was never there."""
+    unit = queue.unit(queue_offset)
+    return -1 if unit is None else _time_of(log, unit[0], unit[1])
+
+
+def _time_of(log: CommitLog, physical_offset: int, size: int) -> int:
+    record = log.select(physical_offset, size)
+    return -1 if record is None else store_timestamp_of(record)
+
+
+def _file_by_time(
+    log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, modified_ms: Callable[[str], int] | None
+) -> Segment | None:
+    segments = [s for s in queue.segments.items if s.position]
+    for segment in segments[:-1]:
+        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, segment.position - UNIT_BYTES)
+        newest = modified_ms(segment.path) if modified_ms is not None else _time_of(log, physical_offset, size)
+        if newest >= timestamp_ms:
+            return segment
+    return segments[-1] if segments else None
+
+
+def offset_by_time(
+    log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, modified_ms: Callable[[str], int] | None = None
+) -> int:
+    """The queue offset stored nearest to a time, among those of one queue file (docs/protocol/store.md §17).
+
+    That file is the first whose last record was stored at that time or later. With `modified_ms` the file is chosen by
+    modification time, as in RocketMQ 4.9; that time can be earlier or later than the store time of the last record.
+    """
+    queue.publish_position()
+    segment = _file_by_time(log, queue, timestamp_ms, modified_ms)
+    if segment is None:
+        return 0
+    first = segment.base // UNIT_BYTES
+    low = max(queue.min_offset, first)
+    high = first + segment.position // UNIT_BYTES - 1
+    earlier = later = None  # (queue offset, time) nearest to the wanted time so far
+    while low <= high:
+        middle = (low + high) // 2
+        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, (middle - first) * UNIT_BYTES)
+        if physical_offset < log.min_offset:
+            low = middle + 1
+            continue
+        stored = _time_of(log, physical_offset, size)
+        if stored < 0:
+            return 0
+        if stored == timestamp_ms:
+            return middle
+        if stored > timestamp_ms:
+            high = middle - 1
+            later = middle, stored
+        else:
+            low = middle + 1
+            earlier = middle, stored
+    if earlier is None:
+        return later[0] if later is not None else queue.min_offset
+    if later is None or timestamp_ms - earlier[1] <= later[1] - timestamp_ms:
+        return earlier[0]
+    return later[0]
+
+
+def earliest_log_time(log: CommitLog) -> int:
+    """Store time of the oldest record in the log, -1 if there is none."""
+    record = record_at(log, log.min_offset)
+    return -1 if record is None else store_timestamp_of(record)
+
+
+def query(log: CommitLog, index: Index | None, topic: str, key: str, most: int, begin: int, end: int) -> QueryResult:
+    """Records that may have a key, in log order. The index holds hashes only, so the caller must compare the keys."""
+    if index is None or not index.files:
+        return QueryResult([], 0, 0)
+    newest = index.files[-1]
+    records: list[memoryview] = []
+    last_time = end
+    for _ in range(_QUERY_ROUNDS):
+        offsets = sorted(index.query(topic, key, most, begin, last_time))
+        if not offsets:
+            break
+        lowest = record_at(log, offsets[0])
+        if lowest is not None:
+            last_time = store_timestamp_of(lowest)
+        records = [record for offset in offsets if (record := record_at(log, offset)) is not None]
+        if records or last_time < begin:
+            break
+    return QueryResult(records, newest.end_timestamp, newest.end_offset)

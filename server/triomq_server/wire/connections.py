@@ -1,0 +1,108 @@
+"""Connections: reads what links receive, each in a task of its own or, for sockets, through the poller.
+
+The hot path, per receive: all frames of what arrived, a plain function call for each, one non-blocking write of all
+answers, one call of ``on_batch_end`` (for all links that the poller found ready at once). A link with too much unsent
+is not read from until the peer takes its answers.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from triomq_protocol.errors import RemoteProtocolError
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.wire.hub import Hub
+from triomq_server.wire.link import ENDINGS, Link
+from triomq_server.wire.poller import PolledLink, Poller
+from triomq_server.wire.transport import SocketTransport, Transport
+
+_log = logging.getLogger(__name__)
+
+
+class Connections:
+    """The connections of one hub.
+
+    Args:
+        hub: where the links belong, and what calls their handlers.
+        poller: reads sockets; without one each link's own task does.
+    """
+
+    def __init__(self, hub: Hub, poller: Poller | None = None) -> None:
+        self.hub = hub
+        self._poller = poller
+
+    async def serve(
+        self, transport: Transport, *, task_status: trio.TaskStatus[Link] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve one connection to its end; whatever happens on it ends only it."""
+        hub = self.hub
+        link = Link(transport, hub.writer)
+        hub.links.add(link)
+        task_status.started(link)
+        try:
+            with link.scope:
+                await self._read(link)
+        except RemoteProtocolError as error:
+            _log.warning("closing %s: %s", link.peer, error)
+        except ENDINGS as error:
+            _log.debug("%s ended: %r", link.peer, error)
+        except Exception:  # noqa: BLE001 (the task's outermost edge)
+            _log.exception("closing %s after a fault of our own", link.peer)
+        finally:
+            link.close()
+            hub.links.discard(link)
+            await transport.aclose()
+
+    async def _read(self, link: Link) -> None:
+        decoder = FrameDecoder(self.hub.limits.frame_bytes)
+        if self._poller is not None and isinstance(link.transport, SocketTransport):
+            await self._read_polled(PolledLink(link, link.transport, decoder), self._poller)
+            return
+        receive = link.transport.receive
+        feed = decoder.feed
+        while data := await receive():
+            if self.hub.stopping:
+                # Answers of earlier requests may still be on their way; the server's end closes the link.
+                await trio.sleep_forever()
+            link.active_at = trio.current_time()
+            await self._dispatch_all(link, feed(data), 0)
+            if decoder.fault is not None:
+                raise decoder.fault
+
+    async def _read_polled(self, polled: PolledLink, poller: Poller) -> None:
+        """Leave the reading to the poller, and do what it cannot do without waiting."""
+        link = polled.link
+        poller.resume(polled)
+        try:
+            while True:
+                await polled.needs_task.wait()
+                polled.needs_task = trio.Event()
+                if polled.error is not None:
+                    raise polled.error
+                await self._dispatch_all(link, polled.commands, polled.taken)
+                polled.commands = []
+                if polled.decoder.fault is not None:
+                    raise polled.decoder.fault
+                if polled.ended or link.closed:
+                    return
+                poller.resume(polled)
+        finally:
+            poller.pause(polled)
+
+    async def _dispatch_all(self, link: Link, commands: list[Command], taken: int) -> None:
+        """Handle the commands from index ``taken`` on, whenever the peer has taken enough of its answers."""
+        hub = self.hub
+        while not link.closed:
+            if link.unsent_bytes > hub.limits.output_bytes:
+                link.drained = trio.Event()
+                await link.drained.wait()
+            if taken >= len(commands):
+                return
+            hub.begin_batch()
+            try:
+                taken = hub.dispatch(link, commands, taken)
+            finally:
+                hub.end_batch([link])

@@ -1,0 +1,95 @@
+"""Who is connected, as operators see it: 203, 204, 328 (docs/protocol/broker-api.md §14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triomq_protocol.codes import LanguageCode, RequestCode
+from triomq_protocol.requests import (
+    ConsumerConnection,
+    GetConsumerConnectionListRequest,
+    GetProducerConnectionListRequest,
+    HeartbeatData,
+    ProducerConnection,
+    ProducerData,
+    ProducerTableInfo,
+)
+from triomq_protocol.wire.frame import FrameDecoder
+
+
+def producing(client_id: str, *groups: str) -> bytes:
+    return HeartbeatData(
+        client_id=client_id, producer_data_set=[ProducerData(group_name=group) for group in groups]
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("beat", "name", "peer"),
+    [
+        ("34_client_to_slave__0_0", "203_client_to_master__0_0", "127.0.0.1:48108"),
+        ("34_client_to_master_bin__0_0", "203_client_to_master_bin__0_0", "127.0.0.1:47854"),
+    ],
+)
+async def test_an_online_group_as_recorded(
+    desk: Any, client_link: Any, exchanges: Any, beat: str, name: str, peer: str
+) -> None:
+    """The recorded answer, but for the versions of the subscriptions, which later heartbeats had raised."""
+    await desk.frame(exchanges[beat][0], client_link(peer))
+    request, response = exchanges[name]
+    (recorded,) = FrameDecoder().feed(response)
+    body = ConsumerConnection.decode(recorded.body)
+    (group,) = desk.broker.clients.consumers.values()
+    for topic, data in body.subscription_table.items():
+        group.subscriptions[topic].sub_version = data.sub_version
+    assert await desk.frame(request) == response
+
+
+async def test_a_group_that_is_offline(desk: Any) -> None:
+    header = GetConsumerConnectionListRequest(consumer_group="G")
+    answer = await desk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+    assert (answer.code, answer.remark) == (206, "the consumer group[G] not online")
+
+
+async def test_a_producer_group_as_recorded(desk: Any, client_link: Any, exchanges: Any) -> None:
+    beat = producing("127.0.0.1@p1", "PG_live", "CLIENT_INNER_PRODUCER")
+    await desk.ask(RequestCode.HEART_BEAT, body=beat, link=client_link("127.0.0.1:48130"), language=LanguageCode.JAVA)
+    request, response = exchanges["204_client_to_master__0_0"]
+    assert await desk.frame(request) == response
+
+
+async def test_an_unknown_producer_group(desk: Any) -> None:
+    header = GetProducerConnectionListRequest(producer_group="G")
+    answer = await desk.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+    assert (answer.code, answer.remark) == (1, "the producer group[G] not exist")
+
+
+async def test_members_show_the_language_and_version_they_sent(desk: Any, client_link: Any) -> None:
+    link = client_link("10.0.0.1:5")
+    await desk.ask(RequestCode.HEART_BEAT, body=producing("p", "PG"), link=link, version=433)
+    header = GetProducerConnectionListRequest(producer_group="PG")
+    answer = await desk.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+    (member,) = ProducerConnection.decode(answer.body).connection_set
+    assert (member.client_addr, member.client_id, member.language, member.version) == (
+        "10.0.0.1:5",
+        "p",
+        "PYTHON",
+        433,
+    )
+
+
+async def test_all_producers_as_recorded(desk: Any, client_link: Any, exchanges: Any) -> None:
+    request, response = exchanges["328_client_to_master__0_0"]
+    (recorded,) = FrameDecoder().feed(response)
+    for group, members in ProducerTableInfo.decode(recorded.body).data.items():
+        for member in members:
+            desk.clock.now_ms = member.last_update_timestamp
+            link = desk.links.setdefault(member.remote_ip, client_link(member.remote_ip.removeprefix("/")))
+            await desk.ask(
+                RequestCode.HEART_BEAT,
+                body=producing(member.client_id, group),
+                link=link,
+                language=LanguageCode.JAVA,
+            )
+    assert await desk.frame(request) == response

@@ -1,0 +1,281 @@
+"""What a SYNC_MASTER answers, and when, with slaves that do what the test says (docs/protocol/ha.md §6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from struct import pack, unpack
+from typing import Any, TypeVar
+
+import pytest
+import trio
+import trio.lowlevel
+from memory_disk import MemoryDisk
+from memory_network import MemoryNetwork
+
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.admin.ha import CHANGE_ROLE
+
+SENT, FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT = 0, 10, 11, 12
+HA_PORT = 10912
+T = TypeVar("T")
+
+
+class HandSlave:
+    """A slave by hand: reports when the test says so, and counts what it receives."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.end = 0
+        self.closed = False
+
+    @classmethod
+    async def connect(cls, network: MemoryNetwork, nursery: trio.Nursery, report: int | None = 0) -> HandSlave:
+        slave = cls(await network.dial(f"127.0.0.1:{HA_PORT}"))
+        nursery.start_soon(slave._read)
+        if report is not None:
+            await slave.report(report)
+        await trio.sleep(0.05)
+        return slave
+
+    async def report(self, offset: int | None = None) -> None:
+        await self.stream.send_all(pack(">q", self.end if offset is None else offset))
+
+    async def acknowledge(self, delay_s: float) -> None:
+        """Report whatever comes after a delay, until the end."""
+        while not self.closed:
+            await trio.sleep(delay_s)
+            try:
+                await self.report()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+
+    async def _read(self) -> None:
+        data = b""
+        while True:
+            try:
+                part = await self.stream.receive_some(65536)
+            except trio.ClosedResourceError:  # gone by the test's order
+                part = b""
+            if not part:
+                self.closed = True
+                return
+            data += part
+            while len(data) >= 12:
+                offset, size = unpack(">qi", data[:12])
+                if len(data) < 12 + size:
+                    break
+                self.end = offset + size
+                data = data[12 + size :]
+
+
+async def timed_put(broker: Any, **fields: Any) -> tuple[int, float]:
+    """Code and seconds of a send on a link of its own."""
+    peer = await broker.peer()
+    begin = trio.current_time()
+    answer = await peer.put(**fields)
+    return answer.code, round(trio.current_time() - begin, 2)
+
+
+def sync_master(open_broker: Any, network: MemoryNetwork, **settings: Any) -> Any:
+    return open_broker(network=network, brokerRole="SYNC_MASTER", **settings)
+
+
+async def test_one_slow_slave_does_not_make_a_fast_one_late(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
+        await HandSlave.connect(network, hands)  # never says anything again
+        fast = await HandSlave.connect(network, hands)
+        slow = await HandSlave.connect(network, hands)
+        hands.start_soon(fast.acknowledge, 0.01)
+        hands.start_soon(slow.acknowledge, 2.5)
+        for _ in range(50):
+            code, seconds = await timed_put(broker)
+            assert code == SENT
+            assert seconds <= 0.02
+        hands.cancel_scope.cancel()
+
+
+async def test_who_waits_is_released_together_by_one_report(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
+        slave = await HandSlave.connect(network, hands)
+        outcomes: list[tuple[int, float]] = []
+
+        async def put() -> None:
+            outcomes.append(await timed_put(broker))
+
+        for _ in range(30):
+            hands.start_soon(put)
+        await trio.sleep(1)
+        assert outcomes == []
+        await slave.report()
+        await trio.lowlevel.checkpoint()
+        await trio.sleep(0.01)
+        assert outcomes == [(SENT, 1.0)] * 30
+        hands.cancel_scope.cancel()
+
+
+async def test_the_life_of_a_slave_as_senders_see_it(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
+        assert await timed_put(broker) == (SLAVE_NOT_AVAILABLE, 0)
+        assert await timed_put(broker, properties="WAIT\x01false") == (SENT, 0)
+        slave = await HandSlave.connect(network, hands)
+        # Stopped: it neither reads nor reports.
+        assert await timed_put(broker) == (FLUSH_SLAVE_TIMEOUT, 3.0)
+        assert await timed_put(broker, properties="WAIT\x01false") == (SENT, 0)
+        await trio.sleep(18)
+        assert slave.closed
+        assert await timed_put(broker) == (SLAVE_NOT_AVAILABLE, 0)
+        back = await HandSlave.connect(network, hands)
+        await back.report()
+        hands.start_soon(back.acknowledge, 0.5)
+        code, seconds = await timed_put(broker)
+        assert code == SENT
+        assert seconds <= 0.5
+        hands.cancel_scope.cancel()
+
+
+class StuckDisk(MemoryDisk):
+    """Takes everything and forces nothing to the disk until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loose = trio.Event()
+
+    async def run(self, chore: Callable[[], T]) -> T:
+        await self.loose.wait()
+        return await super().run(chore)
+
+    @asynccontextmanager
+    async def let_go_at_the_end(self) -> AsyncIterator[None]:
+        """A broker does not end before its disk has taken everything, whatever has failed."""
+        try:
+            yield
+        finally:
+            self.loose.set()
+
+
+@pytest.mark.parametrize(
+    ("flush_timeout", "slave", "expected"),
+    [
+        (1000, "acknowledges", (FLUSH_DISK_TIMEOUT, 1.0)),
+        (5000, "acknowledges", (FLUSH_DISK_TIMEOUT, 5.0)),
+        # The slave's status outweighs the disk's, whichever is known first.
+        (1000, "silent", (FLUSH_SLAVE_TIMEOUT, 3.0)),
+        (5000, "silent", (FLUSH_SLAVE_TIMEOUT, 5.0)),
+        (1000, "away", (SLAVE_NOT_AVAILABLE, 1.0)),
+    ],
+)
+async def test_disk_and_slave_are_waited_for_together(
+    open_broker: Any, flush_timeout: int, slave: str, expected: tuple[int, float]
+) -> None:
+    network, disk = MemoryNetwork(), StuckDisk()
+    settings = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": flush_timeout}
+    async with (
+        trio.open_nursery() as hands,
+        sync_master(open_broker, network, disk=disk, **settings) as broker,
+        disk.let_go_at_the_end(),
+    ):
+        if slave != "away":
+            hand = await HandSlave.connect(network, hands)
+            if slave == "acknowledges":
+                hands.start_soon(hand.acknowledge, 0.1)
+        assert await timed_put(broker) == expected
+        assert await timed_put(broker, properties="WAIT\x01false") == (SENT, 0)
+        disk.loose.set()
+        await trio.sleep(1)
+        if slave == "acknowledges":
+            assert (await timed_put(broker))[0] == SENT
+        hands.cancel_scope.cancel()
+
+
+async def test_a_disk_that_takes_too_long(open_broker: Any) -> None:
+    disk = StuckDisk()
+    settings = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 700}
+    async with open_broker(disk=disk, **settings) as broker, disk.let_go_at_the_end():
+        code, seconds = await timed_put(broker)
+        assert (code, seconds) == (FLUSH_DISK_TIMEOUT, 0.7)
+        disk.loose.set()
+        await trio.sleep(1)
+        assert (await timed_put(broker))[0] == SENT
+
+
+async def test_the_wait_is_as_long_as_configured(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, slaveTimeout=700) as broker:
+        await HandSlave.connect(network, hands)
+        assert await timed_put(broker) == (FLUSH_SLAVE_TIMEOUT, 0.7)
+        hands.cancel_scope.cancel()
+
+
+async def test_a_slave_that_is_too_far_behind_is_none(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    settings = {"haSlaveFallbehindMax": 3000, "slaveTimeout": 100}
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, **settings) as broker:
+        await HandSlave.connect(network, hands)
+        codes = [(await timed_put(broker, body=bytes(1000)))[0] for _ in range(4)]
+        assert codes == [FLUSH_SLAVE_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE, SLAVE_NOT_AVAILABLE]
+        hands.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("compat", "expected"), [("safe", (SLAVE_NOT_AVAILABLE, 0.0)), ("4.9", (FLUSH_SLAVE_TIMEOUT, 3.0))]
+)
+async def test_a_connection_without_a_report(open_broker: Any, compat: str, expected: tuple[int, float]) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, compat=compat) as broker:
+        await HandSlave.connect(network, hands, report=None)
+        assert await timed_put(broker) == expected
+        hands.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("compat", "code"), [("safe", SLAVE_NOT_AVAILABLE), ("4.9", SENT)])
+async def test_a_claim_to_have_more_than_there_is(open_broker: Any, compat: str, code: int) -> None:
+    """4.9 trusts a first report, and answers senders that a slave has what none has."""
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, compat=compat) as broker:
+        await HandSlave.connect(network, hands, report=1_000_000)
+        assert (await timed_put(broker))[0] == code
+        hands.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("compat", "expected"), [("safe", (SLAVE_NOT_AVAILABLE, 0.0)), ("4.9", (FLUSH_SLAVE_TIMEOUT, 3.0))]
+)
+async def test_the_fast_slave_goes_and_a_slow_one_stays(
+    open_broker: Any, compat: str, expected: tuple[int, float]
+) -> None:
+    """4.9 still counts what the fast one had, takes the slow one as caught up, and lets senders wait in vain."""
+    network = MemoryNetwork()
+    settings = {"haSlaveFallbehindMax": 3000, "compat": compat}
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, **settings) as broker:
+        await HandSlave.connect(network, hands)  # far behind soon: it never reports again
+        fast = await HandSlave.connect(network, hands)
+        hands.start_soon(fast.acknowledge, 0.01)
+        for _ in range(4):
+            code, seconds = await timed_put(broker, body=bytes(1000))
+            assert code == SENT
+            assert seconds <= 0.02
+        fast.closed = True
+        await fast.stream.aclose()
+        await trio.sleep(0.1)
+        assert await timed_put(broker) == expected
+        hands.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("settings", "role"), [({"brokerRole": "SLAVE", "brokerId": 1}, "ASYNC_MASTER"), ({}, "SLAVE")]
+)
+async def test_slaves_compare_anew_when_the_role_changes(open_broker: Any, settings: dict[str, Any], role: str) -> None:
+    """A slave that becomes master drops the unfinished record at its end: a broker that has copied it must not continue
+    behind it."""
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, open_broker(network=network, **settings) as broker:
+        slave = await HandSlave.connect(network, hands)
+        peer = await broker.peer()
+        assert (await peer.ask(Command.request(CHANGE_ROLE, fields={"role": role}))).code == 0
+        await trio.sleep(1)
+        assert slave.closed
+        hands.cancel_scope.cancel()

@@ -1,0 +1,286 @@
+"""A master, its slave and a name server together: what a reader finds at the slave (docs/protocol/ha.md §7-8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from memory_disk import MemoryDisk
+from memory_network import MemoryNetwork
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.record.view import iter_records
+from triomq_protocol.requests.admin import SubscriptionGroupConfig
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.admin.ha import HA_STATUS, HaStatus
+from triomq_server.config import NamesrvConfig
+from triomq_server.namesrv import serve_namesrv
+
+NAMESRV = "127.0.0.1:9876"
+SLAVE_PORT = 10921
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "storePathRootDir": "/slave"}
+
+
+@asynccontextmanager
+async def name_server(network: MemoryNetwork, port: int = 9876) -> AsyncIterator[None]:
+    """A real name server on the memory network."""
+    config, _ = NamesrvConfig.from_properties({"kvConfigPath": "/nowhere/kvConfig.json", "listenPort": str(port)})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve_namesrv, config, listen=network.listen))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
+    """Without a pull the arrival alone fetches the topic, long before the next period of ten seconds."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await trio.sleep(15)
+        await at_master.put("Fresh")
+        await trio.sleep(1)
+        assert (await at_slave.pull("Fresh")).code == 0
+
+
+@pytest.mark.parametrize("order", ["127.0.0.1:9876;127.0.0.1:9877", "127.0.0.1:9877;127.0.0.1:9876"])
+async def test_a_name_server_that_knows_no_master_does_not_take_it_away(open_broker: Any, order: str) -> None:
+    """The master does not reach it; the other one knows better."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        name_server(network, 9877),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=order, **SLAVE) as slave,
+    ):
+        at_slave = await slave.peer(SLAVE_PORT)
+        await trio.sleep(5)
+        for n in range(1, 7):
+            answer = await at_slave.ask(Command.request(HA_STATUS))
+            following = HaStatus.decode(answer.body).following
+            assert following is not None
+            assert following.metadata_master == master.config.address
+            assert following.metadata_rounds in (n, n + 1)
+            await trio.sleep(10)
+
+
+async def test_a_pull_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    create = {
+        "topic": "Empty", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await trio.sleep(15)
+        await at_master.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=create))
+        assert (await at_slave.pull("Empty")).code == 17
+        await trio.sleep(1)
+        assert (await at_slave.pull("Empty")).code == 19
+
+
+async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV, brokerRole="SYNC_MASTER") as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        group = SubscriptionGroupConfig(group_name="CG", which_broker_when_consume_slowly=7)
+        await at_master.ask(Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode()))
+        for _ in range(60):  # until the slave has found the master
+            if (await at_master.put(body=b"probe")).code == 0:
+                break
+            await trio.sleep(0.5)
+        update = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "1"}
+        await at_master.ask(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields=update))
+        for _ in range(10):
+            answer = await at_slave.pull()
+            if answer.code != 17:
+                break
+            await trio.sleep(0.1)
+        assert answer.code == 0, "an unknown topic makes the slave ask its master at once"
+        assert {record.body for record in iter_records(answer.body)} == {b"probe"}
+        query = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
+        for _ in range(11):  # the next of the regular rounds may have to bring it
+            found = await at_slave.ask(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, fields=query))
+            if found.fields == {"offset": "1"}:
+                break
+            await trio.sleep(1)
+        assert found.fields == {"offset": "1"}
+        groups = await at_slave.ask(Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        assert b'"whichBrokerWhenConsumeSlowly":7' in groups.body
+        # A pull that waits at the slave is woken by what the master takes.
+        end = int(answer.fields["maxOffset"])
+        await at_slave.send(at_slave.pull_request(offset=end, sys_flag=6))
+        await trio.sleep(1)
+        assert (await at_master.put(body=b"news")).code == 0
+        start = trio.current_time()
+        woken = await at_slave.receive()
+        assert [record.body for record in iter_records(woken.body)] == [b"news"]
+        assert trio.current_time() - start < 0.1
+
+
+async def committed(peer: Any, offset: int | None = None) -> str:
+    """The group's offset of the queue; set before, if one is given."""
+    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
+    if offset is not None:
+        update = {**fields, "commitOffset": str(offset)}
+        await peer.ask(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields=update))
+    answer = await peer.ask(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+    return answer.fields["offset"]
+
+
+@pytest.mark.parametrize(("compat", "expected"), [("safe", "200"), ("4.9", "100")])
+async def test_a_returning_master_does_not_roll_consumers_back(open_broker: Any, compat: str, expected: str) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    ours = {"namesrvAddr": NAMESRV, "compat": compat}
+    async with name_server(network), open_broker(network=network, **ours, **SLAVE) as slave:
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=disk, **ours) as master:
+            await committed(await master.peer(), 100)
+            await trio.sleep(30)
+            assert await committed(at_slave) == "100"
+        assert await committed(at_slave, 200) == "200"
+        async with open_broker(network=network, disk=disk, **ours) as master:
+            at_master = await master.peer()
+            assert await committed(at_master) == expected, "asked before the first client was served"
+            await trio.sleep(30)
+            assert await committed(at_slave) == expected
+            await committed(at_master, 7)
+            await trio.sleep(30)
+            assert await committed(at_slave) == "7", "an order to go back is followed all the same"
+
+
+async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave:
+        real_dial = network.dial
+
+        async def dial(address: str) -> trio.abc.Stream:
+            if address == f"127.0.0.1:{SLAVE_PORT}":
+                await trio.sleep_forever()
+            return await real_dial(address)
+
+        await trio.sleep(1)
+        network.dial = dial  # type: ignore[method-assign]
+        begin = trio.current_time()
+        async with open_broker(network=network, disk=disk, namesrvAddr=NAMESRV):
+            assert 2.9 < trio.current_time() - begin < 4
+        assert slave.config.broker_id == 1
+
+
+async def test_a_second_master_logs_that_it_is_one(open_broker: Any, caplog: Any) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV),
+        open_broker(
+            network=network,
+            followOtherMaster="false",
+            namesrvAddr=NAMESRV,
+            listenPort=SLAVE_PORT,
+            storePathRootDir="/slave",
+        ),
+    ):
+        assert "127.0.0.1:10911 is registered as the master of broker-a too" in caplog.text
+
+
+@pytest.mark.parametrize(("compat", "expected"), [("safe", "200"), ("4.9", "100")])
+async def test_a_master_finds_what_was_committed_at_its_slave_unnoticed(
+    open_broker: Any, compat: str, expected: str
+) -> None:
+    """It was cut off from the name servers, not gone: consumers went to the slave, and it is never started again."""
+    network = MemoryNetwork()
+    ours = {"namesrvAddr": NAMESRV, "compat": compat}
+    async with (
+        name_server(network),
+        open_broker(network=network, **ours) as master,
+        open_broker(network=network, **ours, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await committed(at_master, 100)
+        await trio.sleep(30)
+        await committed(at_slave, 200)
+        await trio.sleep(25)
+        assert await committed(at_master) == expected
+        await committed(at_master, 7)
+        await trio.sleep(25)
+        assert [await committed(at_master), await committed(at_slave)] == ["7", "7"]
+
+
+@pytest.mark.parametrize(("compat", "code"), [("safe", 0), ("4.9", 17)])
+async def test_a_master_without_its_disk_does_not_take_the_topics_of_its_slave(
+    open_broker: Any, compat: str, code: int
+) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    ours = {"namesrvAddr": NAMESRV, "compat": compat}
+    async with name_server(network), open_broker(network=network, disk=disk, **ours, **SLAVE) as slave:
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=MemoryDisk(), **ours) as master:
+            at_master = await master.peer()
+            await trio.sleep(15)
+            await at_master.put("Precious")
+            await trio.sleep(15)
+            assert (await at_slave.pull("Precious")).code == 0
+        async with open_broker(network=network, disk=MemoryDisk(), **ours) as master:
+            at_master = await master.peer()
+            assert (await at_master.put("Other")).code == 0
+            await trio.sleep(60)
+            assert (await at_slave.pull("Precious")).code == code
+            assert (await at_slave.pull("Other")).code != 17, "what is new is taken"
+
+
+def through_a_proxy(network: MemoryNetwork) -> None:
+    """Port 5001 leads to the master's HA service; no port beside it is open."""
+    dial = network.dial
+
+    async def redirected(address: str) -> trio.abc.Stream:
+        return await dial("127.0.0.1:10912" if address == "127.0.0.1:5001" else address)
+
+    network.dial = redirected  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("names", "main_address", "follows"), [(True, None, True), (False, "127.0.0.1:10911", True), (False, None, False)]
+)
+async def test_a_fixed_ha_address_does_not_say_whom_to_ask(
+    open_broker: Any, caplog: Any, names: bool, main_address: str | None, follows: bool
+) -> None:
+    """The logs are compared where the name server, or the configuration, says that the master is."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    through_a_proxy(network)
+    known = {"namesrvAddr": NAMESRV} if names else {}
+    fixed = {**SLAVE, **known, "haMasterAddress": "127.0.0.1:5001"}
+    if main_address:
+        fixed["haMasterMainAddress"] = main_address
+    async with name_server(network), open_broker(network=network, **known) as master:
+        at_master = await master.peer()
+        assert (await at_master.put(body=b"first")).code == 0
+        async with open_broker(network=network, disk=disk, **fixed) as slave:
+            # An empty log can follow any master's.
+            await trio.sleep(15)
+            assert (await (await slave.peer(SLAVE_PORT)).pull()).code in (0, 17)
+        assert (await at_master.put(body=b"second")).code == 0
+        async with open_broker(network=network, disk=disk, **fixed) as slave:
+            await trio.sleep(25)
+            status = slave_status(await (await slave.peer(SLAVE_PORT)).ask(Command.request(HA_STATUS)))
+            assert status.connected == follows
+            assert status.relation == ("CLEAN" if follows else "UNKNOWN")
+        assert ("set haMasterMainAddress" in caplog.text) != follows
+
+
+def slave_status(answer: Command) -> Any:
+    return HaStatus.decode(answer.body).following

@@ -1,0 +1,148 @@
+"""The table of clients: what a heartbeat changes, who leaves with a link, who expires
+(docs/protocol/broker-api.md §8)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from triomq_protocol.requests import ConsumerData, SubscriptionData
+from triomq_server.broker.tables.clients import EXPIRY_MS, ClientChannel, ClientTable
+
+
+class Wire:
+    """Stands for a link: the table only compares links with each other."""
+
+
+def channel(link: Any = None, client_id: str = "c1", at_ms: int = 0) -> ClientChannel:
+    return ClientChannel(
+        link=cast("Any", link or Wire()), client_id=client_id, language="JAVA", version=407, last_update_ms=at_ms
+    )
+
+
+def subscribing(*topics: str, version: int = 1, group: str = "CG") -> ConsumerData:
+    return ConsumerData(
+        group_name=group,
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=[
+            SubscriptionData(topic=topic, sub_string=f"v{version}", sub_version=version) for topic in topics
+        ],
+    )
+
+
+@pytest.fixture
+def table() -> ClientTable:
+    return ClientTable()
+
+
+def test_a_new_member_changes_the_group_and_its_next_heartbeat_does_not(table: ClientTable) -> None:
+    member = channel()
+    assert table.register_consumer(subscribing("A"), member)
+    assert not table.register_consumer(subscribing("A"), member)
+    assert table.register_consumer(subscribing("A"), channel(client_id="c2"))
+    assert table.consumers["CG"].client_ids() == ["c1", "c2"]
+
+
+def test_a_topic_that_comes_or_goes_changes_the_group_for_everybody(table: ClientTable) -> None:
+    first, second = channel(), channel(client_id="c2")
+    table.register_consumer(subscribing("A", "B"), first)
+    table.register_consumer(subscribing("A", "B"), second)
+    assert table.register_consumer(subscribing("A"), second)
+    assert table.subscription("CG", "B") is None
+    assert table.register_consumer(subscribing("A", "B"), first)
+    assert table.subscription("CG", "B") is not None
+
+
+@pytest.mark.parametrize(("offered", "kept"), [(6, "v6"), (5, "v5"), (4, "v5")])
+def test_only_a_greater_version_replaces_a_subscription(table: ClientTable, offered: int, kept: str) -> None:
+    member = channel()
+    table.register_consumer(subscribing("A", version=5), member)
+    assert not table.register_consumer(subscribing("A", version=offered), member)
+    found = table.subscription("CG", "A")
+    assert found is not None
+    assert found.sub_string == kept
+
+
+def test_the_latest_heartbeat_describes_the_group(table: ClientTable) -> None:
+    table.register_consumer(subscribing("A"), channel())
+    other = subscribing("A")
+    other.consume_type, other.message_model = "CONSUME_ACTIVELY", "BROADCASTING"
+    other.consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+    table.register_consumer(other, channel(client_id="c2"))
+    group = table.consumers["CG"]
+    assert (group.consume_type, group.message_model, group.consume_from_where) == (
+        "CONSUME_ACTIVELY",
+        "BROADCASTING",
+        "CONSUME_FROM_FIRST_OFFSET",
+    )
+
+
+def test_a_group_without_members_is_forgotten_with_its_subscriptions(table: ClientTable) -> None:
+    member = channel()
+    table.register_consumer(subscribing("A"), member)
+    assert table.unregister_consumer("CG", member.link)
+    assert not table.unregister_consumer("CG", member.link)
+    assert table.consumers == {}
+    assert table.subscription("CG", "A") is None
+
+
+def test_a_closed_link_names_the_groups_that_have_others_left(table: ClientTable) -> None:
+    link = Wire()
+    table.register_consumer(subscribing("A", group="alone"), channel(link))
+    table.register_consumer(subscribing("A", group="shared"), channel(link))
+    table.register_consumer(subscribing("A", group="shared"), channel(client_id="c2"))
+    table.register_producer("PG", channel(link))
+    assert table.drop_link(cast("Any", link)) == ["shared"]
+    assert list(table.consumers) == ["shared"]
+    assert table.producers == {}
+    assert table.producer_channel("c1") is None
+
+
+def test_clients_expire_after_two_silent_minutes_each_link_named_once(table: ClientTable) -> None:
+    link, lively = Wire(), channel(client_id="c2", at_ms=1000)
+    table.register_consumer(subscribing("A"), channel(link, at_ms=0))
+    table.register_producer("PG", channel(link, at_ms=0))
+    table.register_producer("PG", lively)
+    assert table.expire(EXPIRY_MS) == []
+    assert table.expire(EXPIRY_MS + 1) == [link]
+    assert table.consumers == {}
+    assert list(table.producer_channels("PG")) == [lively.link]
+
+
+def test_a_producer_is_found_by_its_client_id_until_its_last_group_is_gone(table: ClientTable) -> None:
+    producer = channel(client_id="p1")
+    table.register_producer("PG1", producer)
+    table.register_producer("PG2", producer)
+    table.unregister_producer("PG1", producer.link)
+    assert table.producer_channel("p1") is producer
+    table.unregister_producer("PG2", producer.link)
+    assert table.producer_channel("p1") is None
+
+
+def test_a_client_that_came_back_on_a_new_link_outlives_its_old_one(table: ClientTable) -> None:
+    old, new = channel(client_id="p1"), channel(client_id="p1")
+    table.register_producer("PG", old)
+    table.register_producer("PG", new)
+    table.drop_link(old.link)
+    assert table.producer_channel("p1") is new
+
+
+def test_groups_are_found_by_topic_and_members_by_client_id(table: ClientTable) -> None:
+    member = channel()
+    table.register_consumer(subscribing("A", group="g1"), member)
+    table.register_consumer(subscribing("B", group="g2"), member)
+    assert table.groups_subscribing("A") == ["g1"]
+    assert table.consumer_channel("g2", "c1") is member
+    assert table.consumer_channel("g2", "missing") is None
+    assert table.consumer_channel("nogroup", "c1") is None
+
+
+def test_nothing_is_kept_of_links_that_are_gone(table: ClientTable) -> None:
+    link = Wire()
+    table.register_consumer(subscribing("A"), channel(link))
+    table.register_producer("PG", channel(link))
+    table.drop_link(cast("Any", link))
+    assert not any((table._consumer_groups, table._producer_groups, table._producer_of_client))

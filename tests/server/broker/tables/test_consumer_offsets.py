@@ -1,0 +1,183 @@
+"""Committed offsets and consumerOffset.json (docs/protocol/store.md §21, docs/protocol/ha.md §7)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_protocol.wire import fastjson
+from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.delay_offsets import DelayOffsets
+from triomq_server.store.files.config_files import ConfigFileDamaged
+
+
+class TextFile:
+    """A configuration file that is only its text."""
+
+    path = "consumerOffset.json"
+
+    def __init__(self, text: bytes = b"") -> None:
+        self.text = text
+        self.full = False
+        self.saves = 0
+
+    def load(self) -> object | None:
+        return fastjson.loads(self.text) if self.text else None
+
+    def save(self, data: bytes) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.saves += 1
+        self.text = data
+
+    async def save_in_background(self, data: bytes) -> None:
+        self.save(data)
+
+
+def test_commit_and_query() -> None:
+    offsets = OffsetTable(None)
+    assert offsets.query("g", "t", 0) == -1
+    offsets.commit("g", "t", 0, 9)
+    offsets.commit("g", "t", 1, 4)
+    offsets.commit("g", "t", 0, 3)
+    assert offsets.query("g", "t", 0) == 3, "a lower offset counts too"
+    assert offsets.queues("g", "t") == {0: 3, 1: 4}
+    assert offsets.query("g", "t", 2) == -1
+
+
+def test_by_topic_and_group() -> None:
+    offsets = OffsetTable(None)
+    for group, topic in (("g", "t"), ("g", "%RETRY%g"), ("h", "t")):
+        offsets.commit(group, topic, 0, 1)
+    assert offsets.topics_of("g") == ["t", "%RETRY%g"]
+    assert offsets.groups_of("t") == ["g", "h"]
+    offsets.clone("g", "k", "t")
+    offsets.commit("k", "t", 0, 5)
+    assert (offsets.query("g", "t", 0), offsets.query("k", "t", 0)) == (1, 5)
+    offsets.clone("missing", "k", "x")
+    assert "x@k" not in offsets.table
+    offsets.remove_group("g")
+    assert list(offsets.table) == ["t@h", "t@k"]
+
+
+def test_file_form() -> None:
+    file = TextFile()
+    offsets = OffsetTable(file)  # type: ignore[arg-type]
+    offsets.persist()
+    assert file.text == b'{\n\t"offsetTable":{}\n}'
+    for queue, offset in ((0, 9), (1, 1), (2, 0)):
+        offsets.commit("CG1", "T1", queue, offset)
+    offsets.commit("CG1", "%RETRY%CG1", 0, 0)
+    offsets.persist()
+    assert file.text == (
+        b'{\n\t"offsetTable":{\n\t\t"T1@CG1":{0:9,1:1,2:0\n\t\t},\n\t\t"%RETRY%CG1@CG1":{0:0\n\t\t}\n\t}\n}'
+    )
+    assert offsets.encode() == b'{"offsetTable":{"T1@CG1":{0:9,1:1,2:0},"%RETRY%CG1@CG1":{0:0}}}'
+    again = OffsetTable(file)  # type: ignore[arg-type]
+    again.load()
+    assert again.table == offsets.table
+
+
+@pytest.mark.parametrize(
+    "text", ['{"offsetTable":{"a@b":{"0":7}}}', '{\n "offsetTable" : { "a@b" : { 0 : 7 } }, "x": 1}', "{}"]
+)
+def test_other_writers_files(text: str) -> None:
+    offsets = OffsetTable(TextFile(text.encode()))  # type: ignore[arg-type]
+    offsets.load()
+    assert offsets.table == ({"a@b": {0: 7}} if "7" in text else {})
+
+
+def test_real_file_byte_for_byte(vectors: Path) -> None:
+    text = json.loads((vectors / "store-small.json").read_text())["configFiles"]["consumerOffset.json"].encode()
+    file = TextFile(text)
+    offsets = OffsetTable(file)  # type: ignore[arg-type]
+    offsets.load()
+    offsets.persist()
+    assert file.text == text
+
+
+async def test_background_writes_only_changes_and_tries_again() -> None:
+    file = TextFile()
+    offsets = OffsetTable(file)  # type: ignore[arg-type]
+    await offsets.persist_in_background()
+    assert file.saves == 0
+    offsets.commit("g", "t", 0, 1)
+    file.full = True
+    await offsets.persist_in_background()
+    file.full = False
+    await offsets.persist_in_background()
+    await offsets.persist_in_background()
+    assert file.saves == 1
+
+
+def test_a_slave_merges_whole_queue_maps() -> None:
+    offsets = OffsetTable(None)
+    offsets.commit("g", "t", 0, 9)
+    offsets.commit("g", "t", 1, 9)
+    offsets.commit("own", "t", 0, 2)
+    offsets.merge({"t@g": {0: 4}})
+    assert offsets.table == {"t@g": {0: 4}, "t@own": {0: 2}}
+    assert offsets.changed
+
+
+def test_delay_offsets_are_kept_as_received() -> None:
+    file = TextFile()
+    delays = DelayOffsets(file)  # type: ignore[arg-type]
+    assert delays.for_slaves(0) == b'{"offsetTable":{}}'
+    delays.save_received(b'{"offsetTable":{1:2,3:4}}')
+    assert file.text == b'{"offsetTable":{1:2,3:4}}'
+    again = DelayOffsets(file)  # type: ignore[arg-type]
+    again.load()
+    assert again.for_slaves(0) == b'{"offsetTable":{1:2,3:4}}'
+    assert again.table == {1: 2, 3: 4}
+
+
+def test_slaves_get_only_deliveries_that_they_have_copies_of() -> None:
+    careful, plain = DelayOffsets(None), DelayOffsets(None, careful=False)
+    for delays in (careful, plain):
+        delays.advance(1, 1, 100)
+        delays.advance(2, 5, 200)
+        delays.advance(1, 2, 300)
+        assert delays.table == {1: 2, 2: 5}
+    assert plain.for_slaves(0) == b'{"offsetTable":{1:2,2:5}}'
+    assert careful.for_slaves(99) == b'{"offsetTable":{}}'
+    assert careful.for_slaves(200) == b'{"offsetTable":{1:1,2:5}}'
+    assert careful.for_slaves(0) == b'{"offsetTable":{1:1,2:5}}'
+    assert careful.for_slaves(300) == b'{"offsetTable":{1:2,2:5}}'
+
+
+async def test_a_delivery_is_on_disk_before_the_table_counts_it() -> None:
+    file = TextFile()
+    delays = DelayOffsets(file)  # type: ignore[arg-type]
+    delays.advance(2, 1, 100)
+    steps = []
+
+    async def flush() -> None:
+        steps.append(file.text)
+        delays.advance(2, 2, 200)
+        await trio.lowlevel.checkpoint()
+
+    async def broken() -> None:
+        raise OSError("no space")
+
+    await delays.persist_in_background(broken)
+    assert not file.text
+    await delays.persist_in_background(flush)
+    assert not steps[0]
+    assert file.text == b'{\n\t"offsetTable":{2:1\n\t}\n}'
+    assert delays.changed
+    delays.persist()
+    assert b"{2:2" in file.text
+    assert not delays.changed
+
+
+@pytest.mark.parametrize("table", [OffsetTable, DelayOffsets])
+@pytest.mark.parametrize("text", [b'{"offsetTable":{"T@G":{"a":1},"x":2}}', b'{"offsetTable":{"T@G":{0:[]},1:null}}'])
+def test_a_file_of_another_shape_stops_the_start_with_its_name(table: Any, text: bytes) -> None:
+    file = TextFile(text)
+    with pytest.raises(ConfigFileDamaged, match=f"{file.path} does not hold what it should"):
+        table(file).load()

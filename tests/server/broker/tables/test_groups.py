@@ -1,0 +1,142 @@
+"""The table of subscription groups and subscriptionGroup.json (docs/protocol/broker-api.md §13,
+docs/protocol/store.md §21-22)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triomq_protocol.names import SYSTEM_GROUPS
+from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq_protocol.requests.registration import DataVersion
+from triomq_protocol.wire import fastjson
+from triomq_server.broker.tables.groups import GroupTable
+from triomq_server.config import BrokerConfig
+from triomq_server.store.files.config_files import ConfigFileDamaged
+
+
+class TextFile:
+    """A configuration file that is only its text."""
+
+    path = "subscriptionGroup.json"
+
+    def __init__(self, text: bytes = b"") -> None:
+        self.text = text
+        self.writes = 0
+
+    def load(self) -> object | None:
+        return fastjson.loads(self.text) if self.text else None
+
+    def save(self, data: bytes) -> None:
+        self.text = data
+        self.writes += 1
+
+
+def table(file: TextFile | None = None, **settings: Any) -> GroupTable:
+    config, _ = BrokerConfig.from_properties({key: str(value) for key, value in settings.items()})
+    return GroupTable(config, file, lambda: 77)  # type: ignore[arg-type]
+
+
+def test_unknown_groups_are_made_on_first_use() -> None:
+    file = TextFile()
+    groups = table(file)
+    assert groups.get("g") is None
+    made = groups.find("g")
+    assert made is not None
+    assert made.retry_max_times == 16
+    assert made.which_broker_when_consume_slowly == 1
+    assert groups.find("g") is made
+    assert groups.version == DataVersion(counter=1, timestamp=77)
+    assert json.loads(file.text)["subscriptionGroupTable"]["g"]["retryQueueNums"] == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "known"), [("g", False), ("CID_RMQ_SYS_TRANS", True), *((name, True) for name in SYSTEM_GROUPS)]
+)
+def test_without_auto_creation_only_system_groups_are_made(group: str, known: bool) -> None:
+    assert (table(autoCreateSubscriptionGroup="false").find(group) is not None) == known
+
+
+@pytest.mark.parametrize("text", [b"[1]", b'{"subscriptionGroupTable":{"g":5}}', b'{"subscriptionGroupTable":7}'])
+def test_a_file_of_another_shape_stops_the_start_with_its_name(text: bytes) -> None:
+    with pytest.raises(
+        ConfigFileDamaged, match=r"subscriptionGroup\.json does not hold what it should: .* move it away"
+    ):
+        table(TextFile(text)).load()
+
+
+def test_no_group_is_made_without_a_name() -> None:
+    assert table().find("") is None
+
+
+def test_many_new_groups_together_are_one_write() -> None:
+    file = TextFile()
+    groups = table(file)
+    with groups.saved_once():
+        for number in range(100):
+            groups.find(f"g{number}")
+        assert file.writes == 0
+    assert file.writes == 1
+    assert "g99" in json.loads(file.text)["subscriptionGroupTable"]
+    assert groups.version.counter == 100
+    groups.find("later")
+    assert file.writes == 2
+    with groups.saved_once():
+        groups.find("later")
+    assert file.writes == 2
+
+
+def test_removal_counts_once() -> None:
+    groups = table()
+    groups.put(SubscriptionGroupConfig(group_name="g"))
+    assert groups.remove("g")
+    assert not groups.remove("g")
+    assert groups.version.counter == 2
+
+
+def test_a_slave_takes_the_masters_table_whole() -> None:
+    groups = table()
+    received = SubscriptionGroupTable(
+        data_version=DataVersion(counter=3, timestamp=4),
+        subscription_group_table={"g": SubscriptionGroupConfig(group_name="g", broker_id=5)},
+    )
+    assert groups.replace_all(received)
+    assert list(groups.table) == ["g"]
+    assert not groups.replace_all(received)
+
+
+def test_what_a_slave_makes_itself_leaves_its_version_alone() -> None:
+    groups = table(brokerRole="SLAVE", brokerId=1)
+    assert groups.find("g") is not None
+    assert groups.version == DataVersion(counter=0, timestamp=0)
+    assert groups.replace_all(SubscriptionGroupTable(data_version=DataVersion(counter=0, timestamp=77)))
+    assert groups.get("g") is None
+
+
+def test_real_file_survives_load_and_save(vectors: Path) -> None:
+    text = json.loads((vectors / "store-small.json").read_text())["configFiles"].get("subscriptionGroup.json")
+    if text is None:
+        pytest.skip("the recorded store has no such file")
+    file = TextFile(text.encode())
+    groups = table(file)
+    groups.load()
+    groups.persist()
+    real = json.loads(text)
+    ours = json.loads(file.text)
+    assert ours["dataVersion"] == real["dataVersion"]
+    assert {name: ours["subscriptionGroupTable"][name] for name in real["subscriptionGroupTable"]} == real[
+        "subscriptionGroupTable"
+    ]
+    assert set(text.splitlines()) - set(file.text.decode().splitlines()) <= {"\t\t}", "\t\t},"}
+
+
+@pytest.mark.parametrize("missing", [{}, {"groupName": "g", "retryMaxTimes": 3}])
+def test_missing_members_default(missing: dict[str, object]) -> None:
+    file = TextFile(json.dumps({"subscriptionGroupTable": {"g": {"groupName": "g", **missing}}}).encode())
+    groups = table(file)
+    groups.load()
+    assert groups.table["g"].consume_enable
+    assert groups.table["g"].retry_max_times == missing.get("retryMaxTimes", 16)

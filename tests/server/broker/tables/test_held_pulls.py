@@ -1,0 +1,155 @@
+"""Held pulls: who is woken by what, and when (docs/protocol/broker-api.md §5.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.requests.pull import TagCodes
+from triomq_server.broker.tables.held_pulls import HeldPull, HeldPulls
+from triomq_server.store import Arrival
+
+
+class Party:
+    """The far end of a link, as far as held pulls care."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+
+def held(
+    link: Party, offset: int = 0, *, deadline: float = 15.0, queue_id: int = 0, codes: frozenset[int] | None = None
+) -> HeldPull:
+    matcher = None if codes is None else TagCodes(codes)
+    return HeldPull(link, Command(), "T", queue_id, offset, matcher, deadline)  # type: ignore[arg-type]
+
+
+def arrival(next_offset: int, *, queue_id: int = 0, tags_code: int = 0) -> Arrival:
+    return Arrival("T", queue_id, next_offset, tags_code, 0)
+
+
+class Log:
+    """Held pulls that write down who was run again, and when."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.pulls = HeldPulls(**{"limit": 100, **settings})
+        self.woken: list[HeldPull] = []
+        self.times: list[float] = []
+        self.pulls.resume = self._resume
+
+    def _resume(self, pull: HeldPull) -> None:
+        self.woken.append(pull)
+        self.times.append(trio.current_time())
+
+
+async def test_an_arrival_wakes_the_pulls_of_its_queue_that_it_concerns() -> None:
+    log, link = Log(), Party()
+    at_end, beyond, elsewhere = held(link, 4), held(link, 5), held(link, 4, queue_id=1)
+    other_tag, right_tag = held(link, 4, codes=frozenset({7})), held(link, 4, codes=frozenset({8, 9}))
+    for pull in (at_end, beyond, elsewhere, other_tag, right_tag):
+        assert log.pulls.hold(pull)
+    log.pulls.arrived(arrival(5, tags_code=8))
+    assert log.woken == [at_end, right_tag]
+    assert log.pulls.waiting == 3
+    log.pulls.arrived(arrival(6, tags_code=7))
+    assert log.woken[2:] == [beyond, other_tag]
+
+
+async def test_deadlines_are_kept_to_the_moment() -> None:
+    log, link = Log(), Party()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.sleep(1)
+        late, early = held(link, deadline=9.0), held(link, deadline=3.5)
+        log.pulls.hold(late)
+        await trio.sleep(1)
+        log.pulls.hold(early)
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    assert log.woken == [early, late]
+    assert log.times == pytest.approx([3.5, 9.0])
+
+
+async def test_with_compat_49_deadlines_are_seen_by_a_scan() -> None:
+    ends = {("T", 0): 4}
+    log, link = Log(scan_s=5.0, queue_end=lambda topic, queue: ends[topic, queue]), Party()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.sleep(0.1)
+        expiring, missed = held(link, 4, deadline=6.0), held(link, 4, deadline=100.0)
+        log.pulls.hold(expiring)
+        await trio.sleep(7)
+        assert log.woken == []
+        await trio.sleep(5)
+        assert log.woken == [expiring]
+        log.pulls.hold(missed)
+        ends["T", 0] = 5
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+    assert log.woken == [expiring, missed]
+    assert log.times == pytest.approx([10.0, 15.0])
+
+
+async def test_a_closed_links_pulls_are_dropped_at_once() -> None:
+    log, gone, there = Log(), Party(), Party()
+    for link in (gone, there, gone):
+        log.pulls.hold(held(link))
+    log.pulls.drop_link(gone)  # type: ignore[arg-type]
+    log.pulls.drop_link(gone)  # type: ignore[arg-type]
+    assert log.pulls.waiting == 1
+    log.pulls.arrived(arrival(1))
+    assert [pull.link for pull in log.woken] == [there]
+
+
+async def test_answering_one_pull_may_close_the_link_of_the_next() -> None:
+    log, link = Log(), Party()
+
+    def close(pull: HeldPull) -> None:
+        log.woken.append(pull)
+        link.closed = True
+        log.pulls.drop_link(link)  # type: ignore[arg-type]
+
+    log.pulls.resume = close
+    for _ in range(3):
+        log.pulls.hold(held(link))
+    log.pulls.arrived(arrival(1))
+    assert len(log.woken) == 1
+    assert log.pulls.waiting == 0
+
+
+async def test_the_count_is_bounded() -> None:
+    log, link = Log(limit=2), Party()
+    assert [log.pulls.hold(held(link)) for _ in range(3)] == [True, True, False]
+    log.pulls.arrived(arrival(1))
+    assert log.pulls.hold(held(link))
+
+
+async def test_forgotten_pulls_do_not_fill_the_heap() -> None:
+    log, link = Log(), Party()
+    for round_ in range(5000):
+        log.pulls.hold(held(link, round_, deadline=1e9))
+        log.pulls.arrived(arrival(round_ + 1))
+    assert len(log.woken) == 5000
+    assert len(log.pulls._deadlines) < 200
+    assert not log.pulls.queues
+    assert not log.pulls._links
+
+
+@pytest.mark.parametrize(
+    ("codes", "tags_code", "wanted"),
+    [
+        ({2598919}, 2598919, True),
+        ({2598919}, 2598920, False),
+        ({-5}, -5, True),
+        ({-5}, (1 << 32) - 5, True),
+        ({1}, (1 << 32) + 1, True),
+        (set(), 0, False),
+    ],
+)
+def test_tag_codes_compare_32_signed_bits(codes: set[int], tags_code: int, wanted: bool) -> None:
+    matcher = TagCodes(frozenset(codes))
+    assert matcher.by_consume_queue(tags_code) == wanted
+    assert matcher.by_commitlog(memoryview(b""))

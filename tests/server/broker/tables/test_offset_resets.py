@@ -1,0 +1,182 @@
+"""Which of two brokers' offsets is the newer one (docs/protocol/ha.md §7, §9)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+from memory_disk import MemoryDisk
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.wire import fastjson
+from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.offset_resets import REMEMBERED_MS, Resets
+from triomq_server.store.files.config_files import ConfigFile
+
+
+class Clock:
+    """Counts up at every look."""
+
+    def __init__(self, now: int = 1000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+def table(clock: Clock | None = None) -> OffsetTable:
+    return OffsetTable(None, resets=Resets(None, clock or Clock()))
+
+
+def copy_offsets(source: OffsetTable, target: OffsetTable, *, like_java: bool = False) -> None:
+    """What one broker answers to code 43, taken over by another."""
+    text = fastjson.loads(source.encode())
+    received = {key: {int(q): o for q, o in queues.items()} for key, queues in text["offsetTable"].items()}
+    target.merge(received, None if like_java else source.resets.encode())
+
+
+@pytest.mark.parametrize("like_java", [False, True])
+def test_a_master_that_was_away_does_not_roll_back(like_java: bool) -> None:
+    slave, master = table(), table()
+    slave.commit("g", "t", 0, 200)
+    slave.commit("g", "t", 1, 5)
+    master.commit("g", "t", 0, 100)
+    master.commit("g", "t", 2, 7)
+    copy_offsets(master, slave, like_java=like_java)
+    assert slave.queues("g", "t") == {0: 200, 1: 5, 2: 7}
+    copy_offsets(slave, master, like_java=like_java)
+    assert master.queues("g", "t") == {0: 200, 1: 5, 2: 7}
+
+
+def test_as_in_49_the_master_rolls_back() -> None:
+    slave = OffsetTable(None)
+    slave.commit("g", "t", 0, 200)
+    slave.merge({"t@g": {0: 100}})
+    assert slave.query("g", "t", 0) == 100
+
+
+def test_a_reset_on_the_master_reaches_the_slave_once() -> None:
+    slave, master = table(), table()
+    master.commit("g", "t", 0, 200)
+    copy_offsets(master, slave)
+    master.commit("g", "t", 0, 50)
+    copy_offsets(master, slave)
+    assert slave.query("g", "t", 0) == 50
+    slave.commit("g", "t", 0, 80)
+    copy_offsets(master, slave)
+    assert slave.query("g", "t", 0) == 80, "an order is obeyed once"
+    copy_offsets(slave, master)
+    assert master.query("g", "t", 0) == 80
+
+
+def test_a_reset_on_the_slave_outlives_the_masters_return() -> None:
+    slave, master = table(Clock(5)), table(Clock(10_000))
+    for offset in (200, 100, 200):
+        master.commit("g", "t", 0, offset)
+    copy_offsets(master, slave)
+    slave.commit("g", "t", 0, 10)
+    copy_offsets(slave, master)
+    assert master.query("g", "t", 0) == 10, "later by order, although the slave's clock is behind"
+    copy_offsets(master, slave)
+    assert slave.query("g", "t", 0) == 10
+
+
+def test_what_was_removed_stays_removed() -> None:
+    slave, master = table(), table()
+    for topic in ("t", "u"):
+        master.commit("g", topic, 0, 200)
+    copy_offsets(master, slave)
+    master.remove_group("g")
+    copy_offsets(slave, master)
+    assert master.table == {}
+    copy_offsets(master, slave)
+    assert slave.table == {}
+    master.commit("g", "t", 0, 3)
+    copy_offsets(master, slave)
+    assert slave.table == {"t@g": {0: 3}}
+
+
+def test_a_java_master_that_was_never_away_and_fell_was_reset() -> None:
+    slave = table()
+    slave.merge({"t@g": {0: 200, 1: 9}})
+    slave.commit("g", "t", 1, 11)
+    slave.merge({"t@g": {0: 50, 1: 9}}, None, {"t@g": {0: 200, 1: 9}})
+    assert slave.queues("g", "t") == {0: 50, 1: 11}
+    slave.merge({"t@g": {0: 40, 1: 9}}, None, None)
+    assert slave.query("g", "t", 0) == 50
+
+
+def test_cloned_offsets_are_an_order() -> None:
+    slave, master = table(), table()
+    master.commit("to", "t", 0, 90)
+    master.commit("to", "t", 3, 90)
+    master.commit("from", "t", 0, 20)
+    copy_offsets(master, slave)
+    master.clone("from", "to", "t")
+    copy_offsets(master, slave)
+    assert slave.queues("to", "t") == {0: 20}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_in_whatever_order_news_spread_all_agree(seed: int) -> None:
+    chance = random.Random(seed)
+    tables = [table(Clock(chance.randrange(5))) for _ in range(3)]
+    for _ in range(40):
+        one = chance.choice(tables)
+        match chance.randrange(6):
+            case 0:
+                one.remove_group(chance.choice("gh"))
+            case 1:
+                copy_offsets(one, chance.choice(tables))
+            case _:
+                one.commit(chance.choice("gh"), "t", chance.randrange(2), chance.randrange(100))
+    for source, target in itertools.permutations(tables, 2):
+        copy_offsets(source, target)
+    for source, target in itertools.permutations(tables, 2):
+        copy_offsets(source, target)
+    assert tables[0].table == tables[1].table == tables[2].table
+
+
+@pytest.mark.parametrize("times", ["", "[]", '{"t@g":3}', '{"t@g":{"0":"x"}}'])
+def test_unreadable_times_change_nothing(times: str) -> None:
+    offsets = table()
+    offsets.commit("g", "t", 0, 1)
+    with pytest.raises(BodyError):
+        offsets.merge({"t@g": {0: 4}}, times)
+    assert offsets.table == {"t@g": {0: 1}}
+
+
+def test_resets_survive_a_restart() -> None:
+    disk = MemoryDisk()
+
+    def opened() -> OffsetTable:
+        resets = Resets(ConfigFile("/s/triomq/offsetResets.json", disk), Clock())
+        offsets = OffsetTable(ConfigFile("/s/config/consumerOffset.json", disk), resets=resets)
+        offsets.load()
+        return offsets
+
+    master: Any = opened()
+    slave = table()
+    master.commit("g", "t", 0, 200)
+    copy_offsets(master, slave)
+    master.commit("g", "t", 0, 50)
+    master.persist()
+    copy_offsets(opened(), slave)
+    assert slave.query("g", "t", 0) == 50
+
+
+def test_what_is_long_gone_is_forgotten() -> None:
+    clock = Clock()
+    offsets = table(clock)
+    for group in "ghi":
+        offsets.commit(group, "t", 0, 9)
+        offsets.commit(group, "t", 1, 9)
+    offsets.remove_group("g")
+    offsets.commit("h", "t", 0, 1)
+    clock.now += REMEMBERED_MS
+    offsets.remove_group("i")
+    offsets.persist()
+    assert {key: set(queues) for key, queues in offsets.resets.table.items()} == {"t@h": {0}, "t@i": {0, 1}}

@@ -1,0 +1,344 @@
+"""Delayed messages: when they come, as what, and what restarts, kills and changes of role do to them
+(docs/protocol/store.md §19)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from memory_disk import MemoryDisk
+from memory_network import MemoryNetwork
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.properties import decode_properties
+from triomq_protocol.record.view import RecordView, iter_records
+from triomq_protocol.wire.command import Command
+from triomq_server.broker import serve_broker
+from triomq_server.broker.admin.ha import CHANGE_ROLE
+from triomq_server.config import NamesrvConfig
+from triomq_server.namesrv import serve_namesrv
+
+NAMESRV = "127.0.0.1:9876"
+SLAVE_PORT = 10921
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "namesrvAddr": NAMESRV}
+OFFSETS_FILE = "/store/config/delayOffset.json"
+
+
+def delayed(level: int | str, body: bytes = b"later", **properties: str) -> dict[str, Any]:
+    pairs = {"TAGS": "TagA", "KEYS": "k1", "WAIT": "true", "DELAY": str(level), **properties}
+    return {"body": body, "properties": "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())}
+
+
+async def records(peer: Any, topic: str = "T1", **fields: Any) -> list[RecordView]:
+    answer = await peer.pull(topic, **fields)
+    return list(iter_records(answer.body)) if answer.code == 0 else []
+
+
+async def bodies(peer: Any, topic: str = "T1", **fields: Any) -> list[bytes]:
+    return [record.body for record in await records(peer, topic, **fields)]
+
+
+async def held(peer: Any, offset: int = 0) -> tuple[bytes, float]:
+    """The body that a waiting pull gets, and how long it waited."""
+    start = trio.current_time()
+    answer = await peer.pull("T1", offset, sys_flag=6, suspend_timeout_millis=7_200_000)
+    assert answer.code == 0
+    return next(iter_records(answer.body)).body, trio.current_time() - start
+
+
+async def progress(peer: Any) -> bytes:
+    answer = await peer.ask(Command.request(RequestCode.GET_ALL_DELAY_OFFSET))
+    return bytes(answer.body)
+
+
+# -- when
+
+
+@pytest.mark.parametrize(("level", "delay_s"), [(1, 1), (3, 10), (5, 60)])
+async def test_a_message_comes_at_its_time(open_broker: Any, level: int, delay_s: int) -> None:
+    async with open_broker() as broker:
+        await (await broker.peer()).put(**delayed(level))
+        await trio.sleep(delay_s - 0.5)
+        body, waited_s = await held(await broker.peer())
+    assert body == b"later"
+    assert 0.49 <= waited_s <= 0.51
+
+
+async def test_levels_do_not_wait_for_each_other(open_broker: Any) -> None:
+    async with open_broker(messageDelayLevel="1s 90s  3m 1h") as broker:
+        peer = await broker.peer()
+        start = trio.current_time()
+        for level in (99, 3, 2, 1):
+            await peer.put(**delayed(level, b"%d" % min(level, 4)))
+        for number, (level, at_s) in enumerate([(1, 1), (2, 90), (3, 180), (4, 3600)]):
+            await trio.sleep_until(start + at_s - 0.5)
+            body, waited_s = await held(await broker.peer(), number)
+            assert body == b"%d" % level
+            assert 0.49 <= waited_s <= 0.51
+
+
+async def test_a_level_that_was_idle_wakes_up(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        for number in range(3):
+            await peer.put(**delayed(1, b"%d" % number))
+            assert (await held(peer, number))[0] == b"%d" % number
+            await trio.sleep(30)
+
+
+async def test_messages_of_a_level_come_in_order_and_none_is_missed(open_broker: Any) -> None:
+    sent = [b"%d" % number for number in range(500)]
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        for number, body in enumerate(sent):
+            await peer.put(**delayed(1, body))
+            if number % 100 == 0:
+                await trio.sleep(0.4)
+        await trio.sleep(2)
+        found: list[bytes] = []
+        while more := await bodies(peer, offset=len(found)):
+            found += more
+    assert found == sent
+
+
+async def test_levels_made_shorter_count_for_what_waits(open_broker: Any) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk, messageDelayLevel="1h") as broker:
+        await (await broker.peer()).put(**delayed(1))
+    async with open_broker(disk=disk, messageDelayLevel="30s") as broker:
+        peer = await broker.peer()
+        await trio.sleep(0.1)
+        assert await bodies(peer) == [b"later"]
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+async def test_a_clock_that_is_set(step_s: int, open_broker: Any) -> None:
+    """Set forward, it makes messages due; set back, it would make them wait for too long, so they are due as well."""
+    stepped = [0]
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with open_broker(network=network, disk=disk) as idle:
+        config = idle.config
+    async with trio.open_nursery() as nursery:
+        serve = partial(
+            serve_broker,
+            config,
+            disk=disk,
+            dial=network.dial,
+            listen=network.listen,
+            clock=lambda: 1_795_000_000_000 + int(trio.current_time() * 1000) + stepped[0],
+        )
+        await nursery.start(serve)
+        peer = await idle.peer()
+        await peer.put(**delayed(4))
+        await trio.sleep(2)
+        assert await bodies(peer) == []
+        stepped[0] = step_s * 1000
+        await trio.sleep(1.1)
+        assert await bodies(peer) == [b"later"]
+        nursery.cancel_scope.cancel()
+
+
+# -- as what
+
+
+async def test_a_delivered_message_keeps_everything(open_broker: Any) -> None:
+    async with open_broker(messageDelayLevel="1s 10s 1m") as broker:
+        peer = await broker.peer()
+        await peer.put(queue_id=2, flag=5, sys_flag=1, reconsume_times=4, **delayed(99, colour="green"))
+        await trio.sleep(61)
+        (record,) = await records(peer, queue_id=2)
+        (waiting,) = await records(peer, "SCHEDULE_TOPIC_XXXX", queue_id=2)
+    assert decode_properties(record.properties_text) == {
+        "TAGS": "TagA", "KEYS": "k1", "WAIT": "true", "DELAY": "3", "colour": "green",
+        "CLUSTER": "C1", "REAL_TOPIC": "T1", "REAL_QID": "2",
+    }  # fmt: skip
+    assert record.properties_text == waiting.properties_text
+    assert (record.topic, record.queue_id, record.queue_offset, record.body) == ("T1", 2, 0, b"later")
+    assert (record.flag, record.sys_flag, record.reconsume_times) == (5, 1, 4)
+    assert (record.born_timestamp, record.born_host) == (waiting.born_timestamp, waiting.born_host)
+    assert record.store_host == waiting.store_host
+    assert record.store_timestamp == waiting.store_timestamp + 60_000
+
+
+async def test_a_delivered_message_is_found_by_tag_and_by_key(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(1))
+        await trio.sleep(2)
+        assert await bodies(peer, subscription="TagA") == [b"later"]
+        assert await bodies(peer, subscription="TagB") == []
+        fields = {"topic": "T1", "key": "k1", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+        answer = await peer.ask(Command.request(RequestCode.QUERY_MESSAGE, fields=fields))
+        assert [record.topic for record in iter_records(answer.body)] == ["T1"]
+
+
+async def test_level_zero_and_less_is_no_delay(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(0, b"0"))
+        await peer.put(**delayed(-3, b"-3"))
+        assert await bodies(peer) == [b"0", b"-3"]
+
+
+async def test_a_delayed_half_message_is_dropped_at_its_time(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients send none: they take the delay from a transactional message."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(1, b"half", TRAN_MSG="true"))
+        await peer.put(**delayed(1, b"whole"))
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"whole"]
+        assert await bodies(peer, "RMQ_SYS_TRANS_HALF_TOPIC") == []
+    assert "is dropped" in caplog.text
+
+
+# -- restarts
+
+
+async def test_what_is_overdue_at_the_start_comes_at_once_and_once(open_broker: Any) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk) as broker:
+        peer = await broker.peer()
+        for level in (1, 1, 2, 3):
+            await peer.put(**delayed(level, b"%d" % level))
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"1", b"1"]
+    assert disk.read(OFFSETS_FILE) == b'{\n\t"offsetTable":{1:2\n\t}\n}'
+    await trio.sleep(4)
+    async with open_broker(disk=disk) as broker:
+        peer = await broker.peer()
+        await trio.sleep(0.1)
+        assert await bodies(peer) == [b"1", b"1", b"2"]
+        await trio.sleep(10)
+        assert await bodies(peer) == [b"1", b"1", b"2", b"3"]
+
+
+async def test_49_waits_a_second_after_its_start(open_broker: Any) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk) as broker:
+        await (await broker.peer()).put(**delayed(1))
+    await trio.sleep(5)
+    async with open_broker(disk=disk, compat="4.9") as broker:
+        peer = await broker.peer()
+        await trio.sleep(0.9)
+        assert await bodies(peer) == []
+        await trio.sleep(0.2)
+        assert await bodies(peer) == [b"later"]
+
+
+async def test_a_kill_repeats_at_most_what_came_since_the_table_was_written(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(1, b"old"))
+        await trio.sleep(11)
+        assert broker.disk.read(OFFSETS_FILE) == b'{\n\t"offsetTable":{1:1\n\t}\n}'
+        await peer.put(**delayed(1, b"new"))
+        await trio.sleep(2)
+        await peer.put(**delayed(1, b"waits"))
+        left = broker.disk.after_kill()
+    async with open_broker(disk=left) as broker:
+        peer = await broker.peer()
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"old", b"new", b"new", b"waits"]
+
+
+@pytest.mark.parametrize(("text", "found"), [(b"{1:9}", []), (b"{1:-4}", [b"later"])])
+async def test_a_table_that_lies_outside_of_the_queue_is_put_right(
+    open_broker: Any, text: bytes, found: list[bytes]
+) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk) as broker:
+        await (await broker.peer()).put(**delayed(1))
+    disk.write(OFFSETS_FILE, b'{"offsetTable":' + text + b"}")
+    await trio.sleep(5)
+    async with open_broker(disk=disk) as broker:
+        peer = await broker.peer()
+        await trio.sleep(1)
+        assert await bodies(peer) == found
+        await peer.put(**delayed(1, b"next"))
+        await trio.sleep(1.1)
+        assert await bodies(peer) == [*found, b"next"]
+
+
+async def test_a_store_that_refuses_is_asked_again(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put()
+        await peer.put(body=b"x" * 100_000, **{k: v for k, v in delayed(2).items() if k != "body"})
+        await trio.sleep(0.1)
+        full = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=1000")
+        assert (await peer.ask(full)).code == 0
+        await trio.sleep(10)
+        assert len(await bodies(peer)) == 1
+        await peer.ask(Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=4194304"))
+        await trio.sleep(0.2)
+        assert [len(body) for body in await bodies(peer)] == [5, 100_000]
+
+
+# -- roles
+
+
+@asynccontextmanager
+async def name_server(network: MemoryNetwork) -> AsyncIterator[None]:
+    config, _ = NamesrvConfig.from_properties({"kvConfigPath": "/nowhere/kvConfig.json"})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve_namesrv, config, listen=network.listen))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+async def test_a_slave_delivers_when_it_has_become_the_master(open_broker: Any, role: str) -> None:
+    network = MemoryNetwork()
+    change = Command.request(CHANGE_ROLE, fields={"role": "ASYNC_MASTER", "force": "true"})
+    async with name_server(network), open_broker(network=network, storePathRootDir="/slave", **SLAVE) as slave:
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, namesrvAddr=NAMESRV, brokerRole=role) as master:
+            peer = await master.peer()
+            await peer.put(**delayed(1, b"1"))
+            await peer.put(**delayed(5, b"5"))
+            await trio.sleep(25)
+            assert await progress(peer) == b'{"offsetTable":{1:1}}'
+            assert slave.disk.read("/slave/config/delayOffset.json") == b'{"offsetTable":{1:1}}'
+        await trio.sleep(60)
+        assert await bodies(at_slave) == [b"1"]
+        answer = await at_slave.ask(change)
+        assert answer.code == 0, answer.remark
+        await trio.sleep(1)
+        assert await bodies(at_slave) == [b"1", b"5"]
+        assert (await at_slave.put(**delayed(1, b"again"))).code == 0
+        await trio.sleep(1.1)
+        assert await bodies(at_slave) == [b"1", b"5", b"again"]
+
+
+async def test_a_master_that_becomes_a_slave_delivers_no_more(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(2))
+        assert (await peer.ask(Command.request(CHANGE_ROLE, fields={"role": "SLAVE"}))).code == 0
+        await trio.sleep(10)
+        assert await bodies(peer) == []
+        assert "delayed messages wait" not in caplog.text, "it does not even try"
+        assert (await peer.ask(Command.request(CHANGE_ROLE, fields={"role": "ASYNC_MASTER"}))).code == 0
+        await trio.sleep(0.1)
+        assert await bodies(peer) == [b"later"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}, {"compat": "4.9"}]
+)
+async def test_every_kind_of_master_delivers(open_broker: Any, settings: dict[str, str]) -> None:
+    async with open_broker(**settings) as broker:
+        peer = await broker.peer()
+        for number in range(3):
+            await peer.put(**delayed(1, b"%d" % number))
+        await trio.sleep(10)
+        assert await bodies(peer) == [b"0", b"1", b"2"]

@@ -1,0 +1,195 @@
+"""The comparison of a slave's log with its master's, on real stores in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.wire.command import Command
+from triomq_server.replication.divergence import (
+    LogRelation,
+    NotComparableError,
+    RemoteLog,
+    compare,
+    drop_own_messages,
+    first_own_offset,
+)
+from triomq_server.store import ReadStatus
+
+FILE_BYTES = 3000
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.33, 0.5, 0.77, 0.999, 1.0])
+async def test_a_true_beginning_is_behind_and_all_of_it_clean(store_pair, fraction: float) -> None:
+    """Also where the copy ends inside a record or inside a file's filler."""
+    async with store_pair() as both:
+        both.put(both.master, 60)
+        both.copy(both.master, both.slave, int(both.master.log_max_offset * fraction))
+        found = await both.compared()
+        assert found.relation is (LogRelation.CLEAN if fraction == 1 else LogRelation.BEHIND)
+        assert found.master_end == both.master.log_max_offset
+        assert found.own_end == both.slave.log_max_offset
+
+
+async def test_every_place_to_end_at(store_pair) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 40)
+        for end in range(1, both.master.log_max_offset, 13):
+            both.copy(both.master, both.slave, end)
+            assert (await both.compared()).relation is LogRelation.BEHIND, end
+
+
+async def test_more_than_the_master_is_ahead(store_pair) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 30)
+        both.copy(both.master, both.slave)
+        end = both.master.log_max_offset
+        both.slave.promote()
+        both.put(both.slave, 10, seed=1)
+        found = await both.compared()
+        assert (found.relation, found.common_end, found.master_end) == (LogRelation.AHEAD, end, end)
+        assert not found.relation.may_follow
+
+
+async def test_a_master_that_lost_everything(store_pair) -> None:
+    async with store_pair() as both:
+        both.slave.promote()
+        both.put(both.slave, 3)
+        found = await both.compared()
+        assert (found.relation, found.master_end, found.common_end) == (LogRelation.AHEAD, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("common", "on_master", "on_slave"), [(30, 9, 9), (30, 20, 3), (30, 3, 20), (1, 30, 30), (0, 9, 9)]
+)
+async def test_two_histories_part_where_they_part(store_pair, common: int, on_master: int, on_slave: int) -> None:
+    async with store_pair() as both:
+        both.put(both.master, common)
+        both.copy(both.master, both.slave)
+        parted = both.master.log_max_offset
+        both.slave.promote()
+        both.put(both.master, on_master, seed=1)
+        both.put(both.slave, on_slave, seed=2)
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.DIVERGED, parted)
+        assert not found.relation.may_follow
+        for queue_id in range(3):
+            high = both.slave.queue_bounds("T", queue_id)[1]
+            shared = sum(both.slave.queue_unit("T", queue_id, at)[0] < parted for at in range(high))
+            assert first_own_offset(both.slave, found, "T", queue_id) == shared
+            if shared < high:
+                read = both.slave.read("T", queue_id, 0, 32, None)
+                drop_own_messages(read, shared)
+                assert (read.message_count, read.next_offset) == (shared, shared)
+                assert sum(map(len, read.slices)) == read.bytes_total
+                assert (read.status is ReadStatus.FOUND) == (shared > 0)
+        both.slave.demote()
+        both.slave.cut(parted)
+        assert (await both.compared()).relation is LogRelation.BEHIND
+        both.copy(both.master, both.slave)
+        found = await both.compared()
+        assert found.relation is LogRelation.CLEAN
+        assert first_own_offset(both.slave, found, "T", 0) is None
+
+
+async def test_an_unfinished_record_of_another_history(store_pair) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 5)
+        parted = both.master.log_max_offset
+        both.copy(both.master, both.slave)
+        both.put(both.master, 1, seed=1)
+        fragment = bytearray(both.master.log_slice(parted, 60))
+        fragment[55] ^= 1
+        both.slave.append_raw(bytes(fragment), parted)
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.DIVERGED, parted)
+
+
+async def test_a_piece_of_another_first_record(store_pair) -> None:
+    """The link was lost in the middle of it, and then the master its disk: there is no whole record to compare."""
+    async with store_pair() as both:
+        both.put(both.master, 1)
+        fragment = bytearray(both.master.log_slice(0, 60))
+        fragment[55] ^= 1
+        both.slave.append_raw(bytes(fragment), 0)
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.DIVERGED, 0)
+        both.slave.cut(0)
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).relation is LogRelation.CLEAN
+
+
+async def test_an_empty_log_that_does_not_begin_at_0(store_pair) -> None:
+    """Its file was made for a frame that never came. A 4.9 master would take everything before it as replicated."""
+    async with store_pair() as both:
+        both.slave.append_raw(b"", 2 * FILE_BYTES)
+        found = await both.compared()
+        assert (found.own_end, found.relation, found.common_end) == (2 * FILE_BYTES, LogRelation.AHEAD, None)
+        while both.master.log_max_offset < 2 * FILE_BYTES:
+            both.put(both.master, 1)
+        both.put(both.master, 1)
+        assert (await both.compared()).relation is LogRelation.BEHIND
+        both.slave.cut(0)
+        assert both.slave.log_max_offset == 0
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).relation is LogRelation.CLEAN
+
+
+async def test_an_empty_slave_is_behind_whatever_there_is(store_pair) -> None:
+    async with store_pair() as both:
+        assert (await both.compared()).relation is LogRelation.CLEAN
+        both.put(both.master, 1)
+        assert (await both.compared()).relation is LogRelation.BEHIND
+
+
+@pytest.mark.parametrize("table", [{}, {"commitLogMinOffset": "x", "commitLogMaxOffset": "1"}])
+async def test_a_master_that_does_not_say_enough(store_pair, table: dict[str, str]) -> None:
+    async with store_pair() as both:
+        master = both.ask()
+        master.table = table
+        with pytest.raises(NotComparableError, match="where its log begins"):
+            await compare(both.slave, RemoteLog(master))
+        master.code = ResponseCode.NO_PERMISSION
+        with pytest.raises(NotComparableError, match="code 16: no"):
+            await compare(both.slave, RemoteLog(master))
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY])
+async def test_a_master_that_does_not_answer_yet(store_pair, code: ResponseCode) -> None:
+    """As a 4.9 master in its first second: it must be asked again, not followed unseen."""
+    async with store_pair() as both:
+        master = both.ask()
+        master.code = code
+        with pytest.raises(ConnectionError, match=f"for now, with code {code}: no"):
+            await compare(both.slave, RemoteLog(master))
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])
+async def test_a_record_that_is_refused_is_not_another_record(store_pair, code: ResponseCode) -> None:
+    """Otherwise a busy master would seem to have another history, and an order to cut would drop the whole log."""
+    async with store_pair() as both:
+        both.put(both.master, 5)
+        both.copy(both.master, both.slave)
+        master = both.ask()
+        answer = master.request
+
+        async def refuse(command: Command, timeout_s: float) -> Command:
+            if command.code == RequestCode.VIEW_MESSAGE_BY_ID:
+                return command.answer(code, "no")
+            return await answer(command, timeout_s)
+
+        master.request = refuse
+        with pytest.raises(ConnectionError, match=f"refused for now, with code {code}: no"):
+            await compare(both.slave, RemoteLog(master))
+
+
+async def test_few_questions_are_enough(store_pair) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 400)
+        both.copy(both.master, both.slave)
+        both.slave.promote()
+        for store, seed in ((both.master, 1), (both.slave, 2)):
+            both.put(store, 400, seed=seed)
+        master = both.ask()
+        assert (await compare(both.slave, RemoteLog(master))).relation is LogRelation.DIVERGED
+        assert len(master.asked) < 30

@@ -1,0 +1,264 @@
+"""Small files and the real disk: configuration tables, lock, abort marker, names that do not belong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from memory_disk import MemoryDisk
+
+from triomq_server.config import StoreConfig
+from triomq_server.store import NewRecord, RealDisk, StoreDamaged, StoreLocked, open_store
+from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
+from triomq_server.store.files.disk import Disk, RealMappedFile
+from triomq_server.store.files.segments import Segments
+
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+@pytest.fixture(params=["real", "memory"])
+def disk(request: Any) -> Disk:
+    return RealDisk() if request.param == "real" else MemoryDisk()
+
+
+async def test_config_file(disk: Disk, tmp_path: Path, caplog: Any) -> None:
+    path = f"{tmp_path}/config/topics.json"
+    file = ConfigFile(path, disk)
+    assert file.load() is None
+    file.save(b'{"offsetTable":{"T@G":{0:1,1:2\n\t\t}}}')
+    assert file.load() == {"offsetTable": {"T@G": {0: 1, 1: 2}}}
+    assert not disk.exists(path + ".bak")
+    file.save(b'{"second":2}')
+    assert disk.read(path + ".bak").startswith(b'{"offset')
+    assert not disk.exists(path + ".tmp")
+    await file.save_in_background(b'{"third":3}')
+    assert file.load() == {"third": 3}
+    disk.write(path, b"")
+    assert file.load() == {"second": 2}
+    disk.write(path, b"{broken")
+    assert file.load() == {"second": 2}
+    assert "cannot be parsed" in caplog.text
+    disk.remove(path)
+    assert file.load() == {"second": 2}
+    disk.write(path + ".bak", b"{broken")
+    with pytest.raises(ConfigFileDamaged, match=r"topics\.json"):
+        file.load()
+    disk.write(path, b"{broken")
+    disk.remove(path + ".bak")
+    with pytest.raises(ConfigFileDamaged, match=r"there is no .*\.bak: .*; repair the file or move it away"):
+        file.load()
+
+
+def test_a_failed_save_leaves_the_old_table(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    file = ConfigFile("/s/x.json", disk)
+    file.save(b"[1]")
+    disk.failing_syncs = True
+    with pytest.raises(OSError, match="set to fail"):
+        file.save(b"[2]")
+    assert file.load() == [1]
+
+
+async def test_one_store_per_directory(disk: Disk, tmp_path: Path, make_config: MakeConfig) -> None:
+    config = make_config(tmp_path)
+    async with open_store(config, disk=disk):
+        with pytest.raises(StoreLocked, match=r"lock is locked"):
+            async with open_store(config, disk=disk if isinstance(disk, MemoryDisk) else RealDisk()):
+                pass
+        assert disk.read(f"{tmp_path}/lock") == b"lock"
+    async with open_store(config, disk=disk):
+        pass
+
+
+async def test_the_lock_holds_between_processes(tmp_path: Path, make_config: MakeConfig) -> None:
+    taker = (
+        "import sys\nfrom triomq_server.store.files.disk import RealDisk, StoreLocked\n"
+        f"try: RealDisk().lock({str(tmp_path / 'lock')!r})\nexcept StoreLocked as e: sys.exit(str(e))\n"
+    )
+    async with open_store(make_config(tmp_path)):
+        refused = await trio.run_process([sys.executable, "-c", taker], capture_stderr=True, check=False)
+        assert refused.returncode == 1
+        assert b"another broker process" in refused.stderr
+    assert (await trio.run_process([sys.executable, "-c", taker], check=False)).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["abc", "0000000000000000000x", ".DS_Store"])
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/T/0"])
+async def test_foreign_files_are_refused_and_nothing_is_touched(
+    name: str, folder: str, disk: Disk, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = make_config(tmp_path)
+    async with open_store(config, disk=disk) as store:
+        store.append(make_record(0))
+    disk.write(f"{tmp_path}/{folder}/{name}", b"x")
+    with pytest.raises(StoreDamaged, match="not the name of a store file"):
+        async with open_store(config, disk=disk):
+            pass
+    assert not disk.exists(f"{tmp_path}/abort")
+    disk.remove(f"{tmp_path}/{folder}/{name}")
+    disk.make_directory(f"{tmp_path}/consumequeue/T/not-a-queue")
+    async with open_store(config, disk=disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 1)
+
+
+async def test_wrong_sizes_are_refused(
+    disk: Disk, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config(tmp_path), disk=disk) as store:
+        store.append(make_record(0))
+    for other in ({"mapped_file_size_commit_log": 4096}, {"mapped_file_size_consume_queue": 220}):
+        with pytest.raises(StoreDamaged, match="size has changed; set the size"):
+            async with open_store(make_config(tmp_path, **other), disk=disk):
+                pass
+
+
+def sizes(root: Path) -> dict[str, int]:
+    return {str(p.relative_to(root)): p.stat().st_size for p in root.rglob("*") if p.is_file()}
+
+
+async def test_files_of_a_fresh_store(tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord) -> None:
+    async with open_store(make_config(tmp_path)) as store:
+        assert (tmp_path / "commitlog").is_dir()
+        assert not (tmp_path / "index").exists()
+        assert (tmp_path / "abort").exists()
+        store.append(make_record(0, topic="%RETRY%g|x"))
+    found = sizes(tmp_path)
+    index = next(iter(k for k in found if k.startswith("index/")))
+    assert len(index) == len("index/20261121044530391")
+    assert found == {
+        "lock": 4,
+        "checkpoint": 4096,
+        f"commitlog/{0:020d}": 65536,
+        f"consumequeue/%RETRY%g|x/0/{0:020d}": 200,
+        index: 40 + 20 * 4 + 60 * 20,
+        "triomq/boot_id": found["triomq/boot_id"],
+    }
+
+
+def test_disks_agree(disk: Disk, tmp_path: Path) -> None:
+    root = f"{tmp_path}/d"
+    assert disk.list(root) == []
+    assert not disk.exists(root)
+    file = disk.create(f"{root}/a/b", 10_000, 4096)
+    assert disk.is_directory(f"{root}/a")
+    file.buffer[0:3] = b"abc"
+    file.reserve(4096, 10_000)
+    file.buffer[9000:9003] = b"xyz"
+    file.sync(0, 10_000)
+    assert disk.read(f"{root}/a/b")[9000:9003] == b"xyz"
+    file.zero(2, 10_000)
+    assert disk.read(f"{root}/a/b") == b"ab" + bytes(9998)
+    file.close()
+    assert disk.size(f"{root}/a/b") == 10_000
+    assert disk.open(f"{root}/a/b").buffer[0:2] == b"ab"
+    disk.write(f"{root}/c", b"1")
+    disk.replace(f"{root}/c", f"{root}/e")
+    assert disk.list(root) == ["a", "e"]
+    disk.remove(f"{root}/e")
+    disk.remove(f"{root}/e")
+    disk.remove_tree(f"{root}/a")
+    disk.remove_tree(f"{root}/a")
+    assert disk.list(root) == []
+    with pytest.raises(FileNotFoundError):
+        disk.read(f"{root}/e")
+    with pytest.raises(FileNotFoundError):
+        disk.size(f"{root}/e")
+    usage = disk.usage(f"{root}/not/there")
+    assert usage.total_bytes >= usage.free_bytes >= usage.usable_bytes > 0
+    file.sync(0, 10)  # deleted meanwhile: nothing to do
+
+
+def test_the_real_disk_punches_holes_and_reserves_space(tmp_path: Path) -> None:
+    disk = RealDisk()
+    path = f"{tmp_path}/f"
+    file = disk.create(path, 1 << 20, 1 << 19)
+    assert os.stat(path).st_blocks * 512 >= 1 << 19
+    with pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as e:
+        file.reserve(0, 1 << 62)
+    assert e.value.errno == errno.EFBIG
+    file.close()
+
+
+def test_segments_with_a_gap(memory_disk: MemoryDisk) -> None:
+    segments = Segments(memory_disk, "/x", 100)
+    for base in (300, 400, 700):
+        segments.add(segments.build(base, 100))
+    assert [s.base if (s := segments.find(o)) else None for o in (299, 300, 499, 500, 699, 700, 799, 800)] == [
+        None, 300, 400, None, None, 700, 700, None,
+    ]  # fmt: skip
+    assert (segments.min_offset, segments.max_offset) == (300, 700)
+    assert [s.base for s in segments.truncate(450)] == [700]
+    assert segments.max_offset == 450
+    assert Segments(memory_disk, "/y", 100).min_offset == -1
+
+
+async def test_a_log_that_has_gone_is_told_before_its_queues_go_too(
+    memory_disk: MemoryDisk, make_config: Any, make_record: Any, caplog: Any
+) -> None:
+    config = make_config("/store")
+    async with open_store(config, disk=memory_disk) as store:
+        assert not caplog.text, "an empty store is none that has lost anything"
+        store.append(make_record(0))
+        store.append(make_record(1, queue_id=3))
+    for path in [path for path in memory_disk.files if "/commitlog/" in path]:
+        memory_disk.remove(path)
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 0)
+    assert "there are no log files: 2 queues of an earlier log and its index are removed" in caplog.text
+
+
+def test_where_a_files_content_ends(disk: Disk, tmp_path: Path) -> None:
+    file = disk.create(f"{tmp_path}/f", 1 << 20, 4096)
+    assert file.content_end(0, 1 << 20) <= 4096
+    file.reserve(200_000, 210_000, blank=True)
+    file.buffer[200_000] = 1
+    file.sync(0, 1 << 20)
+    assert 200_001 <= file.content_end(0, 1 << 20) < 220_000
+    assert file.content_end(300_000, 1 << 20) == 300_000
+    assert file.content_end(200_000, 200_500) == 200_500
+    file.zero(102_400, 1 << 20)
+    assert file.content_end(0, 1 << 20) <= 102_400
+    file.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a file system in memory at /dev/shm")
+async def test_holes_are_not_looked_into(
+    make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system in memory a look takes a page, and ends the process when there is none."""
+    most = 0
+
+    def taken() -> int:
+        return sum(path.stat().st_blocks * 512 for path in Path(root).rglob("0*") if path.is_file())
+
+    def punch(file: RealMappedFile, start: int, end: int) -> None:
+        nonlocal most  # recovery gives back what it took by looking: ask before
+        most = max(most, taken())
+        zero(file, start, end)
+
+    zero = RealMappedFile.zero
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as root:
+        config = make_config(
+            root,
+            mapped_file_size_commit_log=64 << 20,
+            mapped_file_size_consume_queue=6_000_000,
+            max_message_size=16 << 20,
+        )
+        async with open_store(config) as store:
+            store.append(make_record(0))
+        before = taken()
+        monkeypatch.setattr(RealMappedFile, "zero", punch)
+        for unclean in (False, True):
+            if unclean:
+                RealDisk().write(f"{root}/abort", b"")
+            async with open_store(config) as store:
+                assert store.recovery_report.clean != unclean
+    assert 0 < most < before + (1 << 17)
