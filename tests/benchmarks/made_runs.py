@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import random
 
-from triomq_benchmarks.intervals import MONITOR, IntervalRow, encode, new_histogram
-from triomq_benchmarks.run_result import (
+from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow, encode, new_histogram
+from triomq_benchmarks.figures.run_result import (
+    Decision,
     FaultInstant,
     Machine,
-    Outcome,
     RunResult,
+    RunStatus,
     ThresholdResult,
-    Verdict,
     WorkerResult,
 )
 
@@ -37,7 +37,7 @@ def made_run(
     errors: int = 0,
     lost: int = 0,
     partial: bool = False,
-    outcome: Outcome = Outcome.PASSED,
+    status: RunStatus = RunStatus.PASSED,
     body_bytes: int = 1024,
 ) -> RunResult:
     """A run whose sends take about `slower` milliseconds, but for a pause between the seconds 8 and 10."""
@@ -109,7 +109,7 @@ def made_run(
         ),
         faults=(FaultInstant(what="pause", node="broker-a", second=8.0, until=10.0),),
         thresholds=(ThresholdResult(text="p99_ms < 5000", measured=1990.0, passed=True),),
-        verdict=Verdict(outcome=outcome, explanation="All thresholds held.", notes=("the broker held the generator back",)),
+        decision=Decision(status=status, explanation="All thresholds held.", notes=("the broker held the generator back",)),
         audit={
             "clean": not lost, "complete": True, "acknowledged": SECONDS * per_second, "consumed": SECONDS * per_second - lost,
             "counts": counts, "examples": {**{name: [] for name in counts}, "lost": [example] if lost else []}, "notes": [],

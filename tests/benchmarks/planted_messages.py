@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from triomq_benchmarks.audit import Fault, Findings
-from triomq_benchmarks.run_ledger import folder_sink, open_ledger
+from triomq_benchmarks.audit.checks import Defect, Findings
+from triomq_benchmarks.figures.ledger import folder_sink, open_ledger
 
 TOPIC, BROKER, QUEUES = "Planted", "broker-a", 3
 GROUPS = ("first", "second")
 PER_WORKER = 40
 
-# Message numbers, by fault; the last is a message that nobody of this run has sent.
+# Message numbers, by defect; the last is a message that nobody of this run has sent.
 DROPPED, DOUBLED, CORRUPTED, GARBLED, STRANGER = 3, 8, 22, 26, 1 << 45
 STORED_TWICE, MISPLACED = 30, (33, 34)
 SWAPPED = (14, 1 << 40 | 14)  # neighbours in their queue
@@ -30,7 +30,7 @@ def place_of(worker: int, sequence: int) -> tuple[str, str, int, int]:
     return TOPIC, BROKER, sequence % QUEUES, sequence // QUEUES * 2 + worker
 
 
-def write_ledger(folder: Path, plant: frozenset[Fault], *, last: bool = True) -> None:
+def write_ledger(folder: Path, plant: frozenset[Defect], *, last: bool = True) -> None:
     """Two workers send; the second one's consumers get everything, in both groups.  Faults meet worker 0's messages."""
     sink = folder_sink(folder)
     sent = [(worker, sequence) for sequence in range(PER_WORKER) for worker in (0, 1)]
@@ -42,7 +42,7 @@ def write_ledger(folder: Path, plant: frozenset[Fault], *, last: bool = True) ->
         with open_ledger(sink, worker=1, workers=2, groups=GROUPS) as ledger:
             for group in GROUPS:
                 rows = [(number_of(w, s), *place_of(w, s), crc_of(number_of(w, s))) for w, s in sent]
-                # Only one group meets the faults: a fault of one is none of the other.
+                # Only one group meets the faults: a defect of one is none of the other.
                 for row in planted(rows, plant) if group == "second" else rows:
                     ledger.consumed(*row, group)
             if not last:
@@ -51,51 +51,51 @@ def write_ledger(folder: Path, plant: frozenset[Fault], *, last: bool = True) ->
         pass
 
 
-def planted(rows: list[tuple], plant: frozenset[Fault]) -> list[tuple]:
+def planted(rows: list[tuple], plant: frozenset[Defect]) -> list[tuple]:
     rows = list(rows)
 
     def at(sequence: int) -> int:
         return next(index for index, row in enumerate(rows) if row[0] == sequence)
 
-    if Fault.LOST in plant:
+    if Defect.LOST in plant:
         del rows[at(DROPPED)]
-    if Fault.DUPLICATED in plant:
+    if Defect.DUPLICATED in plant:
         rows.insert(at(DOUBLED) + 5, rows[at(DOUBLED)])
         number, topic, broker, queue_id, _offset, crc = rows[at(STORED_TWICE)]
         rows.append((number, topic, broker, queue_id, 10_000, crc))
-    if Fault.REORDERED in plant:
+    if Defect.REORDERED in plant:
         one, other = (at(sequence) for sequence in SWAPPED)
         rows[one], rows[other] = rows[other], rows[one]
         one, other = (at(sequence) for sequence in MISPLACED)
         here, there = rows[one], rows[other]
         rows[one] = (there[0], *here[1:5], there[5])
         rows[other] = (here[0], *there[1:5], here[5])
-    if Fault.CORRUPT in plant:
+    if Defect.CORRUPT in plant:
         index = at(CORRUPTED)
         rows[index] = (*rows[index][:5], rows[index][5] ^ 1)
         index = at(GARBLED)
         rows[index] = (-1, *rows[index][1:5], 0)
-    if Fault.UNEXPECTED in plant:
+    if Defect.UNEXPECTED in plant:
         rows.append((STRANGER, TOPIC, BROKER, 0, 20_000, 1))
         rows.append((-1, TOPIC, BROKER, 0, 20_001, 1))
     return rows
 
 
-EXPECTED: dict[Fault, tuple[int, ...]] = {
-    Fault.LOST: (DROPPED,),
-    Fault.DUPLICATED: (DOUBLED, STORED_TWICE),
-    Fault.REORDERED: (SWAPPED[0], *MISPLACED),
-    Fault.CORRUPT: (CORRUPTED, GARBLED),
-    Fault.UNEXPECTED: (-1, STRANGER),
+EXPECTED: dict[Defect, tuple[int, ...]] = {
+    Defect.LOST: (DROPPED,),
+    Defect.DUPLICATED: (DOUBLED, STORED_TWICE),
+    Defect.REORDERED: (SWAPPED[0], *MISPLACED),
+    Defect.CORRUPT: (CORRUPTED, GARBLED),
+    Defect.UNEXPECTED: (-1, STRANGER),
 }
 
 
-def check_exactly(findings: Findings, plant: frozenset[Fault]) -> None:
+def check_exactly(findings: Findings, plant: frozenset[Defect]) -> None:
     """The planted faults, these messages, nothing else."""
     assert (findings.acknowledged, findings.complete) == (2 * PER_WORKER, True)
-    for fault in Fault:
-        expected = EXPECTED[fault] if fault in plant else ()
-        assert tuple(one.number for one in findings.examples[fault]) == expected, fault
-        assert findings.counts[fault] == len(expected), fault
-        assert all(one.group == "second" for one in findings.examples[fault])
+    for defect in Defect:
+        expected = EXPECTED[defect] if defect in plant else ()
+        assert tuple(one.number for one in findings.examples[defect]) == expected, defect
+        assert findings.counts[defect] == len(expected), defect
+        assert all(one.group == "second" for one in findings.examples[defect])
     assert findings.clean == (not plant)

@@ -1,4 +1,4 @@
-"""Who descends from a process and with what it was started, told by /proc; whoever has ended meanwhile is left out."""
+"""The descendants of a process and their command lines, from /proc; processes that have ended are left out."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Looking for lost, repeated or altered messages."""

@@ -1,0 +1,1 @@
+"""Clusters to measure: ours and the Java one, as child processes."""

@@ -1,0 +1,111 @@
+"""Things built at run time from a few sources of ours and public packages, and remembered in the temporary directory.
+
+Nothing of other clients or of RocketMQ is shipped: Maven, Go and npm fetch what the drivers' own manifests name. A
+build is keyed by its sources, so that a second run starts at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+DRIVERS = Path(__file__).parents[1] / "drivers"
+BUILD_LIMIT_S = 240
+_DONE = "done"
+
+
+class ToolUnavailableError(Exception):
+    """A tool is missing, or its packages cannot be had; the message says which, for a reader or a test's skip reason."""
+
+
+def find_tool(name: str) -> str:
+    """The path of an executable.
+
+    Raises:
+        ToolUnavailableError: it is not installed.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise ToolUnavailableError(f"{name} is not installed")
+    return found
+
+
+def cache_folder(key: str) -> Path:
+    """A folder of ours that outlives the process; readable by this user alone."""
+    folder = Path(tempfile.gettempdir()) / f"triomq-builds-{os.getuid()}" / key
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def digest(paths: Sequence[Path], *extra: str) -> str:
+    """A short name for the content of `paths` and the texts `extra`."""
+    content = hashlib.sha256("\0".join(extra).encode())
+    for path in paths:
+        content.update(path.name.encode() + b"\0" + path.read_bytes())
+    return content.hexdigest()[:16]
+
+
+def run_tool(argv: Sequence[str], what: str, *, cwd: Path | None = None, limit_s: float = BUILD_LIMIT_S) -> None:
+    """Run a build tool to its end.
+
+    Raises:
+        ToolUnavailableError: it failed or took too long; the message ends with what it printed.
+    """
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s, check=False, cwd=cwd)
+    except subprocess.TimeoutExpired as error:
+        raise ToolUnavailableError(f"{what} took longer than {limit_s:.0f} s") from error
+    if done.returncode != 0:
+        raise ToolUnavailableError(f"{what} failed: {(done.stdout + done.stderr).strip()[-800:]}")
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[None]:
+    """One process at a time builds in a folder of the cache; the others wait, and then find it done."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def built(
+    folder: Path, argv: Sequence[str], what: str, *, sources: Sequence[Path] = (), cwd: Path | None = None
+) -> Path:
+    """Run a build tool once for a folder of the cache, with copies of `sources` in it.
+
+    Raises:
+        ToolUnavailableError: it failed or took too long.
+    """
+    with building(folder):
+        if not (folder / _DONE).exists():
+            for source in sources:
+                shutil.copy(source, folder)
+            run_tool(argv, what, cwd=cwd)
+            (folder / _DONE).touch()
+    return folder
+
+
+def go_driver_command() -> list[str]:
+    """Build the driver around client-go, and say how to start it. Raises ToolUnavailableError."""
+    go = find_tool("go")
+    sources = sorted((DRIVERS / "go").iterdir())
+    folder = cache_folder(f"go-{digest(sources)}")
+    built(
+        folder, [go, "build", "-o", "driver", "."], "building the driver around client-go", sources=sources, cwd=folder
+    )
+    return [str(folder / "driver")]
+
+
+def node_driver_command() -> list[str]:
+    """Install ali-ons beside its driver, and say how to start that. Raises ToolUnavailableError."""
+    node, npm = find_tool("node"), find_tool("npm")
+    sources = sorted((DRIVERS / "node").glob("*.js*"))
+    argv = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+    folder = cache_folder(f"node-{digest(sources)}")
+    return [node, str(built(folder, argv, "installing ali-ons", sources=sources, cwd=folder) / "driver.js")]

@@ -1,0 +1,120 @@
+"""The real RocketMQ 4.9.7 on this machine: finds Java and Maven, resolves the jars, compiles our small drivers.
+
+Maven fetches the jars that `drivers/java/pom.xml` names; the class path and compiled drivers are remembered as
+`builds.py` says. Servers are started in `servers.py`, load by `drivers/`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from triomq_benchmarks.clusters.builds import DRIVERS, building, built, cache_folder, digest, find_tool, run_tool
+
+POM = DRIVERS / "java" / "pom.xml"
+
+# RocketMQ 4.9 unmaps its files through internals that later Javas close by default.
+OPEN_MODULES = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+
+# The servers refuse to start without these files, the tools likewise.
+LOGBACK_FILES = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")
+LOGBACK = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>{path}</file>
+    <encoder><pattern>%d %p [%t] %c{{0}}: %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+@attrs.frozen
+class Java:
+    """A Java with RocketMQ's jars.
+
+    Attributes:
+        java: the `java` executable.
+        javac: the compiler beside it.
+        class_path: RocketMQ 4.9.7's jars, joined as Java wants them.
+    """
+
+    java: str
+    javac: str
+    class_path: str
+
+    def command(
+        self,
+        main_class: str,
+        arguments: Sequence[str] = (),
+        *,
+        home: Path,
+        heap: str = "256m",
+        options: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        classes: Path | None = None,
+    ) -> list[str]:
+        """The command line that runs `main_class` with everything it writes kept below `home`."""
+        system = {
+            "user.home": str(home),
+            "rocketmq.home.dir": str(home),
+            "rocketmq.client.logRoot": str(home / "logs"),
+            "rocketmq.client.logLevel": "WARN",
+            "java.net.preferIPv4Stack": "true",
+            **(properties or {}),
+        }
+        path = self.class_path if classes is None else f"{classes}{os.pathsep}{self.class_path}"
+        flags = [f"-D{name}={value}" for name, value in system.items()]
+        return [self.java, f"-Xmx{heap}", *OPEN_MODULES, *options, *flags, "-cp", path, main_class, *arguments]
+
+    def compile(self, sources: Sequence[Path]) -> Path:
+        """Compile `sources` once and return the folder of their classes."""
+        folder = cache_folder(f"classes-{digest(sources, self.class_path)}")
+        argv = [self.javac, "-nowarn", "-Xlint:none", "-cp", self.class_path, "-d", str(folder), *map(str, sources)]
+        return built(folder, argv, "compiling the Java drivers")
+
+
+def find_java() -> Java:
+    """Find Java and RocketMQ's jars.
+
+    Raises:
+        ToolUnavailableError: with the reason.
+    """
+    java, javac, mvn = find_tool("java"), find_tool("javac"), find_tool("mvn")
+    return Java(java=java, javac=javac, class_path=_resolve(mvn))
+
+
+def _resolve(mvn: str) -> str:
+    folder = cache_folder(f"jars-{digest([POM])}")
+    with building(folder):
+        return _class_path(mvn, folder / "class_path")
+
+
+def _class_path(mvn: str, remembered: Path) -> str:
+    if remembered.exists():
+        class_path = remembered.read_text().strip()
+        if all(Path(jar).exists() for jar in class_path.split(os.pathsep)):
+            return class_path
+    fresh = remembered.with_suffix(".fresh")
+    argv = [mvn, "--quiet", "--batch-mode", "--file", str(POM), "dependency:build-classpath"]
+    argv += [f"-Dmdep.outputFile={fresh}", f"-Dmdep.pathSeparator={os.pathsep}"]
+    run_tool(argv, "resolving RocketMQ's jars with Maven")
+    fresh.replace(remembered)
+    return remembered.read_text().strip()
+
+
+def prepare_home(home: Path) -> Path:
+    """Give a Java process its ROCKETMQ_HOME: the logback files it insists on, logging warnings into `home`/logs."""
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    (home / "logs").mkdir(exist_ok=True)
+    for name in LOGBACK_FILES:
+        log = home / "logs" / name.replace(".xml", ".log")
+        (home / "conf" / name).write_text(LOGBACK.format(path=log))
+    return home

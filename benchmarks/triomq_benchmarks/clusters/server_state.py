@@ -1,0 +1,121 @@
+"""What one server says of itself, whatever the routes say: one request on a link of its own.
+
+`ask` and what is built on it run in trio's loop, `ask_blocking` and the like in any thread.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+
+import trio
+
+from triomq_benchmarks.clusters.processes import ChildError
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests.route import KVTable
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
+
+ANSWER_LIMIT_S = 5.0
+LOG_END_ATTEMPTS, LOG_END_PAUSE_S = 40, 0.05
+QUEUES = 4
+"""As many as a topic gets that is made by its first message."""
+
+
+class NoAnswerError(ChildError):
+    """A server did not answer; the text says which and why."""
+
+
+async def ask(address: str, command: Command) -> Command:
+    """One request and its answer.
+
+    Raises:
+        NoAnswerError: no answer within five seconds.
+    """
+    host, _, port = address.rpartition(":")
+    decoder = FrameDecoder()
+    try:
+        with trio.fail_after(ANSWER_LIMIT_S):
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                await stream.send_all(command.encode())
+                while data := await stream.receive_some():
+                    for answer in decoder.feed(data):
+                        return answer
+    except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
+        raise NoAnswerError(f"{address} does not answer: {error!r}") from error
+    raise NoAnswerError(f"{address} closed the link without an answer")
+
+
+async def max_offset(address: str, topic: str, queue_id: int) -> int:
+    """The end of a queue on one broker; 0 where the broker does not know the topic."""
+    fields = {"topic": topic, "queueId": str(queue_id)}
+    answer = await ask(address, Command.request(RequestCode.GET_MAX_OFFSET, fields=fields))
+    return int((answer.fields or {})["offset"]) if answer.code == ResponseCode.SUCCESS else 0
+
+
+async def knows_topic(address: str, topic: str) -> bool:
+    """Whether a broker has the topic's configuration, without which it serves no pull of it."""
+    answer = await ask(address, Command.request(RequestCode.GET_ALL_TOPIC_CONFIG))
+    return f'"{topic}":'.encode() in answer.body
+
+
+async def log_bytes(address: str) -> int:
+    """How many bytes of commit log a broker holds."""
+    answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    if answer.code != ResponseCode.SUCCESS:
+        raise NoAnswerError(f"{address} does not say how long its log is: code {answer.code}, {answer.remark}")
+    table = KVTable.decode(answer.body).table
+    return int(table["commitLogMaxOffset"]) - int(table["commitLogMinOffset"])
+
+
+def ask_blocking(
+    address: str, code: int, fields: Mapping[str, str] | None = None, limit_s: float = ANSWER_LIMIT_S
+) -> Command:
+    """One request and its answer.
+
+    Raises:
+        OSError: nothing listens there, the link broke, or no answer came within `limit_s`.
+    """
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), limit_s) as link:
+        link.settimeout(limit_s)
+        link.sendall(Command.request(code, fields=dict(fields or {}), opaque=1).encode())
+        decoder = FrameDecoder()
+        while True:
+            data = link.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError(f"{address} closed the link without an answer")
+            for answer in decoder.feed(data):
+                return answer
+
+
+def log_end(address: str) -> int:
+    """The physical offset at which a broker's log ends.
+
+    A Java broker sometimes refuses to say while its statistics are empty: it is asked again for two seconds.
+
+    Raises:
+        OSError: it does not answer, or not with that.
+    """
+    for _ in range(LOG_END_ATTEMPTS):
+        answer = ask_blocking(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        if answer.code == ResponseCode.SUCCESS:
+            return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
+        time.sleep(LOG_END_PAUSE_S)
+    raise OSError(f"{address} does not say where its log ends: code {answer.code}, {answer.remark}")
+
+
+def queue_ends(address: str, topic: str) -> list[int]:
+    """How many messages a broker has in each of the topic's queues.
+
+    Raises:
+        OSError: it does not answer, or not with that.
+    """
+    ends = []
+    for queue_id in range(QUEUES):
+        answer = ask_blocking(address, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"{address} does not say where queue {queue_id} ends: code {answer.code}, {answer.remark}")
+        ends.append(int((answer.fields or {})["offset"]))
+    return ends

@@ -1,0 +1,197 @@
+"""Single name servers and brokers as child processes, ours or the real 4.9.7, started from the same configuration.
+
+Both kinds get a RocketMQ configuration file with the same keys, listen on free ports
+of the loopback interface and keep everything below one folder. "Ready" is an answered request, not a printed line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from triomq_benchmarks.clusters.builds import cache_folder
+from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.processes import Child, free_port
+from triomq_benchmarks.clusters.server_state import ask_blocking
+from triomq_protocol.codes import RequestCode, ResponseCode
+
+NAMESRV_MAIN = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
+
+
+# 4.9 refuses what has waited 200 ms; while its JVM is cold, or the machine busy, that would make every sample worthless.
+PATIENT = {"waitTimeMillsInSendQueue": 10_000}
+
+
+class Kind(StrEnum):
+    """Whose server it is."""
+
+    OURS = "triomq"
+    JAVA = "java"
+
+
+class Server(Child):
+    """A running name server or broker.
+
+    Attributes:
+        address: `127.0.0.1:port` where it answers.
+        first_answer_s: seconds from the start of the process to its first answer.
+    """
+
+    address: str
+    first_answer_s: float
+
+
+def _answers(address: str, code: int) -> bool:
+    try:
+        ask_blocking(address, code)
+    except OSError:
+        return False
+    return True
+
+
+def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
+    """Write a RocketMQ configuration file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in settings.items()]
+    path.write_text("".join(lines))
+    return path
+
+
+def _command(
+    kind: Kind,
+    role: str,
+    config: Path,
+    home: Path,
+    java: Java | None,
+    heap: str,
+    options: Sequence[str],
+    properties: Mapping[str, str],
+) -> list[str]:
+    if kind is Kind.OURS:
+        return [sys.executable, "-m", "triomq_server", role, "-c", str(config)]
+    if java is None:
+        raise ValueError("a Java server needs a Java")
+    main = NAMESRV_MAIN if role == "namesrv" else BROKER_MAIN
+    return java.command(
+        main, ["-c", str(config)], home=prepare_home(home), heap=heap, options=options, properties=properties
+    )
+
+
+def _environment(kind: Kind) -> dict[str, str] | None:
+    """Ours starts from byte code, as an installed package does, also where a checkout is set not to keep any."""
+    if kind is Kind.OURS and os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache_folder("byte-code"))}
+    return None
+
+
+@contextmanager
+def namesrv(
+    kind: Kind,
+    home: Path,
+    *,
+    java: Java | None = None,
+    heap: str = "128m",
+    options: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """A name server of the given kind, ready to serve; `home` holds all it writes.
+
+    Args:
+        kind: ours or the real one.
+        home: its folder, may exist from an earlier life.
+        java: needed for the real one.
+        heap: the Java heap, as for `-Xmx`.
+        options: further options for the JVM.
+        settings: further RocketMQ configuration keys.
+        properties: further Java system properties.
+    """
+    port = free_port()
+    config = write_properties(
+        home / "namesrv.conf",
+        {
+            "listenPort": port,
+            "kvConfigPath": home / "kvConfig.json",
+            "configStorePath": home / "namesrv.properties",
+            **(settings or {}),
+        },
+    )
+    argv = _command(kind, "namesrv", config, home, java, heap, options, properties or {})
+    with Server(f"{kind} name server", argv, home / "namesrv.out", env=_environment(kind)) as server:
+        server.address = f"127.0.0.1:{port}"
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
+        yield server
+
+
+def broker_settings(name_servers: str, home: Path, port: int, extra: Mapping[str, object]) -> dict[str, object]:
+    """The configuration of a small broker on the loopback interface."""
+    return {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "brokerRole": "ASYNC_MASTER",
+        "flushDiskType": "ASYNC_FLUSH",
+        "deleteWhen": "04",
+        "fileReservedTime": 48,
+        "namesrvAddr": name_servers,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "listenPort": port,
+        "storePathRootDir": home / "store",
+        # Scratch folders share a disk with everything else: only a really full one may stop the broker.
+        "diskMaxUsedSpaceRatio": 95,
+        **extra,
+    }
+
+
+@contextmanager
+def broker(
+    kind: Kind,
+    home: Path,
+    name_servers: str,
+    *,
+    java: Java | None = None,
+    heap: str = "256m",
+    port: int | None = None,
+    options: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """A broker of the given kind, registered at `name_servers` and ready to serve; its store is `home`/store.
+
+    The arguments are those of `namesrv`; `port`: where to listen, for a broker that comes back.
+    """
+    port = port or free_port(-2, 1)
+    config = write_properties(home / "broker.conf", broker_settings(name_servers, home, port, settings or {}))
+    # 4.9 stops writing at 90 % of the disk and has only system properties to say otherwise.
+    system = {
+        "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
+        "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
+        **(properties or {}),
+    }
+    argv = _command(kind, "broker", config, home, java, heap, options, system)
+    with Server(f"{kind} broker", argv, home / "broker.out", env=_environment(kind)) as server:
+        server.address = f"127.0.0.1:{port}"
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
+        wait_for_route(server, name_servers.split(";"), server.address)
+        yield server
+
+
+def wait_for_route(server: Server, name_servers: list[str], broker_address: str, limit_s: float = 30.0) -> None:
+    """Wait until every name server lists `broker_address`."""
+
+    def listed() -> bool:
+        for name_server in name_servers:
+            answer = ask_blocking(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
+            if answer.code != ResponseCode.SUCCESS or broker_address.encode() not in answer.body:
+                return False
+        return True
+
+    server.wait_until(listed, limit_s)

@@ -1,0 +1,73 @@
+"""`triomq bench report RUN_DIR...`: draw the page of a run once more, or one page of several runs side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+import click
+
+from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
+from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.report.html import REPORT, ReportUnavailableError, write_report
+
+EXIT_FAILED: Final = 1
+_AUDIT: Final = "audit.json"
+
+
+@click.command("report")
+@click.argument(
+    "run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where the page goes. Default: report.html, in RUN_DIR, or here if there are several.",
+)
+def report(run_dirs: tuple[Path, ...], out: Path | None) -> None:
+    """Write the HTML report of RUN_DIR, which `triomq bench run --out` wrote; of several runs, side by side.
+
+    A folder with the runs of several targets counts as all of them.
+
+    Exit code 0: written. 1: there is no such run, it is damaged, or what draws reports is not installed.
+    """
+    path = out or (run_dirs[0] / REPORT if len(run_dirs) == 1 else Path(REPORT))
+    try:
+        results = [_run_with_its_audit(folder) for folder in _folders(run_dirs)]
+        write_report(results, path)
+    except (RunUnreadableError, ReportUnavailableError) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{path} cannot be written: {error.strerror or error}")
+    click.echo(str(path))
+
+
+def _fail(text: str) -> None:
+    click.echo(f"error: {text}", err=True)
+    sys.exit(EXIT_FAILED)
+
+
+def _folders(given: Sequence[Path]) -> list[Path]:
+    """Those of single runs."""
+    found: list[Path] = []
+    for folder in given:
+        below = sorted(each.parent for each in folder.glob(f"*/{RESULT}"))
+        found += [folder] if (folder / RESULT).exists() or not below else below
+    return found
+
+
+def _run_with_its_audit(folder: Path) -> RunResult:
+    """The run; `audit.json` is newer than what the run itself found, if it was audited once more."""
+    run = read_run(folder)
+    try:
+        audit = json.loads((folder / _AUDIT).read_text("utf-8"))
+    except FileNotFoundError:
+        return run
+    except (OSError, ValueError) as error:
+        raise RunUnreadableError(f"{folder / _AUDIT} is damaged: {error}") from error
+    return attrs.evolve(run, audit=audit)

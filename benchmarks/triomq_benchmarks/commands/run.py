@@ -1,0 +1,223 @@
+"""`triomq bench run`: run a workload and measure."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+import triomq
+from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.figures.ledger import LedgerError
+from triomq_benchmarks.generator.engine import EngineError, most_workers
+from triomq_benchmarks.report.progress import progress_on
+from triomq_benchmarks.report.terminal import as_object, print_summary
+from triomq_benchmarks.run.engine_choice import ENGINES, EngineChoice
+from triomq_benchmarks.run.max_rate import MaxRate
+from triomq_benchmarks.run.session import Options, Session
+from triomq_benchmarks.run.targets import JAVA, OURS, TargetError, check_choice
+from triomq_benchmarks.workload.bodies import read_payload
+from triomq_benchmarks.workload.files import load_workload
+from triomq_benchmarks.workload.workload import Loop, WorkloadError
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+AUDIT, MAX_RATE = "audit.json", "max_rate.json"
+
+
+def _settings(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """`KEY=VALUE` each."""
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE")
+    return {key: value for key, _, value in (each.partition("=") for each in given)}
+
+
+def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for choice in given:
+            check_choice(choice)
+    except TargetError as error:
+        raise click.BadParameter(str(error)) from None
+    return given
+
+
+@click.command("run")
+@click.argument("workload_name", metavar="WORKLOAD")
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    callback=_targets,
+    metavar=f"{OURS}|{JAVA}|HOST:PORT",
+    help="What is measured; several run one after the other. Default: ours.",
+)
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where load generators run."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Load generators; default: 1 local, 2 processes, Spark's slots; no more than find something to do.",
+)
+@click.option(
+    "--master", default="local[2]", show_default=True, help="Of the engine spark: local[N] or spark://HOST:PORT."
+)
+@click.option(
+    "--spark-conf",
+    "spark_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_settings,
+    help="A setting of Spark, for example spark.executor.memory=512m; repeatable.",
+)
+@click.option("--py-files", multiple=True, metavar="PATH", help="An archive for the Python path of Spark's workers.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A key of the workload, over what its file says; repeatable.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where results go. Default: triomq-bench/NAME-TIME."
+)
+@click.option("--seed", type=int, help="Of arrivals, tags, keys and payloads; default: drawn, and kept in the result.")
+@click.option(
+    "--audit/--no-audit",
+    default=True,
+    show_default=True,
+    help="Write down each message, and look for lost, doubled, reordered, changed ones.",
+)
+@click.option(
+    "--find-max-rate", is_flag=True, help="Look for the highest rate that is sustained, instead of running once."
+)
+@click.option(
+    "--max-p99",
+    type=click.FloatRange(0.001),
+    default=100.0,
+    show_default=True,
+    metavar="MS",
+    help="With --find-max-rate: the highest p99 that counts as sustained.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines: one JSON object, no progress.")
+def run(
+    workload_name: str,
+    targets: tuple[str, ...],
+    engine: str,
+    workers: int | None,
+    master: str,
+    spark_settings: dict[str, str],
+    py_files: tuple[str, ...],
+    changes: tuple[str, ...],
+    out: Path | None,
+    seed: int | None,
+    audit: bool,
+    find_max_rate: bool,
+    max_p99: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Run WORKLOAD, a ready one (`triomq bench workloads`) or a file (.toml, .yaml), and measure.
+
+    Exit code 0: measured, and all thresholds kept. 1: a threshold was missed, sends failed, the audit found something, the
+    load generator was late, a worker died, or it could not be done at all. 2: wrong usage, a workload with mistakes.
+    130: interrupted; what was measured until then is written, and marked as partial.
+    """
+    try:
+        workload, folder = load_workload(workload_name, changes)
+        payload = read_payload(workload, folder)
+    except WorkloadError as error:
+        _fail(str(error), EXIT_USAGE)
+    if workload.loop is Loop.CLOSED and find_max_rate:
+        _fail('--find-max-rate needs an open loop (loop = "open"): a closed one has no rate to look for', EXIT_USAGE)
+    if importlib.util.find_spec("pyarrow") is None:
+        _fail("results are written as Parquet, and pyarrow is not installed: pip install 'triomq[bench]'", EXIT_FAILED)
+    options = Options(
+        workload=workload,
+        payload=payload,
+        targets=targets or (OURS,),
+        engine=EngineChoice(
+            name=engine,
+            workers=workers,
+            most=most_workers(workload),
+            master=master,
+            spark_settings=spark_settings,
+            py_files=py_files,
+        ),
+        folder=out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}",
+        seed=secrets.randbits(32) if seed is None else seed,
+        audit=audit,
+        find_max_rate=find_max_rate,
+        p99_limit_ms=max_p99,
+    )
+    with progress_on(sys.stderr, shown=not as_json) as (show, news):
+        code, found = _until_done(Session(options, show, news))
+    _write_report(found, options.folder)
+    _print(found, as_json)
+    sys.exit(code)
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"error: {text}", err=True)
+    sys.exit(code)
+
+
+def _until_done(session: Session) -> tuple[int, Session]:
+    try:
+        trio.run(session.run)
+    except (WorkloadError, EngineError) as error:
+        _fail(str(error), EXIT_USAGE if isinstance(error, WorkloadError) else EXIT_FAILED)
+    except (TargetError, ToolUnavailableError, LedgerError, triomq.MQError) as error:
+        _fail(str(error), EXIT_FAILED)
+    if session.interrupted:
+        return EXIT_INTERRUPTED, session
+    return (0 if session.passed else EXIT_FAILED), session
+
+
+def _write_report(session: Session, folder: Path) -> None:
+    """The page, beside the files it is made of."""
+    if not session.results:
+        return
+    from triomq_benchmarks.report.html import REPORT, ReportUnavailableError, write_report
+
+    try:
+        write_report(session.results, folder / REPORT)
+    except ReportUnavailableError as error:
+        click.echo(str(error), err=True)
+
+
+def _print(session: Session, as_json: bool) -> None:
+    if as_json:
+        found = as_object(session.results, session.folders)
+        if session.searches:
+            found["max_rate"] = {target: attrs.asdict(each) for target, each in session.searches.items()}
+        click.echo(json.dumps(found))
+        return
+    console = Console()
+    for target, search in session.searches.items():
+        _print_search(target, search, console)
+    if session.results and not session.searches:
+        print_summary(session.results, session.folders, console)
+    if session.interrupted:
+        click.echo("interrupted: what was measured until then is written as partial; no process is left", err=True)
+
+
+def _print_search(target: str, search: MaxRate, console: Console) -> None:
+    table = Table(
+        "rate", "acknowledged", "p99", "answer", title=f"highest sustainable rate, {target}", title_justify="left"
+    )
+    for trial in search.trials:
+        answer = f"{trial.answer}: {trial.reason}"
+        table.add_row(f"{trial.rate_per_s:,.0f}/s", f"{trial.acked_per_s:,.0f}/s", f"{trial.p99_ms:,.2f} ms", answer)
+    console.print(table)
+    console.print(f"{target}: {search.rate_per_s:,.0f} messages per second are sustained")
+    if search.limited_by == "generator":
+        console.print("The search ended at the generator's limit, not at the broker's: add workers or a machine")

@@ -1,0 +1,1 @@
+"""The quickstart and the demos."""

@@ -1,0 +1,167 @@
+"""Puts a scenario on a target through a driver process and takes the figures: the driver's own, and CPU from outside.
+
+A driver (`drivers/java/LoadDriver.java`, `sdk_driver.py`) is one process per client; it stays for the whole run, so
+that a JVM is warm and a Python process has its clients open. CPU time of the broker is read from `/proc` right before
+and after the driver's command; the driver measures its own around the load, all threads, without what it takes to sum
+the figures up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import attrs
+
+from triomq_benchmarks.clusters.builds import DRIVERS, go_driver_command, node_driver_command
+from triomq_benchmarks.clusters.cluster import SingleBroker
+from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.processes import Driver
+from triomq_benchmarks.drivers.scenarios import Scenario
+
+# What a driver may take beyond the time it was given: filling sockets, connecting 64 clients, the last answers.
+GRACE_S = 60.0
+TOPIC = "bench"
+QUEUES = 4
+BROKER_NAME = "broker-a"
+
+
+@attrs.frozen
+class Sample:
+    """One run of one scenario.
+
+    Attributes:
+        messages: answered with success, or pulled.
+        seconds: as the driver measured them, first request to last answer.
+        failures: answers that were no success.
+        p50_us: median time of one request in microseconds.
+        p99_us: its 99th percentile.
+        broker_cpu_s: CPU seconds of the broker process.
+        client_cpu_s: CPU seconds of the driver process, as it measured them around the load.
+    """
+
+    messages: int
+    seconds: float
+    failures: int
+    p50_us: float
+    p99_us: float
+    broker_cpu_s: float
+    client_cpu_s: float
+
+    @property
+    def per_s(self) -> float:
+        """Messages per second."""
+        return self.messages / self.seconds if self.seconds else 0.0
+
+    @property
+    def broker_us(self) -> float:
+        """Microseconds of the broker's CPU per message."""
+        return self.broker_cpu_s / self.messages * 1e6 if self.messages else 0.0
+
+    @property
+    def client_us(self) -> float:
+        """Microseconds of the client's CPU per message."""
+        return self.client_cpu_s / self.messages * 1e6 if self.messages else 0.0
+
+
+class LoadError(Exception):
+    """A sample in which sends or pulls failed: its figures would mean nothing."""
+
+
+@attrs.frozen
+class Load:
+    """A client that can put load on a target.
+
+    Attributes:
+        name: `raw`, `java-client`, `triomq`, `client-go` or `ali-ons`.
+        client: the name the driver knows it by.
+        driver: the process.
+    """
+
+    name: str
+    client: str
+    driver: Driver
+
+    def run(self, target: SingleBroker, scenario: Scenario, body_bytes: int, seconds: float) -> Sample:
+        """Run `scenario` once.
+
+        Raises:
+            LoadError: something failed on the way.
+            ChildError: the driver died or hangs.
+        """
+        command = {
+            **scenario.command(body_bytes, seconds),
+            "client": self.client,
+            "nameServers": target.namesrv.address,
+            "broker": target.broker.address,
+            "brokerName": BROKER_NAME,
+            "topic": topic(body_bytes),
+            "queues": QUEUES,
+        }
+        target.ensure_topic(topic(body_bytes), QUEUES)
+        before = target.broker.cpu_s()
+        answer = self.driver.call(command, seconds + GRACE_S)
+        sample = _sample(answer, target.broker.cpu_s() - before)
+        if sample.failures or not sample.messages:
+            raise LoadError(
+                f"{self.name} on {target.kind}, {scenario.name}: {sample.failures} failures, "
+                f"{sample.messages} messages, first: {answer.get('firstFailure')}"
+            )
+        return sample
+
+
+def topic(body_bytes: int) -> str:
+    """The topic of one size of bodies: a drain of it pulls bodies of that size alone."""
+    return f"{TOPIC}-{body_bytes}"
+
+
+def _sample(answer: Mapping[str, object], broker_cpu_s: float) -> Sample:
+    return Sample(
+        messages=cast("int", answer["messages"]),
+        seconds=cast("float", answer["seconds"]),
+        failures=cast("int", answer["failures"]),
+        p50_us=cast("float", answer["p50Us"]),
+        p99_us=cast("float", answer["p99Us"]),
+        broker_cpu_s=broker_cpu_s,
+        client_cpu_s=cast("float", answer["cpuSeconds"]),
+    )
+
+
+@contextmanager
+def java_driver(java: Java, home: Path) -> Iterator[Driver]:
+    """The process behind the loads `raw` and `java-client`, and of the Java client's consumers. Raises ToolUnavailableError."""
+    sources = sorted((DRIVERS / "java").glob("*.java"))
+    argv = java.command(
+        "LoadDriver",
+        home=prepare_home(home),
+        heap="1g",
+        options=("-XX:MaxDirectMemorySize=512m",),
+        classes=java.compile(sources),
+    )
+    with Driver("Java driver", argv, home / "driver.out") as driver:
+        yield driver
+
+
+@contextmanager
+def sdk_driver(home: Path) -> Iterator[Driver]:
+    """The process behind the load `triomq`: our SDK."""
+    argv = [sys.executable, "-m", "triomq_benchmarks.drivers.sdk_send_driver"]
+    with Driver("SDK driver", argv, home / "sdk_driver.out") as driver:
+        yield driver
+
+
+@contextmanager
+def go_driver(home: Path) -> Iterator[Driver]:
+    """The process behind the load `client-go`. Raises ToolUnavailableError."""
+    with Driver("client-go driver", go_driver_command(), home / "go_driver.out") as driver:
+        yield driver
+
+
+@contextmanager
+def node_driver(home: Path) -> Iterator[Driver]:
+    """The process behind the load `ali-ons`. Raises ToolUnavailableError."""
+    with Driver("ali-ons driver", node_driver_command(), home / "node_driver.out") as driver:
+        yield driver

@@ -1,0 +1,1 @@
+"""Figures of a run: rows, histograms, ledgers, results and their files."""

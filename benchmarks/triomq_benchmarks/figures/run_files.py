@@ -1,0 +1,114 @@
+"""A run's files: `result.json` for everything but the rows, `intervals.parquet` for those.
+
+Each file is whole or not there.  JSON has no infinity: a measure without a value is null there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.run_result import (
+    FORMAT,
+    Decision,
+    FaultInstant,
+    Machine,
+    RunResult,
+    RunStatus,
+    ThresholdResult,
+    WorkerResult,
+)
+
+RESULT, INTERVALS = "result.json", "intervals.parquet"
+
+
+class RunUnreadableError(Exception):
+    """A folder holds no run that this version can read; the message says why."""
+
+
+def write_run(result: RunResult, folder: Path) -> None:
+    """Write both files; the folder is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # The rows first: who finds a result finds its rows too.
+    _write_rows(result.rows, folder / f"{INTERVALS}.tmp")
+    os.replace(folder / f"{INTERVALS}.tmp", folder / INTERVALS)
+    (folder / f"{RESULT}.tmp").write_text(json.dumps(as_dict(result), indent=1) + "\n")
+    os.replace(folder / f"{RESULT}.tmp", folder / RESULT)
+
+
+def as_dict(result: RunResult) -> dict[str, Any]:
+    """Everything but the rows, with the percentiles worked out, as JSON has it (no infinities)."""
+    plain = attrs.asdict(result, filter=lambda attribute, _value: attribute.name != "rows")
+    plain["quantiles"] = {name: attrs.asdict(each) for name, each in result.quantiles().items()}
+    return {"format": FORMAT, **_finite(plain)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
+
+
+def read_run(folder: Path) -> RunResult:
+    """What `write_run` wrote.
+
+    Raises:
+        RunUnreadableError: there is no run, it is damaged, or another version wrote it.
+    """
+    try:
+        values = json.loads((folder / RESULT).read_text())
+        if values.pop("format", None) != FORMAT:
+            raise RunUnreadableError(f"{folder / RESULT} is of another format than this version's, {FORMAT}")
+        values.pop("quantiles")
+        return _result(values, _read_rows(folder / INTERVALS))
+    except OSError as error:
+        runs = ", ".join(sorted(str(each.parent) for each in folder.glob(f"*/{RESULT}")))
+        hint = f"; there are several runs in it: {runs}" if runs else ""
+        raise RunUnreadableError(f"{folder} holds no run: {error.strerror or error}{hint}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunUnreadableError(f"the run in {folder} is damaged: {error!r}") from error
+
+
+def _result(values: dict[str, Any], rows: tuple[IntervalRow, ...]) -> RunResult:
+    decision = values["decision"]
+    own = {
+        "machine": Machine(**values["machine"]),
+        "workers": tuple(WorkerResult(**each) for each in values["workers"]),
+        "faults": tuple(FaultInstant(**each) for each in values["faults"]),
+        "thresholds": tuple(
+            ThresholdResult(**{**each, "measured": math.inf if each["measured"] is None else each["measured"]})
+            for each in values["thresholds"]
+        ),
+        "decision": Decision(
+            status=RunStatus(decision["status"]), explanation=decision["explanation"], notes=tuple(decision["notes"])
+        ),
+        "rows": rows,
+    }
+    return RunResult(**{**values, **own})
+
+
+def _write_rows(rows: tuple[IntervalRow, ...], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"int": pa.int64(), "float": pa.float64(), "bytes": pa.binary(), "int | None": pa.int64()}
+    fields = attrs.fields(IntervalRow)
+    columns = {each.name: pa.array([getattr(row, each.name) for row in rows], kinds[str(each.type)]) for each in fields}
+    pq.write_table(pa.table(columns), path, compression="zstd")
+
+
+def _read_rows(path: Path) -> tuple[IntervalRow, ...]:
+    import pyarrow.parquet as pq
+
+    return tuple(IntervalRow(**row) for row in pq.read_table(path).to_pylist())

@@ -1,0 +1,179 @@
+"""What a run of a workload leaves behind, as values: rows, workers, faults, status, and what is needed to repeat it.
+
+`run_files.py` writes these values to files, `report/` draws them and compares two of them, `run/pass_fail.py` decides whether
+a run failed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
+
+FORMAT = 2
+"""Version of the files' layout; it grows when a field changes its meaning."""
+
+
+class RunStatus(enum.StrEnum):
+    """How a run ended, in one word."""
+
+    PASSED = "passed"
+    THRESHOLD_FAILED = "threshold failed"
+    GENERATOR_LATE = "generator late"
+    """The load generator, not the broker, was late: the figures describe this machine, and count for nothing."""
+    ERRORS = "errors"
+    """More sends failed than the workload permits."""
+    AUDIT_FAILED = "audit failed"
+    """Messages were lost, doubled, reordered or changed."""
+    INCOMPLETE = "incomplete"
+    """A worker died, or the run was interrupted: what there is, is partial."""
+
+
+@attrs.frozen(kw_only=True)
+class Machine:
+    """Where a run ran."""
+
+    host: str
+    system: str
+    python: str
+    cpus: int
+    memory_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class WorkerResult:
+    """One load generator at its end.
+
+    Attributes:
+        worker: its number, from 0.
+        host: where it ran.
+        pid: its process.
+        sent: messages handed to the client library, warm-up included; so are the next three.
+        acked: acknowledged messages.
+        errors: sends that failed for good.
+        consumed: messages its consumers got.
+        last_consumed_s: when the last message was consumed, in seconds since the measured part began; None: none was.
+        unsent: messages that were meant to be sent but were not, because the run was over before their turn.
+        error_examples: error class -> the first such error's text.
+        clock_offset_ms: this worker's wall clock minus the driver's, as estimated; None where both are one clock.
+        clock_error_ms: half the width of that estimate.
+        failure: why it ended early; None: it did not.
+    """
+
+    worker: int
+    host: str
+    pid: int
+    sent: int = 0
+    acked: int = 0
+    errors: int = 0
+    consumed: int = 0
+    last_consumed_s: float | None = None
+    unsent: int = 0
+    error_examples: Mapping[str, str] = attrs.field(factory=dict)
+    clock_offset_ms: float | None = None
+    clock_error_ms: float | None = None
+    failure: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class FaultInstant:
+    """A fault that was done.
+
+    Attributes:
+        what: as the workload says it, for example `kill master`.
+        node: which node it met.
+        second: seconds since the measured part began.
+        until: when it was over, where it ends (a pause, a restart, a cut).
+    """
+
+    what: str
+    node: str
+    second: float
+    until: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ThresholdResult:
+    """One threshold of the workload, and what was measured."""
+
+    text: str
+    measured: float
+    passed: bool
+
+
+@attrs.frozen(kw_only=True)
+class Decision:
+    """Whether a run passed, and why.
+
+    Attributes:
+        status: passed, or how it failed.
+        explanation: one sentence with the figures that decided.
+        notes: what else a reader must know, for example that the broker held the generator back.
+    """
+
+    status: RunStatus
+    explanation: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether a continuous-integration job should go on."""
+        return self.status is RunStatus.PASSED
+
+
+@attrs.frozen(kw_only=True)
+class RunResult:
+    """One workload on one target.
+
+    Attributes:
+        run_id: unique, part of the topics' names.
+        started_at: wall clock at the beginning of the measured part, ISO 8601 in UTC.
+        engine: `local`, `processes` or `spark`, with what it was given, for example `spark local[2]`.
+        target: label of what was measured: `ours`, `java` or an address.
+        target_details: roles and addresses of the brokers, versions where they report them.
+        workload: every setting with its unit in its name, defaults included.
+        loop: `open` or `closed`.
+        versions: of triomq, its dependencies that matter, the servers.
+        machine: where the driver ran.
+        seed: of everything that is drawn by chance.
+        measured_s: length of the measured part, as it was intended.
+        partial: whether the run ended before its end.
+        rows: all increments, workers and monitor.
+        workers: the load generators at their end.
+        faults: faults that were done.
+        thresholds: the workload's, with what was measured.
+        decision: whether it passed, and why.
+        audit: the audit's figures, if there was one (`audit.json`).
+        drained_s: seconds from the end of sending until consumers had everything; None: they did not, or there are none.
+    """
+
+    run_id: str
+    started_at: str
+    engine: str
+    target: str
+    target_details: Mapping[str, object]
+    workload: Mapping[str, object]
+    loop: str
+    versions: Mapping[str, str]
+    machine: Machine
+    seed: int
+    measured_s: float
+    partial: bool
+    rows: tuple[IntervalRow, ...] = attrs.field(repr=False)
+    workers: tuple[WorkerResult, ...]
+    faults: tuple[FaultInstant, ...]
+    thresholds: tuple[ThresholdResult, ...]
+    decision: Decision
+    audit: Mapping[str, object] | None = None
+    drained_s: float | None = None
+
+    def quantiles(self) -> dict[str, Quantiles]:
+        """Each histogram over the whole measured part, in figures."""
+        return {field: quantiles(histogram_of(self.rows, field)) for field in HISTOGRAMS}
+
+    def total(self, counter: str) -> int:
+        """A counter of the rows, over the measured part and what came after it."""
+        return sum(getattr(row, counter) for row in self.rows if not row.is_warm_up)

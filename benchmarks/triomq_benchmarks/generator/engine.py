@@ -1,0 +1,142 @@
+"""Engines: where load generators run.  All run the same `run_share`, and report rows to the driver meanwhile.
+
+`local_engine.py` runs one in the driver's own loop, `process_engine.py` several as child processes of this machine,
+`spark/engine.py` as tasks of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+
+from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.run_result import WorkerResult
+from triomq_benchmarks.workload.workload import Workload
+
+OnRow = Callable[[IntervalRow], None]
+"""Gets an increment; called in the driver's own loop."""
+
+Ended = Callable[[WorkerResult], None]
+"""Gets a worker's result; called in the driver's own loop."""
+
+STOPPED = "it was stopped before its end"
+"""The failure of a worker whose run was interrupted."""
+
+
+def most_workers(workload: Workload) -> int:
+    """How many load generators have something to do: each needs a producer or a consumer of its own."""
+    return max(workload.producer_count, workload.consumers)
+
+
+class RowSums:
+    """Adds up a worker's rows, for a result that it cannot give itself when it dies or is stopped."""
+
+    def __init__(self, on_row: OnRow) -> None:
+        self._on_row = on_row
+        self._sums = dict.fromkeys(("sent", "acked", "errors", "consumed"), 0)
+
+    def add(self, row: IntervalRow) -> None:
+        """Take a row and pass it on."""
+        for name in self._sums:
+            self._sums[name] += getattr(row, name)
+        self._on_row(row)
+
+    def result(self, result: WorkerResult) -> WorkerResult:
+        """A result with the sums of the rows so far."""
+        sums: dict[str, Any] = {**self._sums}
+        return attrs.evolve(result, **sums)
+
+
+class EngineError(Exception):
+    """The load generators could not be started; the message says why and what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Share:
+    """One load generator's part of a run; everything in it is plain data and can be pickled.
+
+    Attributes:
+        index: number of this worker, from 0.
+        count: how many there are.
+        workload: the whole workload.
+        name_servers: `host:port;host:port`.
+        topics: names of the topics, which exist.
+        groups: consumer groups; each consumes everything.
+        run_number: 32 bits that every message of this run carries, so that messages of other runs are recognised.
+        seed: of the whole run; the generator adds its index.
+        payload: the payload file's content; empty where there is none.
+        ledger: folder below which acknowledged and consumed messages are written; None: they are not.
+    """
+
+    index: int
+    count: int
+    workload: Workload
+    name_servers: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    run_number: int
+    seed: int
+    payload: bytes = b""
+    ledger: Path | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RunPlan:
+    """What an engine is to run: the fields are those of `Share`."""
+
+    workload: Workload
+    name_servers: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    run_number: int
+    seed: int
+    payload: bytes = b""
+    ledger: Path | None = None
+
+    def share(self, index: int, count: int) -> Share:
+        """One worker's part."""
+        return Share(
+            index=index, count=count, **{each.name: getattr(self, each.name) for each in attrs.fields(RunPlan)}
+        )
+
+
+def check_workers(plan: RunPlan, workers: int) -> None:
+    """Raise EngineError if some of so many workers would have nothing to do."""
+    workload, most = plan.workload, most_workers(plan.workload)
+    if workers > most:
+        raise EngineError(
+            f"{workers} workers for {workload.producer_count} producers and {workload.consumers} consumers: some would have "
+            f"nothing to do. Take at most {most}, or raise producers in the workload (--set producers={workers})"
+        )
+
+
+class Engine(Protocol):
+    """Runs the shares of a plan."""
+
+    @property
+    def label(self) -> str:
+        """For results, for example `processes 2`."""
+
+    @property
+    def workers(self) -> int:
+        """How many load generators it runs."""
+
+    async def run(self, plan: RunPlan, on_row: OnRow, started: Callable[[float], None], ended: Ended) -> None:
+        """Run all shares to their end.
+
+        Args:
+            plan: what to do.
+            on_row: gets every increment, soon after its second is over.
+            started: called once, as soon as the common start is agreed: the wall clock, in seconds since the epoch,
+                at which the measured part begins (second 0 of the rows).
+            ended: gets one result per worker before this ends, however it ends once there was a start; a worker that died or
+                was stopped is among them, with its `failure`.
+
+        Raises:
+            EngineError: nothing could be started.
+
+        Cancelling ends all generators; what they have reported is kept.
+        """

@@ -1,0 +1,264 @@
+"""The load generator: one share of a workload in one loop, as `trio.run` of a process of its own or as a task.
+
+All engines run `run_share`.  It opens the clients, finds the topics, fills the backlog, agrees on the common start, and
+then sends (`producers.py`) and consumes (`consumers.py`) until the end, reporting rows about once a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Protocol
+
+import trio
+
+import triomq
+from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.run_result import WorkerResult
+from triomq_benchmarks.generator.consumers import Consumers
+from triomq_benchmarks.generator.engine import Share
+from triomq_benchmarks.generator.loop_lag import LoopLag
+from triomq_benchmarks.generator.precise_timer import PreciseTimer, SleepUntil
+from triomq_benchmarks.generator.producers import SendTally, ShareProducer
+from triomq_benchmarks.generator.second_cells import SecondCells
+from triomq_benchmarks.workload.schedule import instants
+from triomq_benchmarks.workload.workload import Compression, ConsumeMode, Loop
+
+Emit = Callable[[IntervalRow], None]
+"""Takes an increment.  A plain function, called within the loop about once a second: it must not block."""
+
+AgreeStart = Callable[[float], Awaitable[float]]
+"""Given the earliest wall-clock instant (seconds since the epoch) at which this worker can begin to send, returns the
+one at which the measured part begins for all, on this worker's own wall clock: warm-up comes before it.  Called once,
+when clients are open, topics found and the backlog is there."""
+
+LEAD_S = 0.2
+"""Between everything being ready and the first message: tasks start, and none begins late."""
+
+QUIET_S = 1.0
+"""Consumers that share a run with other workers are done when nothing has come for so long."""
+
+ANSWER_MARGIN_S = 1.0
+"""How much longer than the send's own deadline a generator waits for its last answers."""
+
+IN_FLIGHT_BYTES_MAX = 512 << 20
+COMPRESSORS: dict[Compression, Callable[[], triomq.plugins.Compressor]] = {
+    Compression.ZLIB: triomq.plugins.ZlibCompressor,
+    Compression.LZ4: triomq.plugins.Lz4Compressor,
+    Compression.ZSTD: triomq.plugins.ZstdCompressor,
+}
+
+
+class RunLedger(Protocol):
+    """Gets every acknowledged and every consumed message of a share (`figures/ledger.py`); called on the hot path.
+
+    A message's `number` is unique in the run and grows with its intended order per worker:
+    `worker << 40 | sequence` (`bodies.py`).
+    """
+
+    def acknowledged(self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int) -> None:
+        """A broker has taken a message; `crc` is CRC-32 of its whole body."""
+
+    def consumed(
+        self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int, group: str
+    ) -> None:
+        """A consumer got a message; `number` is -1 where its head cannot be read."""
+
+    def flush(self) -> None:
+        """Write what has come so far, without blocking; called every two seconds or so."""
+
+
+@contextmanager
+def share_ledger(share: Share) -> Iterator[RunLedger | None]:
+    """The ledger of a share, where the run has one. Raises LedgerError."""
+    if share.ledger is None:
+        yield None
+        return
+    # Only a run with a ledger needs Arrow.
+    from triomq_benchmarks.figures.ledger import folder_sink, open_ledger
+
+    sink = folder_sink(share.ledger)
+    with open_ledger(sink, worker=share.index, workers=share.count, groups=share.groups) as ledger:
+        yield ledger
+
+
+async def own_start(earliest: float) -> float:
+    """The common start of a worker that is alone."""
+    await trio.lowlevel.checkpoint()
+    return earliest
+
+
+def first_start(share: Share) -> float:
+    """The earliest wall-clock instant at which the measured part can begin, from now on."""
+    return time.time_ns() / 1e9 + LEAD_S + share.workload.warm_up_s
+
+
+async def run_share(
+    share: Share, emit: Emit, ledger: RunLedger | None = None, *, agree_start: AgreeStart = own_start
+) -> WorkerResult:
+    """Do one share: open clients, agree on a start, warm up, send and consume, drain.
+
+    Args:
+        share: what to do.
+        emit: gets increments while it runs.
+        ledger: gets every message; None: there is none.
+        agree_start: how to find the common start; default: this worker's own.
+
+    Raises:
+        triomq.MQError: the clients could not be opened, a topic is missing, or the backlog could not be sent.
+    """
+    return await _ShareRun(share, emit, ledger).run(agree_start)
+
+
+class _ShareRun:
+    """One share, from its clients to its result."""
+
+    def __init__(self, share: Share, emit: Emit, ledger: RunLedger | None) -> None:
+        self._share = share
+        self._workload = share.workload
+        self._ledger = ledger
+        self._cells = SecondCells(share.index, emit, lambda: self._consumers.backlog())
+        self._consumers = Consumers(share, self._cells, ledger)
+        self._tally = SendTally()
+        self._lag = LoopLag()
+        self._producers: list[ShareProducer] = []
+
+    async def run(self, agree_start: AgreeStart) -> WorkerResult:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(triomq.open_client(self._share.name_servers))
+            for number in self._producer_numbers():
+                self._producers.append(await self._open_producer(client, number, stack))
+            await stack.enter_async_context(self._consumers)
+            await self._fill_backlog()
+            start = await agree_start(first_start(self._share))
+            self._cells.begin(trio.current_time() + start - time.time_ns() / 1e9)
+            with _no_collections():
+                await self._load()
+        return self._result()
+
+    def _producer_numbers(self) -> range:
+        return range(self._share.index, self._workload.producer_count, self._share.count)
+
+    async def _open_producer(self, client: triomq.Client, number: int, stack: AsyncExitStack) -> ShareProducer:
+        workload, topics = self._workload, self._share.topics
+        compressor = COMPRESSORS.get(workload.compression)
+        producer = client.producer(
+            f"bench-producer-{self._share.run_number:08x}-{number}",
+            send_timeout_s=workload.send_timeout_s,
+            # The generator counts for itself, so that it knows who waits for whom.
+            max_in_flight=workload.in_flight + 1,
+            max_in_flight_bytes=IN_FLIGHT_BYTES_MAX,
+            compress_from_bytes=1,
+            compressor=compressor() if compressor is not None else None,
+        )
+        topic = topics[number % len(topics)]
+        await client.admin.route(topic)
+        sleep_until: SleepUntil = stack.enter_context(PreciseTimer()).sleep_until
+        return ShareProducer(
+            self._share,
+            producer,
+            number,
+            topic,
+            self._cells,
+            self._tally,
+            self._ledger,
+            sleep_until,
+            self._lag.lost_s,
+        )
+
+    async def _fill_backlog(self) -> None:
+        workload = self._workload
+        if not workload.backlog_bytes or not self._producers:
+            return
+        size = len(self._share.payload) or workload.body_bytes
+        each = max(1, workload.backlog_bytes // size // workload.producer_count)
+        async with trio.open_nursery() as nursery:
+            for producer in self._producers:
+                nursery.start_soon(producer.fill, each, nursery)
+
+    async def _load(self) -> None:
+        begin = self._cells.origin - self._workload.warm_up_s
+        end = self._cells.origin + self._workload.duration_s
+        try:
+            async with trio.open_nursery() as background:
+                background.start_soon(self._cells.run)
+                background.start_soon(self._lag.run)
+                background.start_soon(self._consumers.run, self._cells.origin)
+                if self._ledger is not None:
+                    background.start_soon(_flush_now_and_then, self._ledger)
+                await self._send_all(begin, end)
+                with trio.move_on_at(end + self._workload.drain_s):
+                    await self._drained()
+                background.cancel_scope.cancel()
+        finally:
+            # What has been seen is reported, also when the run is ended early.
+            with trio.CancelScope(shield=True):
+                await self._cells.flush()
+
+    async def _send_all(self, begin: float, end: float) -> None:
+        """Until the timetable's end and the last answer; what has no answer by then has failed."""
+        workload = self._workload
+        give_up = end + workload.drain_s
+        async with trio.open_nursery() as sends:
+            async with trio.open_nursery() as producers:
+                for number, producer in zip(self._producer_numbers(), self._producers, strict=True):
+                    if workload.loop is Loop.CLOSED:
+                        producers.start_soon(producer.keep_busy, begin, end, sends)
+                    else:
+                        timetable = instants(workload, number, workload.producer_count, self._share.seed)
+                        producers.start_soon(producer.follow, timetable, begin, give_up, sends)
+            with trio.move_on_after(max(workload.drain_s, workload.send_timeout_s + ANSWER_MARGIN_S)):
+                await self._tally.wait_answered()
+        # A worker without producers waits for the others' end.
+        await trio.sleep_until(end)
+
+    async def _drained(self) -> None:
+        """Until the consumers have everything, as far as this worker can tell."""
+        workload, tally, read = self._workload, self._tally, self._consumers.tally
+        if workload.consume is ConsumeMode.NONE:
+            return
+        alone = self._share.count == 1
+        while True:
+            quiet_s = trio.current_time() - max(read.last_at, self._cells.origin + workload.duration_s)
+            quiet = quiet_s > QUIET_S and not self._consumers.backlog()
+            # A count alone says nothing where messages came twice, or without an acknowledgement.
+            counted = alone and bool(tally.acked) and read.consumed >= tally.acked * len(self._share.groups)
+            if (counted or quiet) and await self._consumers.has_all() is not False:
+                return
+            await trio.sleep(0.02)
+
+    def _result(self) -> WorkerResult:
+        tally, read = self._tally, self._consumers.tally
+        return WorkerResult(
+            worker=self._share.index,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            sent=tally.sent,
+            acked=tally.acked,
+            errors=tally.errors,
+            consumed=read.consumed,
+            last_consumed_s=read.last_at - self._cells.origin if read.consumed else None,
+            unsent=tally.unsent,
+            error_examples={**read.error_examples, **tally.error_examples},
+        )
+
+
+async def _flush_now_and_then(ledger: RunLedger) -> None:
+    while True:
+        await trio.sleep(2)
+        ledger.flush()
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """What exists now is looked at by no garbage collection meanwhile: a full one would make messages late."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

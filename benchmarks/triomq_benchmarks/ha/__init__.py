@@ -1,0 +1,1 @@
+"""Measurements of replication and failover."""

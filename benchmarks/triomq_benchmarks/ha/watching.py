@@ -1,0 +1,98 @@
+"""Sees from outside when bytes and messages arrive at a slave.
+
+That is read from its log and consume queue files, which both kinds of brokers keep in the same form, so that watching
+costs the watched nothing and is the same for both.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from pathlib import Path
+
+from triomq_benchmarks.clusters.processes import Child, ChildError
+
+WATCH_PAUSE_S = 0.0005
+CATCH_UP_LIMIT_S = 60.0
+QUEUE_UNIT_BYTES = 20
+HEARTBEAT_MS = 1000
+"""A 4.9 slave reports for the first time after this interval, not at its connect; the default is 5 s."""
+
+
+def role_settings(file_bytes: int, **extra: object) -> dict[str, object]:
+    """The configuration that a master and its slaves share; log files of `file_bytes`."""
+    return {
+        "mappedFileSizeCommitLog": file_bytes,
+        "haSendHeartbeatInterval": HEARTBEAT_MS,
+        "maxMessageSize": 1 << 22,
+        # Java turns sends away that had to wait for a core: what counts here is how long they take.
+        "osPageCacheBusyTimeOutMills": 10_000,
+        "waitTimeMillsInSendQueue": 10_000,
+        "slaveTimeout": 10_000,
+        **extra,
+    }
+
+
+def first_log_file(home: Path) -> Path:
+    """The log file of a broker that has only one."""
+    return home / "store" / "commitlog" / f"{0:020d}"
+
+
+class QueueWatch:
+    """Sees messages become readable at a slave, in the first files of a topic's consume queues, which both kinds keep alike."""
+
+    def __init__(self, home: Path, topic: str, child: Child) -> None:
+        self._folder = home / "store" / "consumequeue" / topic
+        self._child = child
+
+    def wait(self, ends: list[int]) -> float:
+        """Wait until each queue has as many entries; when that was seen (`perf_counter`).
+
+        Raises:
+          ChildError: that took too long, or the slave died.
+        """
+        deadline = time.perf_counter() + CATCH_UP_LIMIT_S
+        for queue_id, end in enumerate(ends):
+            file = self._folder / str(queue_id) / f"{0:020d}"
+            at = end * QUEUE_UNIT_BYTES
+            while end and not (file.exists() and file.stat().st_size >= at):
+                pause(self._child, deadline)
+            if not end:
+                continue
+            with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as seen:
+                while not any(seen[at - 12 : at - 8]):  # the size of the message that the last entry is about
+                    pause(self._child, deadline)
+        return time.perf_counter()
+
+
+def pause(child: Child, deadline: float) -> None:
+    """Wait a moment before looking again. Raises ChildError: the time is up, or the child died."""
+    if time.perf_counter() > deadline or not child.alive:
+        raise ChildError(f"{child.failure('did not catch up in time')}")
+    time.sleep(WATCH_PAUSE_S)
+
+
+class LogWatch:
+    """Sees bytes arrive in a slave's only log file: no record starts or ends with a zero byte here."""
+
+    def __init__(self, file: Path, child: Child) -> None:
+        self._file = file
+        self._child = child
+
+    def wait(self, begin: int, end: int) -> tuple[float, float]:
+        """Wait until the log reaches `end`; when the bytes at `begin` and before `end` were first seen (`perf_counter`).
+
+        Raises:
+          ChildError: that took too long, or the slave died.
+        """
+        deadline = time.perf_counter() + CATCH_UP_LIMIT_S
+        while not (self._file.exists() and self._file.stat().st_size >= end):
+            pause(self._child, deadline)
+        with self._file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as seen:
+            # The first four bytes of a record are its size, the lowest of them may be zero: look at its magic number.
+            while not seen[begin + 7]:
+                pause(self._child, deadline)
+            first = time.perf_counter()
+            while not seen[end - 1]:
+                pause(self._child, deadline)
+            return first, time.perf_counter()

@@ -1,0 +1,1 @@
+"""Reports: charts, HTML pages, tables, comparisons of runs."""

@@ -1,0 +1,21 @@
+"""A measured ratio with the goal beside it, as text for tables."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+
+def ratio_text(ratio: float | None, goal: float | None, *, at_most: bool = False) -> Text:
+    """A ratio, green where it reaches its goal, red where it does not.
+
+    Args:
+        ratio: None: there is nothing to compare with.
+        goal: None: there is none.
+        at_most: whether the goal is an upper limit.
+    """
+    if ratio is None:
+        return Text("-")
+    if goal is None:
+        return Text(f"{ratio:.2f}x")
+    reached = ratio <= goal if at_most else ratio >= goal
+    return Text(f"{ratio:.2f}x ({'<=' if at_most else '>='} {goal:g})", style="green" if reached else "bold red")

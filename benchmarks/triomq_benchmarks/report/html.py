@@ -1,0 +1,249 @@
+"""One self-contained HTML page about one run, or about several runs side by side: statuses, plots, tables, configuration.
+
+The page loads nothing from anywhere, so that it can be mailed, archived and opened years later.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from triomq_benchmarks.figures.intervals import Quantiles
+from triomq_benchmarks.figures.run_result import RunResult, WorkerResult
+from triomq_benchmarks.report.charts import COLOURS, MEASURED, Chart, charts, labels
+
+REPORT = "report.html"
+_TEMPLATE = "report.html.j2"
+
+
+class ReportUnavailableError(Exception):
+    """What draws reports is not installed; the message says how to get it."""
+
+
+def write_report(results: Sequence[RunResult], path: Path) -> None:
+    """Write the page; it is whole or not there.
+
+    Args:
+        results: at least one run.
+        path: of the file; its folder exists.
+
+    Raises:
+        ReportUnavailableError: Plotly or Jinja is missing.
+        OSError: the file cannot be written.
+    """
+    try:
+        from jinja2 import Environment
+        from markupsafe import Markup
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ReportUnavailableError(
+            f"no report without {error.name}: pip install 'triomq[bench]', then `triomq bench report {path.parent}`"
+        ) from None
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
+    runs = [
+        _run(label, COLOURS[number % len(COLOURS)], result, len(results))
+        for number, (label, result) in enumerate(zip(labels(results), results, strict=True))
+    ]
+    page = template.render(
+        title=_title(results),
+        descriptions=dict.fromkeys(str(text) for each in results if (text := each.workload.get("description"))),
+        plotly_js=Markup(_packed(get_plotlyjs())),
+        charts=[_drawn(chart, Markup) for chart in charts(results)],
+        runs=runs,
+        tile_names=list(dict.fromkeys(tile["name"] for run in runs for tile in run["tiles"])),
+        percentiles=list(_percentiles(results)),
+        footer=f"triomq {results[0].versions.get('triomq', '')} · run {', '.join(each.run_id for each in results)}",
+    )
+    unfinished = path.with_name(f"{path.name}.tmp")
+    unfinished.write_text(page, "utf-8")
+    os.replace(unfinished, path)
+
+
+@functools.lru_cache(maxsize=1)
+def _packed(script: str) -> str:
+    """Base64 of gzip: the page is 2 MB instead of 5, and its browser unpacks it at once."""
+    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
+
+
+def _title(results: Sequence[RunResult]) -> str:
+    names = dict.fromkeys(str(result.workload.get("name", "run")) for result in results)
+    return f"{', '.join(names)} on {', '.join(dict.fromkeys(result.target for result in results))}"
+
+
+def _drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
+    legend = [
+        {
+            "name": trace.meta,
+            "colour": trace.fillcolor if trace.stackgroup else trace.marker.color or trace.line.color,
+            "dash": {"dash": "6 4", "dot": "2 3"}.get(trace.line.dash, ""),
+            "kind": "mark" if trace.mode == "markers" else "area" if trace.stackgroup else "line",
+        }
+        for trace in chart.figure.data
+    ]
+    # No text of a run may end the script element.  Plotly sees to that too, but does not promise it.
+    figure = markup(chart.figure.to_json().replace("<", "\\u003c"))
+    return {"key": chart.key, "title": chart.title, "caption": chart.caption, "legend": legend, "figure": figure}
+
+
+def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
+    """What the template shows of one run."""
+    return {
+        "label": label,
+        "colour": colour,
+        "suffix": f": {label}" if of > 1 else "",
+        "status": result.decision.status.value,
+        "passed": result.decision.passed,
+        "partial": result.partial,
+        "line": f"{_instant(result.started_at)} · {_length(result)} · {result.loop} loop · engine {result.engine} · "
+        f"{len(result.workers)} load generator{'s' * (len(result.workers) != 1)}",
+        "explanation": result.decision.explanation[:1].upper() + result.decision.explanation[1:],
+        "notes": result.decision.notes,
+        "tiles": _tiles(result),
+        "thresholds": [{**attrs.asdict(each), "measured": figure(each.measured)} for each in result.thresholds],
+        "faults": [
+            {
+                "second": f"{each.second:.2f} s",
+                "what": each.what,
+                "node": each.node,
+                "until": "" if each.until is None else f"{each.until:.2f} s",
+            }
+            for each in result.faults
+        ],
+        "audit": _audit(result.audit),
+        "workers": [_worker(each) for each in result.workers],
+        "configuration": list(_configuration(result)),
+    }
+
+
+def _length(result: RunResult) -> str:
+    return f"{_measured_s(result):g} of {result.measured_s:g} s" if result.partial else f"{result.measured_s:g} s"
+
+
+def _instant(iso: str) -> str:
+    """To the second; ISO 8601 in UTC is how it is kept."""
+    return f"{iso[:19].replace('T', ' ')} UTC"
+
+
+def _tiles(result: RunResult) -> list[Mapping[str, object]]:
+    latency = result.quantiles()["intended_to_ack" if result.loop == "open" else "actual_to_ack"]
+    acked, errors = result.total("acked"), result.total("errors")
+    tiles: list[tuple[str, str, bool]] = [
+        ("acknowledged per second", f"{_acked_per_s(result):,.0f}", False),
+        ("p50, ms", _or_none(latency.p50_ms, latency), False),
+        ("p99, ms", _or_none(latency.p99_ms, latency), False),
+        ("p99.9, ms", _or_none(latency.p999_ms, latency), False),
+        ("max, ms", _or_none(latency.max_ms, latency), False),
+        ("acknowledged", f"{acked:,}", False),
+        ("failed", f"{errors:,}", errors > 0),
+    ]
+    if consumed := result.total("consumed"):
+        tiles.append(("consumed", f"{consumed:,}", False))
+    if result.audit is not None:
+        lost = _counts(result.audit).get("lost", 0)
+        tiles.append(("lost", f"{lost:,}", lost > 0))
+    return [{"name": name, "value": value, "bad": bad} for name, value, bad in tiles]
+
+
+def _acked_per_s(result: RunResult) -> float:
+    """Within the measured part; of a run that was cut short, within what there is of it."""
+    acked = sum(row.acked for row in result.rows if 0 <= row.second < result.measured_s)
+    return acked / max(_measured_s(result), 1e-9)
+
+
+def _measured_s(result: RunResult) -> float:
+    if not result.partial:
+        return result.measured_s
+    return min(result.measured_s, max((row.second + 1.0 for row in result.rows if row.second >= 0), default=0.0))
+
+
+def _or_none(value_ms: float, quantiles: Quantiles) -> str:
+    """Nothing measured is not fast."""
+    return figure(value_ms) if quantiles.count else "-"
+
+
+def _counts(audit: Mapping[str, object]) -> dict[str, int]:
+    counts = audit.get("counts")
+    return {str(name): int(count) for name, count in counts.items()} if isinstance(counts, Mapping) else {}
+
+
+def _audit(audit: Mapping[str, Any] | None) -> Mapping[str, object] | None:
+    if audit is None:
+        return None
+    examples = audit.get("examples", {})
+    return {
+        "clean": audit.get("clean", False),
+        "word": "clean" if audit.get("clean") else "incomplete" if not any(_counts(audit).values()) else "faults found",
+        "line": f"{audit.get('acknowledged', 0):,} acknowledged messages joined with {audit.get('consumed', 0):,} consumptions.",
+        "faults": [
+            {
+                "name": name,
+                "count": count,
+                "examples": [
+                    f"{one.get('message', '')} {one.get('place', '')} {one.get('detail', '')}" for one in examples.get(name, ())
+                ],
+            }
+            for name, count in _counts(audit).items()
+        ],
+        "notes": audit.get("notes", ()),
+    }  # fmt: skip
+
+
+def _worker(worker: WorkerResult) -> Mapping[str, object]:
+    clock = "same clock"
+    if worker.clock_offset_ms is not None:
+        clock = f"{worker.clock_offset_ms:+.3f} ± {worker.clock_error_ms or 0:.3f} ms"
+    texts = [f"{name}: {text}" for name, text in worker.error_examples.items()]
+    return {
+        "worker": worker.worker,
+        "where": f"{worker.host}, process {worker.pid}",
+        "sent": f"{worker.sent:,}",
+        "acked": f"{worker.acked:,}",
+        "errors": f"{worker.errors:,}",
+        "unsent": f"{worker.unsent:,}",
+        "consumed": f"{worker.consumed:,}",
+        "clock": clock,
+        "texts": [*([worker.failure] if worker.failure else []), *texts],
+    }
+
+
+def _percentiles(results: Sequence[RunResult]) -> Iterable[Mapping[str, object]]:
+    quantiles = [result.quantiles() for result in results]
+    for field, name in MEASURED.items():
+        first = True
+        for number, (label, of_run) in enumerate(zip(labels(results), quantiles, strict=True)):
+            found = of_run[field]
+            if found.count:
+                values = (found.p50_ms, found.p90_ms, found.p99_ms, found.p999_ms, found.p9999_ms, found.max_ms)
+                figures = [f"{found.count:,}", *map(figure, values)]
+                colour = COLOURS[number % len(COLOURS)]
+                yield {"name": name, "first": first, "run": label, "colour": colour, "figures": figures}
+                first = False
+
+
+def _configuration(result: RunResult) -> Iterable[tuple[str, object]]:
+    for key, value in result.workload.items():
+        if value not in (None, "", [], {}):
+            yield key, value
+    yield "seed", result.seed
+    for key, value in result.target_details.items():
+        yield f"target: {key}", value
+    for key, version in result.versions.items():
+        yield f"version: {key}", version
+    for key, value in attrs.asdict(result.machine).items():
+        yield f"machine: {key}", value
+
+
+def figure(value: float) -> str:
+    """A measured value as people read it: three digits that matter, thousands parted."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

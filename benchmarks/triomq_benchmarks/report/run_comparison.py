@@ -1,0 +1,311 @@
+"""Is run B worse than run A?  The answer has an exit code, from merged histograms and from how much the seconds scatter.
+
+A difference counts only if it is larger than the tolerance *and* larger than what chance does: the seconds of each run are
+drawn again many times (a bootstrap; in stretches where there are many), and the interval of the ratio must lie on one side
+of 1.  Pure, but for the command.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import math
+import random
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, compress, pairwise
+from typing import TypeVar
+
+import attrs
+from hdrh.histogram import HdrHistogram
+
+from triomq_benchmarks.figures.intervals import IntervalRow, at_percentiles, by_second, every_second, histogram_of
+from triomq_benchmarks.figures.run_result import RunResult, RunStatus
+
+DRAWS = 300
+STRETCHES = 60
+"""Longer runs are drawn in so many stretches: neighbouring seconds are alike, and a long run takes no longer to compare."""
+
+_INTERVAL = 0.95
+_GRID = math.log(1.005)
+"""Latencies of the draws are distinguished by half a percent; the figures themselves are those of the histograms."""
+
+_PERCENTILES = (50.0, 99.0, 99.9)
+_T = TypeVar("_T")
+_IGNORED_SETTINGS = frozenset({"description", "thresholds", "ignored"})
+
+
+class Change(enum.StrEnum):
+    """What became of one measure."""
+
+    BETTER = "better"
+    SAME = "same"
+    WORSE = "worse"
+    UNCLEAR = "unclear"
+    """More than the tolerance apart, but the seconds scatter so much that it may be chance."""
+
+
+@attrs.frozen(kw_only=True)
+class Measure:
+    """One figure of both runs.
+
+    Attributes:
+        name: of the figure, with its unit.
+        before: of run A.
+        after: of run B.
+        ratio: after / before; None where before is 0.
+        low: lower end of the ratio's 95 % interval; None where there is none.
+        high: upper end.
+        change: what that means.
+    """
+
+    name: str
+    before: float
+    after: float
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    change: Change = Change.SAME
+
+
+@attrs.frozen(kw_only=True)
+class RunComparison:
+    """Two runs beside each other.
+
+    Attributes:
+        measures: figure by figure.
+        differences: settings that are not the same in both, as `name: A -> B`.
+        circumstances: what else is not the same (target, engine, machine), likewise; no obstacle, for it may be the question.
+        obstacles: why the runs cannot be compared; empty if they can.
+    """
+
+    measures: tuple[Measure, ...]
+    differences: tuple[str, ...]
+    circumstances: tuple[str, ...]
+    obstacles: tuple[str, ...]
+
+    @property
+    def result(self) -> str:
+        """In a word: `worse`, `better`, `same`, `mixed`, or `not comparable`."""
+        if self.obstacles:
+            return "not comparable"
+        changes = {each.change for each in self.measures}
+        if Change.WORSE in changes:
+            return "mixed" if Change.BETTER in changes else "worse"
+        return "better" if Change.BETTER in changes else "same"
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing became worse; 1: something did; 2: the runs cannot be compared."""
+        if self.obstacles:
+            return 2
+        return int(any(each.change is Change.WORSE for each in self.measures))
+
+
+def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1, force: bool = False) -> RunComparison:
+    """Compare two runs.
+
+    Args:
+        before: run A.
+        after: run B.
+        tolerance: relative difference that is of no interest, for example 0.1.
+        force: compare in spite of different workloads, or of generators that were late.
+    """
+    differences = tuple(_differences(before.workload, after.workload))
+    obstacles = (
+        [] if force else [f"run {name} {text}" for name, run in (("A", before), ("B", after)) for text in _unfit(run)]
+    )
+    if differences and not force:
+        obstacles.append("the workloads differ, see above; --force compares all the same")
+    chance = random.Random(0)  # The same runs get the same answer.
+    seconds = [_measured_seconds(run) for run in (before, after)]
+    measures: list[Measure] = []
+    for field, prefix in (("intended_to_ack", "send"), ("intended_to_consumed", "intended to consumed")):
+        if all(any(getattr(row, field) for row in rows) for rows in seconds):
+            measures += _latencies(prefix, field, seconds, tolerance, chance)
+    for counter, name in (("acked", "acknowledged per second"), ("consumed", "consumed per second")):
+        samples = [[float(getattr(row, counter)) for row in rows] for rows in seconds]
+        if any(any(each) for each in samples):
+            measures.append(_rate(name, samples, tolerance, chance))
+    measures.append(_count("failed sends", before.total("errors"), after.total("errors")))
+    for fault in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
+        if (old := _audited(before, fault)) is not None and (new := _audited(after, fault)) is not None:
+            measures.append(_count(fault, old, new))
+    return RunComparison(
+        measures=tuple(measures),
+        differences=differences,
+        circumstances=tuple(_differences(_circumstances(before), _circumstances(after))),
+        obstacles=tuple(obstacles),
+    )
+
+
+def _unfit(run: RunResult) -> list[str]:
+    reasons = []
+    if run.partial:
+        reasons.append("is partial; run it to its end, or use --force")
+    if run.decision.status is RunStatus.GENERATOR_LATE:
+        reasons.append(
+            "had a late load generator: its figures describe the machine, not the broker; run it again, or use --force"
+        )
+    return reasons
+
+
+def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    names = dict.fromkeys((*before, *after))
+    return [
+        f"{name}: {before.get(name)} -> {after.get(name)}"
+        for name in names
+        if name not in _IGNORED_SETTINGS and before.get(name) != after.get(name)
+    ]
+
+
+def _circumstances(run: RunResult) -> Mapping[str, object]:
+    machine = run.machine
+    return {
+        "target": run.target,
+        "engine": run.engine,
+        "machine": f"{machine.host}, {machine.cpus} CPUs, {machine.memory_bytes / (1 << 30):.1f} GiB",
+    }
+
+
+def _measured_seconds(run: RunResult) -> list[IntervalRow]:
+    """From the first to the last of the measured part: one without a row is one in which nothing happened."""
+    ends = (IntervalRow(worker=0, second=0), IntervalRow(worker=0, second=max(0, math.ceil(run.measured_s) - 1)))
+    rows = [row for row in run.rows if 0 <= row.second < run.measured_s]
+    return every_second(by_second([*rows, *(ends[: 1 if run.partial else 2])]))
+
+
+def _stretches(seconds: Sequence[_T]) -> list[Sequence[_T]]:
+    """Neighbours together, at most `STRETCHES` of them, as alike in length as can be."""
+    count = min(len(seconds), STRETCHES)
+    edges = [len(seconds) * number // count for number in range(count + 1)]
+    return [seconds[begin:end] for begin, end in pairwise(edges)]
+
+
+@attrs.frozen
+class _Cells:
+    """The histograms of a run's stretches on one grid.
+
+    Attributes:
+        grid: logarithms of latencies, in steps of `_GRID`, ascending.
+        counts: of each stretch, how often each of the grid: 64 bits each, laid side by side in one integer, because
+            adding integers is a hundred times as fast as adding lists.
+    """
+
+    grid: Sequence[int]
+    counts: Sequence[int]
+
+    @classmethod
+    def of(cls, seconds: Sequence[IntervalRow], field: str) -> _Cells:
+        """Those of one histogram."""
+        sparse = [_on_the_grid(histogram_of(rows, field)) for rows in _stretches(seconds)]
+        grid = sorted(set().union(*sparse))
+        dense = (array("Q", (cell[place] for place in grid)) for cell in sparse)
+        return cls(grid, [int.from_bytes(each.tobytes(), sys.byteorder) for each in dense])
+
+    def drawn(self, chance: random.Random) -> list[float]:
+        """The percentiles of as many stretches, drawn by chance, in microseconds."""
+        total = sum(chance.choices(self.counts, k=len(self.counts)))
+        lanes = memoryview(total.to_bytes(8 * len(self.grid), sys.byteorder)).cast("Q")
+        sums = list(accumulate(lanes))
+        if not sums or not sums[-1]:
+            return [0.0 for _ in _PERCENTILES]
+        places = (bisect.bisect_left(sums, sums[-1] * percentile / 100) for percentile in _PERCENTILES)
+        return [math.exp(self.grid[min(place, len(sums) - 1)] * _GRID) for place in places]
+
+
+def _on_the_grid(histogram: HdrHistogram) -> Counter[int]:
+    found: Counter[int] = Counter()
+    # The histogram's own iterators go through its 23,000 cells one by one in Python.
+    counts = histogram.counts[: histogram.counts_len]
+    for index in compress(range(len(counts)), counts):
+        found[round(math.log(max(1, histogram.get_value_from_index(index))) / _GRID)] += counts[index]
+    return found
+
+
+def _latencies(
+    prefix: str, field: str, seconds: Sequence[Sequence[IntervalRow]], tolerance: float, chance: random.Random
+) -> Iterable[Measure]:
+    whole = [histogram_of(rows, field) for rows in seconds]
+    drawn = [[cells.drawn(chance) for _ in range(DRAWS)] for cells in (_Cells.of(rows, field) for rows in seconds)]
+    before, after = (at_percentiles(histogram, _PERCENTILES) for histogram in whole)
+    for place, percentile in enumerate(_PERCENTILES):
+        yield _measure(
+            f"{prefix} p{percentile:g}, ms",
+            before[place] / 1000,
+            after[place] / 1000,
+            [[draw[place] for draw in one] for one in drawn],
+            tolerance,
+            smaller_is_better=True,
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _rate(name: str, samples: Sequence[Sequence[float]], tolerance: float, chance: random.Random) -> Measure:
+    stretches = [[_mean(stretch) for stretch in _stretches(one)] for one in samples]
+    return _measure(
+        name,
+        _mean(samples[0]),
+        _mean(samples[1]),
+        [[_mean(chance.choices(one, k=len(one))) for _ in range(DRAWS)] for one in stretches],
+        tolerance,
+        smaller_is_better=False,
+    )
+
+
+def _measure(
+    name: str,
+    before: float,
+    after: float,
+    drawn: Sequence[Sequence[float]],
+    tolerance: float,
+    *,
+    smaller_is_better: bool,
+) -> Measure:
+    ratios = sorted(new / old for old, new in zip(*drawn, strict=True) if old)
+    if not before or not ratios:
+        appeared = Change.SAME if not after else Change.WORSE if smaller_is_better else Change.BETTER
+        return Measure(name=name, before=before, after=after, change=appeared)
+    edge = int(len(ratios) * (1 - _INTERVAL) / 2)
+    low, high, ratio = ratios[edge], ratios[-1 - edge], after / before
+    return Measure(
+        name=name,
+        before=before,
+        after=after,
+        ratio=ratio,
+        low=low,
+        high=high,
+        change=change_of(ratio, low, high, tolerance, smaller_is_better=smaller_is_better),
+    )
+
+
+def change_of(ratio: float, low: float, high: float, tolerance: float, *, smaller_is_better: bool) -> Change:
+    """What a ratio B : A means.
+
+    Args:
+        ratio: measured.
+        low: lower end of its interval.
+        high: upper end.
+        tolerance: relative difference that is of no interest.
+        smaller_is_better: as latencies are, and rates are not.
+    """
+    if 1 / (1 + tolerance) <= ratio <= 1 + tolerance:
+        return Change.SAME
+    if low <= 1 <= high:
+        return Change.UNCLEAR
+    return Change.BETTER if (ratio < 1) == smaller_is_better else Change.WORSE
+
+
+def _count(name: str, before: int, after: int) -> Measure:
+    change = Change.SAME if before == after else Change.WORSE if after > before else Change.BETTER
+    return Measure(name=name, before=before, after=after, change=change)
+
+
+def _audited(run: RunResult, fault: str) -> int | None:
+    counts = (run.audit or {}).get("counts")
+    return int(counts.get(fault, 0)) if isinstance(counts, Mapping) else None

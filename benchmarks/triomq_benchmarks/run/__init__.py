@@ -1,0 +1,1 @@
+"""Running a workload: targets, faults, monitoring, stored results."""

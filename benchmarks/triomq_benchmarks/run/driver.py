@@ -1,0 +1,204 @@
+"""One workload on one target: topics, engine, faults, monitor, audit; a run that is ended early gives a partial result."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import attrs
+import trio
+
+from triomq_benchmarks.audit.checks import Findings
+from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.ledger import LedgerError
+from triomq_benchmarks.figures.machine import this_machine
+from triomq_benchmarks.figures.run_result import FaultInstant, RunResult, WorkerResult
+from triomq_benchmarks.generator.engine import Engine, OnRow, RunPlan
+from triomq_benchmarks.run.faults import check_faults, do_faults
+from triomq_benchmarks.run.monitor import broker_facts, watch
+from triomq_benchmarks.run.pass_fail import Figures, decide
+from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_topics
+from triomq_benchmarks.workload.workload import ConsumeMode, SendMode, Workload
+
+LedgerAudit = Callable[[Path], Awaitable[Findings]]
+"""Audits the ledger below a run directory: in this process, or as a Spark job."""
+
+PACKAGES = ("triomq", "trio", "msgspec", "hdrhistogram", "isal", "pyarrow", "pyspark")
+
+
+@attrs.define
+class _Seen:
+    """What has come in so far; it outlives the tasks that bring it."""
+
+    started_at_s: float = 0.0
+    rows: list[IntervalRow] = attrs.field(factory=list)
+    workers: list[WorkerResult] = attrs.field(factory=list)
+    faults: list[FaultInstant] = attrs.field(factory=list)
+    notes: list[str] = attrs.field(factory=list)
+
+
+async def run_workload(
+    workload: Workload,
+    target: RunTarget,
+    engine: Engine,
+    *,
+    seed: int,
+    payload: bytes = b"",
+    folder: Path | None = None,
+    audit: LedgerAudit | None = None,
+    on_row: OnRow = lambda _row: None,
+    stop: trio.CancelScope | None = None,
+) -> RunResult:
+    """Run it, and decide whether it passed.
+
+    Args:
+        workload: what.
+        target: on what.
+        engine: what runs the load generators.
+        seed: of everything drawn by chance.
+        payload: the payload file's content.
+        folder: where the ledger goes; needed for an audit.
+        audit: how to audit the ledger; None: no ledger is written.
+        on_row: gets every increment, for progress.
+        stop: cancel it to end the run early; a partial result is returned then.
+
+    Raises:
+        TargetError: topics could not be prepared.
+        WorkloadError: a fault names a node that is not there.
+        EngineError: the generators could not be started.
+        triomq.MQError: the local generator could not be started.
+    """
+    check_faults(workload.faults, target)
+    run_number = random.Random(f"{seed}/{time.time_ns()}").getrandbits(32)
+    topics = await prepare_topics(target, workload, run_number)
+    ledger = folder if audit is not None and auditable(workload) else None
+    plan = RunPlan(
+        workload=workload,
+        name_servers=target.name_servers,
+        topics=topics,
+        groups=tuple(f"bench-{run_number:08x}-group-{number}" for number in range(workload.groups)),
+        run_number=run_number,
+        seed=seed,
+        payload=payload,
+        ledger=ledger,
+    )
+    seen = _Seen(notes=list(target.notes))
+    details = await _details(target)
+    try:
+        with stop if stop is not None else trio.CancelScope() as scope:
+            await _run(plan, target, engine, on_row, seen)
+    finally:
+        if not target.is_temporary and not workload.topic_names:
+            with trio.CancelScope(shield=True):
+                await remove_topics(target, topics)
+    interrupted = scope.cancelled_caught
+    findings: Findings | None = None
+    if audit is not None and ledger is not None and not interrupted:
+        findings = await _audit(audit, ledger)
+    figures = Figures(workload, seen.rows, seen.workers)
+    thresholds, decision = decide(
+        workload, figures, seen.workers, interrupted=interrupted, findings=findings, notes=seen.notes
+    )
+    return RunResult(
+        run_id=f"{run_number:08x}",
+        started_at=dt.datetime.fromtimestamp(seen.started_at_s or time.time_ns() / 1e9, dt.UTC).isoformat(),
+        engine=engine.label,
+        target=target.label,
+        target_details=details,
+        workload=workload.settings(),
+        loop=str(workload.loop),
+        versions=versions(),
+        machine=this_machine(),
+        seed=seed,
+        measured_s=workload.duration_s,
+        partial=interrupted or any(worker.failure for worker in seen.workers),
+        rows=tuple(seen.rows),
+        workers=tuple(seen.workers),
+        faults=tuple(sorted(seen.faults, key=lambda fault: fault.second)),
+        thresholds=thresholds,
+        decision=decision,
+        audit=None if findings is None else findings.as_dict(),
+        drained_s=figures.drained_s,
+    )
+
+
+def auditable(workload: Workload) -> bool:
+    """Whether both ends of every message are seen."""
+    return workload.consume is not ConsumeMode.NONE and workload.send_mode is not SendMode.ONEWAY
+
+
+async def _run(plan: RunPlan, target: RunTarget, engine: Engine, on_row: OnRow, seen: _Seen) -> None:
+    def take(row: IntervalRow) -> None:
+        seen.rows.append(row)
+        on_row(row)
+
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+
+        def started(wall_s: float) -> None:
+            seen.started_at_s = wall_s
+            origin = trio.current_time() + wall_s - time.time_ns() / 1e9
+            nursery.start_soon(watch, target, origin, take)
+            nursery.start_soon(_faults, plan.workload, target, origin, seen)
+
+        try:
+            await engine.run(plan, take, started, seen.workers.append)
+        except Exception as error:  # noqa: BLE001 -- raised below, plain, once the others have ended
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _faults(workload: Workload, target: RunTarget, origin: float, seen: _Seen) -> None:
+    try:
+        await do_faults(workload.faults, target, origin, seen.faults.append)
+    except* TargetError as errors:
+        seen.notes.extend(f"a fault could not be done: {error}" for error in errors.exceptions)
+
+
+async def audit_here(folder: Path) -> Findings:
+    """Audit the ledger below a run directory in a thread of this process. Raises LedgerError."""
+    # Only a run with a ledger needs Arrow.
+    from triomq_benchmarks.audit.ledger_tables import audit_folder
+
+    return await trio.to_thread.run_sync(audit_folder, folder)
+
+
+async def _audit(audit: LedgerAudit, folder: Path) -> Findings:
+    """The findings, which `audit.json` keeps too; a ledger that cannot be read is a finding."""
+    from triomq_benchmarks.audit.ledger_tables import write_findings
+
+    try:
+        findings = await audit(folder)
+    except LedgerError as error:
+        findings = Findings(notes=(str(error),))
+    write_findings(findings, folder)
+    return findings
+
+
+async def _details(target: RunTarget) -> Mapping[str, object]:
+    """The nodes that are measured, with the versions they report."""
+    brokers: dict[str, object] = {}
+    for node in target.nodes.values():
+        about: dict[str, object] = {"role": node.role, "address": node.address}
+        if node.role != "namesrv":
+            about["version"] = (await broker_facts(node.address)).get("brokerVersionDesc")
+        brokers[node.name] = about
+    return {"name_servers": target.name_servers, "nodes": brokers}
+
+
+def versions() -> dict[str, str]:
+    """Of what took part on our side."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

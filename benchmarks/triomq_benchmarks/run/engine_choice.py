@@ -1,0 +1,69 @@
+"""The engine for a name on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+
+from triomq_benchmarks.generator.engine import Engine, EngineError
+from triomq_benchmarks.generator.local_engine import LocalEngine
+from triomq_benchmarks.generator.process_engine import ProcessEngine
+from triomq_benchmarks.run.driver import LedgerAudit, audit_here
+
+ENGINES = ("local", "processes", "spark")
+PROCESSES = 2
+
+
+@attrs.frozen(kw_only=True)
+class EngineChoice:
+    """What the command line asks for.
+
+    Attributes:
+        name: `local`, `processes` or `spark`.
+        workers: how many generators; None: the engine's own choice.
+        most: how many find something to do; the engine's own choice is no more.
+        master: Spark's.
+        spark_settings: Spark's too.
+        py_files: archives for the Python path of Spark's workers.
+    """
+
+    name: str
+    workers: int | None = None
+    most: int | None = None
+    master: str = "local[2]"
+    spark_settings: Mapping[str, str] = attrs.field(factory=dict)
+    py_files: Sequence[str] = ()
+
+
+@asynccontextmanager
+async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> AsyncIterator[tuple[Engine, LedgerAudit]]:
+    """The engine, and what audits its ledgers, for as long as the block lasts.
+
+    Args:
+        choice: which.
+        say: gets lines for people.
+
+    Raises:
+        EngineError: it cannot be had; the message says why and what to do.
+    """
+    if choice.name == "spark":
+        # Only Spark needs Spark.
+        from triomq_benchmarks.spark.engine import open_spark_engine
+
+        async with open_spark_engine(
+            choice.master,
+            workers=choice.workers,
+            most=choice.most,
+            settings=choice.spark_settings,
+            py_files=choice.py_files,
+            say=say,
+        ) as engine:
+            yield engine, engine.audit
+    elif choice.name == "processes":
+        yield ProcessEngine(choice.workers or min(PROCESSES, choice.most or PROCESSES)), audit_here
+    elif choice.workers in {None, 1}:
+        yield LocalEngine(), audit_here
+    else:
+        raise EngineError("the engine local is one load generator; for several take --engine processes")

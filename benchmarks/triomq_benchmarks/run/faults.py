@@ -1,0 +1,151 @@
+"""Injects the workload's faults: kill, pause, restart, cut, each at its instant; and notes when each was done."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import socket
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from triomq_benchmarks.figures.run_result import FaultInstant
+from triomq_benchmarks.run.targets import RunTarget, TargetError, TargetNode, pause, resume
+from triomq_benchmarks.workload.workload import Fault, FaultKind, WorkloadError
+
+_SYS_PIDFD_GETFD = 438
+"""The same number on every architecture that Linux got since 5.6."""
+
+CUT_EVERY_S = 0.01
+"""How often links are broken while a node is cut off: a new one lives no longer than that."""
+
+
+def check_faults(faults: Sequence[Fault], target: RunTarget) -> None:
+    """Raise WorkloadError if a fault names a node that is not there."""
+    for fault in faults:
+        _node(fault, target)
+
+
+def _node(fault: Fault, target: RunTarget) -> TargetNode:
+    """The node a fault is for: by name, or the first of a role."""
+    nodes = target.nodes
+    if fault.node in nodes:
+        return nodes[fault.node]
+    for node in nodes.values():
+        if node.role == fault.node:
+            return node
+    raise WorkloadError(
+        f"fault {fault}: there is no {fault.node}; there are {', '.join(nodes)} "
+        "([cluster] slaves = 1 in the workload gives each master a slave)"
+    )
+
+
+async def do_faults(
+    faults: Sequence[Fault], target: RunTarget, origin: float, on_done: Callable[[FaultInstant], None]
+) -> None:
+    """Do all of them, each in a task of its own, and return when the last is over.
+
+    Args:
+        faults: what to do.
+        target: the cluster.
+        origin: when the measured part begins, on trio's clock.
+        on_done: called for each when it is over, also for one that is under way when this is cancelled.
+
+    Raises:
+        TargetError: a node could not be started again.
+    """
+    async with trio.open_nursery() as nursery:
+        for fault in faults:
+            nursery.start_soon(_do, fault, target, origin, on_done)
+
+
+async def _do(fault: Fault, target: RunTarget, origin: float, on_done: Callable[[FaultInstant], None]) -> None:
+    await trio.sleep_until(origin + fault.at_s)
+    node = _node(fault, target)
+    done = FaultInstant(what=f"{fault.kind} {fault.node}", node=node.name, second=trio.current_time() - origin)
+    try:
+        await _KINDS[fault.kind](fault, node, target)
+    finally:
+        ended = None if fault.kind is FaultKind.KILL else trio.current_time() - origin
+        on_done(attrs.evolve(done, until=ended))
+
+
+async def _kill(_fault: Fault, node: TargetNode, target: RunTarget) -> None:
+    await target.kill(node.name)
+
+
+async def _pause(fault: Fault, node: TargetNode, _target: RunTarget) -> None:
+    pause(node)
+    try:
+        await trio.sleep(fault.for_s)
+    finally:
+        resume(node)
+
+
+async def _restart(fault: Fault, node: TargetNode, target: RunTarget) -> None:
+    await target.kill(node.name)
+    await trio.sleep(fault.for_s)
+    await target.start(node.name)
+
+
+async def _cut(fault: Fault, node: TargetNode, _target: RunTarget) -> None:
+    end = trio.current_time() + fault.for_s
+    while True:
+        break_links(node.pid)
+        if trio.current_time() >= end:
+            return
+        await trio.sleep(CUT_EVERY_S)
+
+
+_KINDS = {FaultKind.KILL: _kill, FaultKind.PAUSE: _pause, FaultKind.RESTART: _restart, FaultKind.CUT: _cut}
+
+
+def break_links(pid: int) -> int:
+    """Shut down every TCP link of a child process, both ways, as a cut wire's reset would; its listeners stay.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        TargetError: this system does not let us.
+    """
+    if platform.system() != "Linux":
+        raise TargetError("the fault `cut` needs Linux 5.6 or newer; take `pause` instead")
+    libc = ctypes.CDLL(None, use_errno=True)
+    pidfd = os.pidfd_open(pid)
+    broken = 0
+    try:
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                if not os.readlink(f"/proc/{pid}/fd/{entry}").startswith("socket:"):
+                    continue
+            except OSError:
+                continue  # closed meanwhile
+            descriptor = libc.syscall(_SYS_PIDFD_GETFD, pidfd, int(entry), 0)
+            if descriptor < 0:
+                if ctypes.get_errno() == errno.EBADF:
+                    continue  # closed meanwhile
+                reason = os.strerror(ctypes.get_errno())
+                raise TargetError(
+                    f"the fault `cut` cannot reach the links of process {pid}: {reason}; take `pause` instead"
+                )
+            broken += _shut(descriptor)
+    finally:
+        os.close(pidfd)
+    return broken
+
+
+def _shut(descriptor: int) -> bool:
+    """Shut one down if it is a connected TCP link; our copy of the descriptor is closed."""
+    with socket.socket(fileno=descriptor) as link:
+        try:
+            link.getpeername()
+            if link.family in {socket.AF_INET, socket.AF_INET6}:
+                link.shutdown(socket.SHUT_RDWR)
+                return True
+        except OSError:
+            pass  # a listener, or a link that is gone already
+    return False

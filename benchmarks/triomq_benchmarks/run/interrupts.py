@@ -1,0 +1,31 @@
+"""Ctrl-C and SIGTERM in a command that must end processes in order: they call a function, and raise nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+
+@asynccontextmanager
+async def on_interrupt(action: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `action` for each SIGINT and SIGTERM, for as long as the block lasts; what the block raises comes out plain."""
+
+    async def listen(*, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                action()
+
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listen)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- raised below, plain, once the listener has ended
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

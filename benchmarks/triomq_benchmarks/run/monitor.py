@@ -1,0 +1,74 @@
+"""What a generator cannot see: how far each slave is behind its master, asked of the brokers about once a second."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import trio
+
+from triomq_benchmarks.clusters.server_state import NoAnswerError, ask
+from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow
+from triomq_benchmarks.run.targets import RunTarget
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests.route import KVTable
+from triomq_protocol.wire.command import Command
+
+EVERY_S = 1.0
+ANSWER_LIMIT_S = 0.8
+
+
+async def broker_facts(address: str) -> Mapping[str, str]:
+    """A broker's runtime information; empty when it does not answer in time, or not in order."""
+    with trio.move_on_after(ANSWER_LIMIT_S):
+        try:
+            answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+            if answer.code == ResponseCode.SUCCESS:
+                return KVTable.decode(answer.body).table
+        except (NoAnswerError, BodyError):
+            return {}
+    return {}
+
+
+async def watch(target: RunTarget, origin: float, on_row: Callable[[IntervalRow], None]) -> None:
+    """Report rows until cancelled; a second in which a set's master or all its slaves say nothing has no figure.
+
+    Args:
+        target: the cluster to ask.
+        origin: when the measured part begins, on trio's clock.
+        on_row: gets the rows, of the worker `MONITOR`.
+    """
+    if not any(node.role == "slave" for node in target.nodes.values()):
+        return
+    while True:
+        second = math.floor(trio.current_time() - origin)
+        lag_bytes = await replication_lag_bytes(target)
+        if lag_bytes is not None:
+            on_row(IntervalRow(worker=MONITOR, second=second, replication_lag_bytes=lag_bytes))
+        await trio.sleep_until(origin + second + EVERY_S + 0.5)
+
+
+async def replication_lag_bytes(target: RunTarget) -> int | None:
+    """How much log the slowest slave has not got yet, over all sets; None if no set answers."""
+    ends: dict[str, int] = {}
+
+    async def look(name: str, address: str) -> None:
+        end = (await broker_facts(address)).get("commitLogMaxOffset")
+        if end is not None:
+            ends[name] = int(end)
+
+    brokers = [node for node in target.nodes.values() if node.role != "namesrv"]
+    # Slaves first: what the master takes meanwhile counts as lag, never as the slave's lead.
+    for role in ("slave", "master"):
+        async with trio.open_nursery() as nursery:
+            for node in brokers:
+                if node.role == role:
+                    nursery.start_soon(look, node.name, node.address)
+    masters = {node.broker_name: ends[node.name] for node in brokers if node.role == "master" and node.name in ends}
+    lags: defaultdict[str, int] = defaultdict(int)
+    for node in brokers:
+        if node.role == "slave" and node.name in ends and node.broker_name in masters:
+            lags[node.broker_name] = max(lags[node.broker_name], masters[node.broker_name] - ends[node.name])
+    return max(lags.values()) if lags else None

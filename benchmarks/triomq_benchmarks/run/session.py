@@ -1,0 +1,155 @@
+"""What `triomq bench run` does: the targets one after the other, each with one run or with a search for the highest rate."""
+
+from __future__ import annotations
+
+import functools
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import attrs
+import trio
+
+from triomq_benchmarks.audit.ledger_tables import AUDIT
+from triomq_benchmarks.figures.run_files import write_run
+from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.generator.engine import Engine
+from triomq_benchmarks.report.progress import ProgressLine, Say
+from triomq_benchmarks.run.driver import LedgerAudit, run_workload, versions
+from triomq_benchmarks.run.engine_choice import EngineChoice, open_engine
+from triomq_benchmarks.run.interrupts import on_interrupt
+from triomq_benchmarks.run.max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
+from triomq_benchmarks.run.pass_fail import Figures
+from triomq_benchmarks.run.targets import JAVA, OURS, RunTarget, open_run_target
+from triomq_benchmarks.workload.workload import Workload
+
+MAX_RATE = "max_rate.json"
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """What the command line asks for.
+
+    Attributes:
+        workload: what to run.
+        payload: its payload file's content.
+        targets: on what, one after the other.
+        engine: what runs the load generators.
+        folder: where results go.
+        seed: of everything drawn by chance.
+        audit: whether to write a ledger and audit it.
+        find_max_rate: whether to look for the highest rate instead of running once.
+        p99_limit_ms: for that.
+    """
+
+    workload: Workload
+    payload: bytes
+    targets: tuple[str, ...]
+    engine: EngineChoice
+    folder: Path
+    seed: int
+    audit: bool
+    find_max_rate: bool
+    p99_limit_ms: float
+
+
+class Session:
+    """The targets, one after the other."""
+
+    def __init__(self, options: Options, show: Say, news: Say) -> None:
+        self._options = options
+        self._show = show
+        self._news = news
+        self._stop: trio.CancelScope | None = None
+        self._audit: LedgerAudit | None = None
+        self.interrupted = False
+        self.results: list[RunResult] = []
+        self.folders: list[Path] = []
+        self.searches: dict[str, MaxRate] = {}
+
+    @property
+    def passed(self) -> bool:
+        """Whether all that was asked for was done and passed."""
+        if self.searches:
+            return all(search.rate_per_s for search in self.searches.values())
+        return bool(self.results) and all(result.decision.passed for result in self.results)
+
+    async def run(self) -> None:
+        """Do it."""
+        with trio.CancelScope() as everything:
+            action = functools.partial(self._on_interrupt, everything)
+            async with on_interrupt(action), AsyncExitStack() as stack:
+                engine, self._audit = await stack.enter_async_context(open_engine(self._options.engine, self._news))
+                for choice in self._options.targets:
+                    if not self.interrupted:
+                        await self._measure(choice, engine)
+
+    async def _measure(self, choice: str, engine: Engine) -> None:
+        options = self._options
+        self._news(f"starting {choice}" if choice in {OURS, JAVA} else f"looking for {choice}")
+        async with open_run_target(choice, options.workload) as target:
+            if options.find_max_rate:
+                self.searches[choice] = await self._search(target, engine)
+                self._keep_searches()
+                return
+            folder = options.folder if len(options.targets) == 1 else options.folder / _folder_name(choice)
+            result = await self._once(options.workload, target, engine, folder, audit=options.audit)
+            self.results.append(result)
+            self.folders.append(folder)
+            write_run(result, folder)
+            if result.audit is not None:
+                (folder / AUDIT).write_text(json.dumps(result.audit, indent=2) + "\n")
+
+    async def _once(
+        self, workload: Workload, target: RunTarget, engine: Engine, folder: Path, *, audit: bool
+    ) -> RunResult:
+        options = self._options
+        line = ProgressLine(self._show, workload.duration_s, workers=engine.workers)
+        self._news(f"{workload.name} on {target.label}, engine {engine.label}")
+        self._stop = trio.CancelScope()
+        try:
+            return await run_workload(
+                workload,
+                target,
+                engine,
+                seed=options.seed,
+                payload=options.payload,
+                folder=folder,
+                audit=self._audit if audit else None,
+                on_row=line.add,
+                stop=self._stop,
+            )
+        finally:
+            self._stop = None
+
+    async def _search(self, target: RunTarget, engine: Engine) -> MaxRate:
+        search = Search(self._options.workload.rate_per_s)
+        while (rate := search.next_rate) is not None and not self.interrupted:
+            late_allowed = min(self._options.workload.late_allowed, LATE_ALLOWED_MAX)
+            workload = attrs.evolve(self._options.workload, rate_per_s=rate, thresholds=(), late_allowed=late_allowed)
+            self._news(f"trying {rate:,.0f}/s")
+            result = await self._once(workload, target, engine, self._options.folder, audit=False)
+            if result.partial and self.interrupted:
+                break
+            figures = Figures(workload, result.rows, result.workers)
+            trial = examine(workload, figures, result.rows, result.decision.status, self._options.p99_limit_ms)
+            self._news(f"  {trial.answer}: {trial.reason}")
+            search.add(trial)
+        return search.result
+
+    def _keep_searches(self) -> None:
+        found = {target: attrs.asdict(each) for target, each in self.searches.items()}
+        about = {"partial": self.interrupted, "p99_limit_ms": self._options.p99_limit_ms, "searches": found}
+        about |= {"workload": self._options.workload.settings(), "seed": self._options.seed, "versions": versions()}
+        self._options.folder.mkdir(parents=True, exist_ok=True)
+        (self._options.folder / MAX_RATE).write_text(json.dumps(about, indent=1) + "\n")
+
+    def _on_interrupt(self, everything: trio.CancelScope) -> None:
+        """The first ends the run that is under way, in order; the second, or one between runs, ends everything."""
+        stop = self._stop
+        (everything if stop is None or self.interrupted else stop).cancel()
+        self.interrupted = True
+
+
+def _folder_name(choice: str) -> str:
+    return choice.replace(":", "-").replace(";", "_")

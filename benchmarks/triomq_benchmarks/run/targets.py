@@ -1,0 +1,307 @@
+"""What a run is measured on: a cluster of ours, one of the real RocketMQ 4.9.7, or any cluster that is there already.
+
+The first two are started for the run, as processes with fresh stores, and can be harmed; the third is only used.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Protocol
+
+import attrs
+import trio
+
+import triomq
+from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.clusters.cluster import Cluster, in_thread, open_cluster, open_java_cluster
+from triomq_benchmarks.clusters.java import find_java
+from triomq_benchmarks.clusters.processes import ChildError
+from triomq_benchmarks.clusters.server_state import NoAnswerError, knows_topic
+from triomq_benchmarks.workload.files import with_name_servers
+from triomq_benchmarks.workload.workload import ClusterShape, Workload
+from triomq_protocol.requests import BrokerData
+
+OURS, JAVA = "ours", "java"
+TOPIC_LIMIT_S = 30.0
+"""Java's slaves fetch topics every 10 s."""
+
+ANSWER_LIMIT_S = 10.0
+_PAUSE_S = 0.02
+
+
+class TargetError(Exception):
+    """A target cannot be used; the message says which, why, and what to do."""
+
+
+@attrs.frozen
+class TargetNode:
+    """A process of a target, or a broker of a cluster that was there.
+
+    Attributes:
+        name: `namesrv-1`, `broker-a`, `broker-a-s`, or `broker-a/1` (name and id) where it was there already.
+        role: `namesrv`, `master` or `slave`.
+        broker_name: of its set; empty for a name server.
+        address: where it answers.
+        pid: its process; 0 where it is not ours.
+    """
+
+    name: str
+    role: str
+    broker_name: str
+    address: str
+    pid: int = 0
+
+
+class RunTarget(Protocol):
+    """A running target."""
+
+    @property
+    def label(self) -> str:
+        """For results: `ours`, `java`, or the address."""
+
+    @property
+    def name_servers(self) -> str:
+        """What clients are opened with."""
+
+    @property
+    def nodes(self) -> Mapping[str, TargetNode]:
+        """Its nodes by name, as they are now."""
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it ends with the run, and everything in it."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What of the workload's cluster could not be had."""
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL a node."""
+
+    async def start(self, name: str) -> None:
+        """Start a node that was killed, on the same files and port; returns when it serves."""
+
+
+def pause(node: TargetNode) -> None:
+    """SIGSTOP: the process is there and says nothing."""
+    os.kill(node.pid, signal.SIGSTOP)
+
+
+def resume(node: TargetNode) -> None:
+    """SIGCONT; a process that is gone meanwhile is left alone."""
+    try:
+        os.kill(node.pid, signal.SIGCONT)
+    except ProcessLookupError:
+        return
+
+
+def check_choice(choice: str) -> None:
+    """Whether this can be a target at all. Raises TargetError."""
+    wrong = [each for each in choice.split(";") if not each.rpartition(":")[2].isdigit()]
+    if wrong and choice not in (OURS, JAVA):
+        raise TargetError(f"--target {wrong[0]}: it is ours, java, or name servers as HOST:PORT;HOST:PORT")
+
+
+@asynccontextmanager
+async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunTarget]:
+    """The target for as long as the block lasts.
+
+    Args:
+        choice: `ours`, `java`, or name servers as `host:port;host:port`.
+        workload: says what to start.
+
+    Raises:
+        TargetError: it cannot be started or reached.
+        WorkloadError: the workload would harm a cluster that was there before.
+    """
+    if choice not in (OURS, JAVA):
+        with_name_servers(workload)
+        yield await _existing(choice)
+        return
+    async with in_thread(start_target(choice, workload.cluster)) as started:
+        yield started
+
+
+@contextmanager
+def start_target(choice: str, shape: ClusterShape) -> Iterator[RunTarget]:
+    """A cluster that is started for runs, `ours` or `java`, for as long as the block lasts.
+
+    Raises:
+        TargetError: it cannot be started.
+    """
+    settings, notes = dict(shape.settings), []
+    cluster: AbstractContextManager[Cluster]
+    if choice == OURS:
+        if shape.memory_bytes is not None:
+            settings["memoryBytes"] = str(shape.memory_bytes)
+        cluster = open_cluster(
+            masters=shape.masters, slaves=shape.slaves, sync_replication=shape.sync_replication, settings=settings
+        )
+    else:
+        if shape.memory_bytes is not None:
+            notes.append("Java's brokers take the memory they find: cluster.memory has no effect on them")
+        try:
+            java = find_java()
+        except ToolUnavailableError as error:
+            raise TargetError(f"no RocketMQ 4.9.7 to measure: {error}") from error
+        cluster = open_java_cluster(
+            java, masters=shape.masters, slaves=shape.slaves, sync_replication=shape.sync_replication, settings=settings
+        )
+    try:
+        with cluster as started:
+            yield _Started(choice, started, notes)
+    except ChildError as error:
+        raise TargetError(str(error)) from error
+
+
+@attrs.frozen
+class _Started:
+    """A cluster that was started for the run."""
+
+    label: str
+    cluster: Cluster
+    notes: Sequence[str]
+    is_temporary: bool = True
+
+    @property
+    def name_servers(self) -> str:
+        return self.cluster.name_servers
+
+    @property
+    def nodes(self) -> Mapping[str, TargetNode]:
+        return {
+            node.name: TargetNode(node.name, node.role, node.broker_name, node.address, node.pid)
+            for node in self.cluster.nodes.values()
+        }
+
+    async def kill(self, name: str) -> None:
+        await trio.to_thread.run_sync(self.cluster.kill_node, name)
+
+    async def start(self, name: str) -> None:
+        try:
+            await trio.to_thread.run_sync(self.cluster.start_node, name)
+        except ChildError as error:
+            raise TargetError(str(error)) from error
+
+
+# -- one that is there -------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Existing:
+    """A cluster that was there before the run."""
+
+    name_servers: str
+    nodes: Mapping[str, TargetNode]
+    notes: Sequence[str] = ()
+    is_temporary: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.name_servers
+
+    async def kill(self, name: str) -> None:
+        raise TargetError(f"{name} is not ours to kill")
+
+    async def start(self, name: str) -> None:
+        raise TargetError(f"{name} is not ours to start")
+
+
+async def _existing(name_servers: str) -> _Existing:
+    check_choice(name_servers)
+    try:
+        with trio.fail_after(ANSWER_LIMIT_S):
+            async with triomq.open_client(name_servers) as client:
+                info = await client.admin.cluster_info()
+    except (triomq.MQError, OSError, trio.TooSlowError) as error:
+        raise TargetError(
+            f"no name server answers at {name_servers}: {str(error) or 'there is no answer'}. Is one running there? "
+            "`triomq cluster` starts a whole cluster, --target ours one for the run"
+        ) from error
+    nodes = [node for data in (info.broker_addr_table or {}).values() for node in _nodes_of(data)]
+    if not nodes:
+        raise TargetError(f"the name server at {name_servers} knows no broker; start one with -n {name_servers}")
+    return _Existing(name_servers, {node.name: node for node in nodes})
+
+
+def _nodes_of(data: BrokerData) -> list[TargetNode]:
+    name = data.broker_name or ""
+    return [
+        TargetNode(f"{name}/{broker_id}", "slave" if broker_id else "master", name, address)
+        for broker_id, address in sorted((data.broker_addrs or {}).items())
+    ]
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+async def prepare_topics(target: RunTarget, workload: Workload, run_number: int) -> tuple[str, ...]:
+    """The names of the topics, which exist when this returns, on slaves too.
+
+    Raises:
+        TargetError: one is missing, or could not be made.
+    """
+    given = workload.topic_names
+    names = given or tuple(f"bench-{run_number:08x}-{number}" for number in range(workload.topics))
+    try:
+        async with triomq.open_client(target.name_servers) as client:
+            for name in names:
+                await _prepare(client, target, workload, name, make=not given or workload.create_topics)
+    except triomq.MQError as error:
+        raise TargetError(f"the topics of {target.label} could not be prepared: {error}") from error
+    return names
+
+
+async def _prepare(client: triomq.Client, target: RunTarget, workload: Workload, name: str, *, make: bool) -> None:
+    known = await _is_known(client, name)
+    if not known and not make:
+        raise TargetError(
+            f"topic {name} is missing: no name server of {target.name_servers} knows it. Create it "
+            f"(triomq topics {name} --create -n '{target.name_servers}'), or set create_topics = true in the workload"
+        )
+    if not known:
+        masters = await client.admin.create_topic(name, queues=workload.queues_per_topic)
+        with trio.move_on_after(TOPIC_LIMIT_S) as limit:
+            while not await _is_everywhere(client, target, name, len(masters)):  # noqa: ASYNC110 -- brokers send no event
+                await trio.sleep(_PAUSE_S)
+        if limit.cancelled_caught:
+            raise TargetError(f"topic {name} was made, but not every broker knew it after {TOPIC_LIMIT_S:g} s")
+
+
+async def _is_known(client: triomq.Client, name: str) -> bool:
+    try:
+        await client.admin.route(name)
+    except triomq.RouteError:
+        return False
+    return True
+
+
+async def _is_everywhere(client: triomq.Client, target: RunTarget, name: str, masters: int) -> bool:
+    try:
+        route = await client.admin.route(name)
+    except triomq.RouteError:
+        return False
+    if len(route.queue_datas or []) < masters:
+        return False
+    for node in target.nodes.values():
+        if node.role == "slave":
+            try:
+                if not await knows_topic(node.address, name):
+                    return False
+            except NoAnswerError:
+                return False
+    return True
+
+
+async def remove_topics(target: RunTarget, topics: Sequence[str]) -> None:
+    """Take away topics that were made for a run; what cannot be removed stays."""
+    with trio.move_on_after(ANSWER_LIMIT_S):
+        async with triomq.open_client(target.name_servers) as client:
+            for topic in topics:
+                try:
+                    await client.admin.delete_topic(topic)
+                except triomq.MQError:
+                    continue

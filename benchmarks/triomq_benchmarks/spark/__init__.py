@@ -1,0 +1,1 @@
+"""Load and audits on Spark."""

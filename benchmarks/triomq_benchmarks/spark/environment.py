@@ -1,0 +1,243 @@
+"""Everything Spark needs around it: a Java it accepts, workers that run this interpreter, a quiet log, one session.
+
+Spark itself comes as the package `pyspark`; it brings no Java, and its workers start `python3` from `PATH` unless set
+otherwise. Both are set here, for the benchmark's engine, for the audit and for the tests. Nothing here imports pyspark
+before it is needed, so that a machine without it can still ask what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triomq_benchmarks.clusters.builds import ToolUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+LOOPBACK = "127.0.0.1"
+GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: https://adoptium.net; or set JAVA_HOME"
+GET_SPARK = "pip install 'triomq[spark]'"
+_JAVA_LIMIT_S = 30.0
+# A session of minutes never earns back what the second compiler and the parallel collector cost it: half the JVM's CPU time.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
+
+# The JVM's own words before the first log level is set; `%1` of log4j2 goes to standard error like Spark's default.
+_LOG4J = """rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex{{short}}
+"""
+
+
+def java_version(text: str) -> int | None:
+    """The feature release in what `java -version` prints: 17 for 17.0.15, 8 for 1.8.0_402; None if it is not there."""
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(found.group(1)) if found else None
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> str:
+    """The `java` that Spark's launcher will take: of `JAVA_HOME` if that is set, else from `PATH`.
+
+    Raises:
+      ToolUnavailableError: there is none, or it is older than 17; the message says how to get one.
+    """
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+    if java is None:
+        raise ToolUnavailableError(f"Spark needs Java {JAVA_MIN} or newer, and there is no java in PATH. {GET_JAVA}")
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        where = "JAVA_HOME points to" if home else "found"
+        raise ToolUnavailableError(
+            f"Spark needs Java {JAVA_MIN} or newer; {where} {java}, which does not run: {error}. {GET_JAVA}"
+        ) from error
+    version = java_version(done.stderr + done.stdout)
+    if version is None or version < JAVA_MIN:
+        raise ToolUnavailableError(
+            f"Spark needs Java {JAVA_MIN} or newer, and {java} is {version or 'of unknown version'}. {GET_JAVA}"
+        )
+    return java
+
+
+def check_spark(environment: Mapping[str, str] = os.environ) -> None:
+    """Make sure that pyspark, pyarrow and a Java are there.
+
+    Raises:
+      ToolUnavailableError: one is missing; the message names it and how to get it, fit for a test's skip reason too.
+    """
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ToolUnavailableError(f"Spark runs need the Python package {' and '.join(missing)}: {GET_SPARK}")
+    find_java(environment)
+
+
+def local_slots(master: str) -> int | None:
+    """How many tasks a master of the form `local[N]` runs at once; None for a cluster, which has to be asked.
+
+    Raises:
+      ValueError: the text is no master that Spark knows.
+    """
+    if found := _LOCAL_MASTER.match(master):
+        slots = found["slots"]
+        if slots == "*":
+            return os.cpu_count() or 1
+        return int(slots or 1)
+    if re.match(r"(spark|k8s)://.+|yarn$|local-cluster\[", master):
+        return None
+    raise ValueError(
+        f"{master!r} is no Spark master; known are local[N], local[*], spark://host:port, yarn, k8s://host"
+    )
+
+
+def is_on_loopback(master: str) -> bool:
+    """Whether everything of this master runs on this machine's loopback interface."""
+    return master.startswith("local") or re.match(r"spark://(127\.|localhost\b)", master) is not None
+
+
+def prepare_environment(master: str = "local[2]", environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set the variables that Spark reads when it starts, where the user has not set them.
+
+    Workers run this interpreter (`PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON`); on loopback Spark is set to use that
+    interface (`SPARK_LOCAL_IP`), since it would otherwise look for the machine's name in the DNS. The folder of our data
+    source goes to `PYTHONPATH` where it is missing on the path.
+    """
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_on_loopback(master):
+        environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    _show_data_source(environment)
+
+
+def _show_data_source(environment: MutableMapping[str, str]) -> None:
+    """Let Spark find `pyspark_rocketmq`, which it looks for in the folders of the path alone.
+
+    An editable install may be found by an import hook instead, and then `format("rocketmq")` would be unknown.
+    """
+    spec = importlib.util.find_spec("pyspark_rocketmq")
+    if spec is None or spec.origin is None:
+        return
+    folder = str(Path(spec.origin).parents[1])
+    known = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if folder not in sys.path and folder not in known:
+        environment["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, known)])
+
+
+def session_settings(master: str, folder: Path, level: str, *, short_lived: bool = False) -> dict[str, str]:
+    """The configuration of a session that keeps to itself: no web page, no progress bar, scratch files in `folder`."""
+    log = folder / "log4j2.properties"
+    log.write_text(_LOG4J.format(level=level.lower()))
+    settings = {
+        "spark.log.level": level,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": "4",
+    }
+    if is_on_loopback(master):
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        settings["spark.local.dir"] = str(folder)
+        if short_lived:
+            settings["spark.driver.extraJavaOptions"] += f" {SHORT_LIVED}"
+            settings["spark.executor.extraJavaOptions"] = SHORT_LIVED
+    return settings
+
+
+@contextmanager
+def open_session(
+    master: str = "local[2]",
+    *,
+    name: str = "triomq",
+    settings: Mapping[str, str] | None = None,
+    level: str = "ERROR",
+    short_lived: bool = False,
+) -> Iterator[SparkSession]:
+    """A Spark session for as long as the block lasts; one at a time per process, as Spark wants it.
+
+    Ctrl-C stays with the caller: Spark's own handler, which it installs when it is started in the main thread, is not kept.
+
+    Args:
+      master: `local[N]`, `spark://host:port` or what else Spark knows.
+      name: the application's name on the cluster's pages.
+      settings: further Spark settings; they win over ours.
+      level: of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
+      short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring Spark.
+
+    Raises:
+      ToolUnavailableError: pyspark or Java is missing.
+      ValueError: `master` is none.
+    """
+    check_spark()
+    local_slots(master)
+    prepare_environment(master)
+    from pyspark.sql import SparkSession
+
+    with tempfile.TemporaryDirectory(prefix="triomq-spark-", ignore_cleanup_errors=True) as folder:
+        builder = SparkSession.builder.master(master).appName(name)
+        for key, value in {
+            **session_settings(master, Path(folder), level, short_lived=short_lived),
+            **(settings or {}),
+        }.items():
+            builder = builder.config(key, value)
+        with _own_interrupts():
+            session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def end_java() -> None:
+    """End the JVM that sessions of this process have used, and wait for it; the next session starts another.
+
+    Spark leaves it running until this process ends, and some time longer.
+    """
+    from pyspark import SparkContext
+
+    with SparkContext._lock:  # noqa: SLF001 - there is no public way; Spark's own tests take this one
+        gateway = SparkContext._gateway  # noqa: SLF001
+        if gateway is None:
+            return
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    java = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if java is not None:
+        # The end of its input is its word to end.
+        java.stdin.close()
+        try:
+            java.wait(_JAVA_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            java.kill()
+            java.wait()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Put back whatever handled SIGINT before; in other threads than the main one there is nothing to put back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

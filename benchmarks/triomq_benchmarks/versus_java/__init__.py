@@ -1,0 +1,1 @@
+"""Comparisons with the Java broker and client."""

@@ -1,0 +1,1 @@
+"""What load is: workloads, their files, schedules and bodies."""

@@ -1,0 +1,405 @@
+"""A workload as a value, checked as a whole.  `files.py` reads it from TOML and YAML.
+
+All quantities are in the unit their name ends with; `settings` gives all of them, defaults included, for results.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import attrs
+
+from triomq_benchmarks.workload.quantities import duration_s, rate_per_s
+
+HEAD_BYTES = 24
+"""Each body begins with the message's number and intended instant (`bodies.py`), so it cannot be shorter."""
+
+
+class WorkloadError(Exception):
+    """A workload cannot be run as it is written; the message names the key, the cause and the cure."""
+
+
+class SendMode(enum.StrEnum):
+    """How producers send."""
+
+    SYNC = "sync"
+    """One message at a time per producer: `await producer.send(message)`."""
+    ASYNC = "async"
+    """Awaited sends side by side, each in a task of its own."""
+    CALLBACK = "callback"
+    """`await producer.send(message, callback)`."""
+    ONEWAY = "oneway"
+    """No answer is sent; there is no latency to an acknowledgement, only to the consumer."""
+
+
+class Loop(enum.StrEnum):
+    """Who decides when the next message is sent."""
+
+    OPEN = "open"
+    """A timetable fixed in advance: a slow answer makes no later message late, and latency counts from the timetable."""
+    CLOSED = "closed"
+    """Answers do: a fixed number is always under way.  Measures throughput; hides stalls from its percentiles."""
+
+
+class Arrivals(enum.StrEnum):
+    """The timetable of an open loop."""
+
+    CONSTANT = "constant"
+    POISSON = "poisson"
+    RAMP = "ramp"
+    STEP = "step"
+
+
+class ConsumeMode(enum.StrEnum):
+    """Who reads."""
+
+    PULL = "pull"
+    """`consumer.pull`, each queue by one consumer, places kept by the generator."""
+    PUSH = "push"
+    """A push consumer of the SDK, queues shared out by rebalancing."""
+    NONE = "none"
+
+
+class Keys(enum.StrEnum):
+    """Which keys messages carry."""
+
+    NONE = "none"
+    UNIQUE = "unique"
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+
+
+class Compression(enum.StrEnum):
+    """How bodies are compressed by the producer."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class FaultKind(enum.StrEnum):
+    """What is done to a node."""
+
+    KILL = "kill"
+    """SIGKILL, and it stays down."""
+    PAUSE = "pause"
+    """SIGSTOP, and SIGCONT after `for_s`: it is there and says nothing."""
+    RESTART = "restart"
+    """SIGKILL, and a new start on the same files and port after `for_s`."""
+    CUT = "cut"
+    """All its links break, and new ones too for `for_s`; the process lives."""
+
+
+@attrs.frozen
+class Fault:
+    """Something done to a node, for example `pause master at 10 s for 2 s`.
+
+    Attributes:
+        kind: what.
+        node: `master`, `slave`, `namesrv`, or a node's name (`broker-a`, `broker-a-s`).
+        at_s: seconds since the measured part began.
+        for_s: how long until it is undone; 0 for a kill.
+    """
+
+    kind: FaultKind
+    node: str
+    at_s: float
+    for_s: float = 0.0
+
+    def __str__(self) -> str:
+        ending = f" for {self.for_s:g} s" if self.for_s else ""
+        return f"{self.kind} {self.node} at {self.at_s:g} s{ending}"
+
+    _TEXT: ClassVar = re.compile(r"(?P<kind>\w+)\s+(?P<node>[\w.-]+)\s+at\s+(?P<at>.+?)(?:\s+for\s+(?P<length>.+))?\Z")
+    _LENGTHS_S: ClassVar = {FaultKind.KILL: 0.0, FaultKind.PAUSE: 2.0, FaultKind.RESTART: 1.0, FaultKind.CUT: 2.0}
+
+    @classmethod
+    def parse(cls, text: object) -> Fault:
+        """Read `KIND NODE at TIME [for TIME]`. Raises WorkloadError."""
+        match = cls._TEXT.match(text.strip()) if isinstance(text, str) else None
+        if match is None:
+            raise WorkloadError(
+                f'{text!r} is no fault; write it like "kill master at 10 s" or "pause slave at 5 s for 2 s"'
+            )
+        try:
+            kind = FaultKind(match["kind"].lower())
+        except ValueError:
+            raise WorkloadError(f"{match['kind']!r} is no fault; there are {', '.join(FaultKind)}") from None
+        length = match["length"]
+        if length and kind is FaultKind.KILL:
+            raise WorkloadError(f"{text!r}: what is killed stays down; for a while it is `restart`")
+        return cls(kind, match["node"], duration_s(match["at"]), duration_s(length) if length else cls._LENGTHS_S[kind])
+
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
+}  # fmt: skip
+
+
+@attrs.frozen
+class Threshold:
+    """What a run must reach, for example `p99_ms < 50`, `rate >= 950`, `intended_to_consumed.p99_ms < 100`.
+
+    Attributes:
+        measure: one of `MEASURES`, a percentile with the histogram's name before it where it is not `intended_to_ack`.
+        symbol: `<`, `<=`, `>`, `>=` or `==`.
+        limit: in the measure's unit.
+    """
+
+    measure: str
+    symbol: str
+    limit: float
+
+    _TEXT: ClassVar = re.compile(r"([\w.]+)\s*(<=|>=|==|<|>)\s*([0-9.]+)\Z")
+
+    def __str__(self) -> str:
+        return f"{self.measure} {self.symbol} {self.limit:g}"
+
+    def holds(self, measured: float) -> bool:
+        """Whether a measured value is as it must be."""
+        return _OPERATORS[self.symbol](measured, self.limit)
+
+    @classmethod
+    def parse(cls, text: object) -> Threshold:
+        """Read `MEASURE OPERATOR NUMBER`. Raises WorkloadError."""
+        match = cls._TEXT.match(text.strip()) if isinstance(text, str) else None
+        if match is None:
+            raise WorkloadError(f'{text!r} is no threshold; write it like "p99_ms < 50" or "errors == 0"')
+        if match[1] not in MEASURES:
+            raise WorkloadError(f"{match[1]!r} is nothing that is measured; there are {', '.join(MEASURES)}")
+        return cls(match[1], match[2], float(match[3]))
+
+
+PERCENTILES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "p9999_ms", "max_ms", "mean_ms")
+MEASURES = (
+    *PERCENTILES,
+    *(
+        f"{histogram}.{percentile}"
+        for histogram in ("intended_to_ack", "actual_to_ack", "lateness", "intended_to_consumed")
+        for percentile in PERCENTILES
+    ),
+    "rate", "consume_rate", "errors", "unsent", "backlog", "caught_up_s", "held_s", "drained_s", "from_master", "from_slave",
+)  # fmt: skip
+
+
+@attrs.frozen
+class Step:
+    """A stretch of a timetable with steps: `500/s for 5 s`."""
+
+    rate_per_s: float
+    for_s: float
+
+    @classmethod
+    def parse(cls, text: object) -> Step:
+        """Read `RATE for DURATION`. Raises WorkloadError."""
+        rate, word, length = text.partition(" for ") if isinstance(text, str) else ("", "", "")
+        if not word:
+            raise WorkloadError(f'{text!r} is no step; write it like "500/s for 5 s"')
+        return cls(rate_per_s(rate), duration_s(length))
+
+
+@attrs.frozen
+class SlowConsumer:
+    """Consumers held back for a while: `50/s until 8 s`; the rate is that of all consumers of a group together."""
+
+    rate_per_s: float
+    until_s: float
+
+    @classmethod
+    def parse(cls, text: object) -> SlowConsumer:
+        """Read `RATE until TIME`. Raises WorkloadError."""
+        rate, word, until = text.partition(" until ") if isinstance(text, str) else ("", "", "")
+        if not word:
+            raise WorkloadError(f'{text!r} does not say how slow consumers are; write it like "50/s until 8 s"')
+        return cls(rate_per_s(rate), duration_s(until))
+
+
+@attrs.frozen(kw_only=True)
+class ClusterShape:
+    """The cluster that is started for a run, where the target is one that we start.
+
+    Attributes:
+        masters: broker sets.
+        slaves: of each master.
+        sync_replication: whether sends wait for a slave.
+        memory_bytes: what the brokers take their memory to be (40 % of it is how far readers may lag); None: the machine's.
+        settings: further keys of RocketMQ's configuration.
+    """
+
+    masters: int = 1
+    slaves: int = 0
+    sync_replication: bool = False
+    memory_bytes: int | None = None
+    settings: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Workload:
+    """Load, and what it is put on.  `docs/how-to/measure.md` describes each key.
+
+    Attributes:
+        name: of the workload.
+        description: one line.
+        topics: how many topics are made for the run.
+        topic_names: topics to use instead, in order; they must exist unless `create_topics`.
+        create_topics: whether topics that do not exist are created.
+        queues_per_topic: on each master.
+        body_bytes: size of a body, its head included.
+        payload_file: bodies are this file's content behind the head, instead of generated text.
+        random_share: part of generated bodies that is random bytes, the rest is easy to compress.
+        payload_pool: how many different generated bodies there are.
+        tags: tag -> weight; empty: no tags.
+        keys: which keys messages carry.
+        compression: of bodies, whatever their size.
+        ordered_share: part of the messages that go to a queue by the hash of one of 1,000 ordering keys.
+        send_mode: how producers send.
+        batch: messages of one request (sync and async only).
+        loop: open or closed.
+        in_flight: sends of one producer that may be unanswered before it waits.
+        producers: per topic.
+        rate_per_s: messages of all producers together; of a ramp, at its beginning; of a closed loop, ignored.
+        rate_to_per_s: at the end of a ramp.
+        steps: of arrivals in steps.
+        arrivals: the timetable.
+        send_timeout_s: of one send with all its attempts.
+        consume: who reads.
+        groups: consumer groups, each of which reads everything (subscriptionsPerTopic).
+        consumers: per group.
+        pull_batch: messages of one pull at most.
+        read_preference: from whom consumers pull.
+        slow_consumer: consumers held back for a while.
+        backlog_bytes: bodies that are sent before the run begins, for consumers to start from.
+        duration_s: measured part.
+        warm_up_s: before it.
+        drain_s: how long consumers may take, and answers may be waited for, after the last send.
+        lateness_limit_ms: by how much the generator may be late with a message of its own doing.
+        late_allowed: share of the messages with which it may be later; a run with more does not count.
+        errors_allowed: share of the sends that may fail.
+        repeats_allowed: share of the messages that may be consumed again, because a send whose answer was late was repeated.
+        thresholds: what a run must reach.
+        faults: what is done to the cluster.
+        cluster: what is started.
+        ignored: keys of the file that mean nothing here, with the reason.
+    """
+
+    name: str
+    description: str = ""
+    topics: int = 1
+    topic_names: tuple[str, ...] = ()
+    create_topics: bool = False
+    queues_per_topic: int = 4
+    body_bytes: int = 1024
+    payload_file: str | None = None
+    random_share: float = 0.5
+    payload_pool: int = 64
+    tags: Mapping[str, float] = attrs.field(factory=dict)
+    keys: Keys = Keys.NONE
+    compression: Compression = Compression.NONE
+    ordered_share: float = 0.0
+    send_mode: SendMode = SendMode.CALLBACK
+    batch: int = 1
+    loop: Loop = Loop.OPEN
+    in_flight: int = 1024
+    producers: int = 1
+    rate_per_s: float = 1000.0
+    rate_to_per_s: float | None = None
+    steps: tuple[Step, ...] = ()
+    arrivals: Arrivals = Arrivals.CONSTANT
+    send_timeout_s: float = 3.0
+    consume: ConsumeMode = ConsumeMode.PULL
+    groups: int = 1
+    consumers: int = 1
+    pull_batch: int = 32
+    read_preference: str = "suggested"
+    slow_consumer: SlowConsumer | None = None
+    backlog_bytes: int = 0
+    duration_s: float = 20.0
+    warm_up_s: float = 3.0
+    drain_s: float = 10.0
+    lateness_limit_ms: float = 10.0
+    late_allowed: float = 0.01
+    errors_allowed: float = 0.0
+    repeats_allowed: float = 0.0
+    thresholds: tuple[Threshold, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    cluster: ClusterShape = attrs.field(factory=ClusterShape)
+    ignored: Mapping[str, str] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        for wrong, text in self._rules():
+            if wrong:
+                raise WorkloadError(f"workload {self.name}: {text}")
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """What contradicts, with the cure."""
+        closed, stepped = self.loop is Loop.CLOSED, self.arrivals is Arrivals.STEP
+        consuming = self.consume is not ConsumeMode.NONE
+        positive = (
+            "topics", "queues_per_topic", "batch", "in_flight", "producers", "groups", "consumers", "pull_batch",
+            "payload_pool", "send_timeout_s",
+        )  # fmt: skip
+        late = [str(fault) for fault in self.faults if fault.at_s >= self.duration_s]
+        return [
+            *((getattr(self, name) <= 0, f"{name} must be at least 1") for name in positive),
+            (self.duration_s < 1, "the measured part (duration) must be at least 1 s"),
+            (
+                self.body_bytes < HEAD_BYTES,
+                f"a body of {self.body_bytes} bytes is too small: each carries {HEAD_BYTES} bytes that say when it was meant to be sent",
+            ),
+            (not closed and not stepped and self.rate_per_s <= 0, "an open loop needs a rate; for as fast as it goes take loop = \"closed\" or --find-max-rate"),
+            ((self.arrivals is Arrivals.RAMP) != (self.rate_to_per_s is not None), "a ramp needs rate and rate_to, and only a ramp has rate_to"),
+            (stepped != bool(self.steps), 'arrivals in steps need steps = ["500/s for 5 s", ...], and only they have them'),
+            (closed and self.arrivals is not Arrivals.CONSTANT, "a closed loop has no timetable; leave out arrivals"),
+            (
+                self.batch > 1 and self.send_mode not in {SendMode.SYNC, SendMode.ASYNC},
+                "batches are sent with send = \"sync\" or \"async\"",
+            ),
+            (self.batch > 1 and self.ordered_share > 0, "a batch lies in one queue; leave out ordered"),
+            (self.backlog_bytes > 0 and not consuming, "a backlog is there to be consumed; set consume"),
+            (self.slow_consumer is not None and not consuming, "slow_consumer needs consumers; set consume"),
+            (self.consume is ConsumeMode.PULL and self.consumers > self.queues_per_topic * self.cluster.masters * self.topic_count,
+             "there are more consumers than queues; some would have nothing to do"),
+            (any(weight < 0 for weight in self.tags.values()) or (bool(self.tags) and not sum(self.tags.values())),
+             "weights of tags are not negative, and one is positive"),
+            (bool(late), f"the fault {', '.join(late)} comes after the end of the run"),
+            (self.read_preference not in READ_PREFERENCES, f"read_preference is one of {', '.join(READ_PREFERENCES)}"),
+        ]  # fmt: skip
+
+    @property
+    def topic_count(self) -> int:
+        """Topics that are used, made or given."""
+        return len(self.topic_names) or self.topics
+
+    @property
+    def producer_count(self) -> int:
+        """All producers."""
+        return self.producers * self.topic_count
+
+    @property
+    def intended_rate_per_s(self) -> float:
+        """The mean rate of the measured part's timetable; 0 for a closed loop."""
+        if self.loop is Loop.CLOSED:
+            return 0.0
+        if self.steps:
+            return sum(step.rate_per_s * step.for_s for step in self.steps) / sum(step.for_s for step in self.steps)
+        return (self.rate_per_s + self.rate_to_per_s) / 2 if self.rate_to_per_s is not None else self.rate_per_s
+
+    def settings(self) -> dict[str, object]:
+        """Every setting as plain data, defaults included."""
+
+        def plain(_inst: object, _field: object, value: object) -> object:
+            if isinstance(value, Fault | Threshold):
+                return str(value)
+            if isinstance(value, tuple):
+                return [str(each) if isinstance(each, Fault | Threshold) else each for each in value]
+            return str(value) if isinstance(value, enum.StrEnum) else value
+
+        return attrs.asdict(self, value_serializer=plain)
+
+
+READ_PREFERENCES = ("suggested", "master", "slave", "prefer_slave")

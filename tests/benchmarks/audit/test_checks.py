@@ -1,0 +1,137 @@
+"""The audit finds what was planted and nothing else; the ledger keeps what it was told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from planted_messages import GROUPS, check_exactly, write_ledger
+
+from triomq_benchmarks.audit.checks import EXAMPLES_MAX, Defect, Findings, check_messages, check_order
+from triomq_benchmarks.audit.ledger_tables import audit_folder, find_ledger
+from triomq_benchmarks.figures.ledger import LedgerError, folder_sink, open_ledger
+
+PLANTS = [frozenset(), *(frozenset({defect}) for defect in Defect), frozenset(Defect)]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: "+".join(sorted(plant)) or "nothing")
+def test_finds_exactly_what_was_planted(plant: frozenset[Defect], tmp_path: Path) -> None:
+    write_ledger(tmp_path, plant)
+    check_exactly(audit_folder(tmp_path), plant)
+
+
+def test_buckets_judge_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_ledger(tmp_path, frozenset(Defect))
+    monkeypatch.setattr("triomq_benchmarks.audit.ledger_tables.BUCKET_ROWS", 7)
+    check_exactly(audit_folder(tmp_path), frozenset(Defect))
+
+
+def test_a_ledger_without_its_end_is_not_clean(tmp_path: Path) -> None:
+    write_ledger(tmp_path, frozenset(), last=False)
+    findings = audit_folder(tmp_path)
+    assert not any(findings.counts.values())
+    assert not findings.clean
+    assert findings.notes == ("the ledger of worker 1 has no end: the worker died or was stopped",)
+
+
+def test_a_worker_that_never_wrote_is_missed(tmp_path: Path) -> None:
+    with open_ledger(folder_sink(tmp_path), worker=0, workers=3, groups=()):
+        pass
+    assert len(find_ledger(tmp_path).notes) == 2
+
+
+def test_a_group_that_consumed_nothing_lost_everything(tmp_path: Path) -> None:
+    with open_ledger(folder_sink(tmp_path), worker=0, workers=1, groups=GROUPS) as ledger:
+        for number in range(25):
+            ledger.acknowledged(number, "T", "b", 0, number, 7)
+            ledger.consumed(number, "T", "b", 0, number, 7, "first")
+    findings = audit_folder(tmp_path)
+    assert findings.counts[Defect.LOST] == 25
+    assert [one.number for one in findings.examples[Defect.LOST]] == list(range(EXAMPLES_MAX))
+
+
+def test_no_ledger_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=f"{tmp_path} holds no ledger"):
+        audit_folder(tmp_path)
+
+
+def test_a_strange_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "consumed").mkdir()
+    (tmp_path / "consumed" / "worker-0000-000000.parquet").write_bytes(b"no parquet")
+    with pytest.raises(LedgerError, match=r"worker-0000-000000\.parquet is no Parquet file"):
+        audit_folder(tmp_path)
+
+
+def test_parts_are_bounded_and_positions_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triomq_benchmarks.figures.ledger.BATCH_ROWS", 10)
+    monkeypatch.setattr("triomq_benchmarks.figures.ledger.PART_ROWS", 30)
+    with open_ledger(folder_sink(tmp_path), worker=2, workers=3, groups=("g",)) as ledger:
+        for number in range(100):
+            ledger.consumed(number, f"T{number % 2}", "b", 0, number, 1 << 31, "g")
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path) for path in sorted((tmp_path / "consumed").iterdir())]
+    assert [table.num_rows for table in tables] == [30, 30, 30, 10]
+    assert [value for table in tables for value in table.column("position").to_pylist()] == list(range(100))
+    row = tables[-1].slice(9, 1).to_pylist()[0]
+    assert row == {
+        "number": 99, "topic": "T1", "broker": "b", "queue_id": 0, "queue_offset": 99, "crc": 1 << 31, "worker": 2,
+        "position": 99, "group": "g",
+    }  # fmt: skip
+
+
+def test_flush_writes_what_there_is(tmp_path: Path) -> None:
+    ledger_sink = folder_sink(tmp_path)
+    with open_ledger(ledger_sink, worker=0, workers=1, groups=()) as ledger:
+        ledger.acknowledged(1, "T", "b", 0, 0, 7)
+        ledger.flush()
+        ledger.acknowledged(2, "T", "b", 0, 1, 7)
+    assert find_ledger(tmp_path).rows == 2
+    assert len(find_ledger(tmp_path).acknowledged) == 2
+
+
+def test_a_full_disk_ends_the_ledger_loudly() -> None:
+    def full(name: str, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    def write() -> None:
+        with open_ledger(full, worker=4, workers=5, groups=()) as ledger:
+            ledger.acknowledged(1, "T", "b", 0, 0, 7)
+
+    with pytest.raises(LedgerError, match=r"worker 4 could not be written.*No space left"):
+        write()
+
+
+def test_a_repetition_is_no_disorder_and_owners_count_for_themselves() -> None:
+    again = [(0, 5, 15), (0, 6, 16), (0, 7, 17), (0, 6, 16), (0, 7, 17), (0, 8, 18)]
+    # The new owner begins behind the place that the old one has reached.
+    other_owner = [(1, 3, 13), (1, 4, 14), (1, 5, 15)]
+    assert check_order([*again, *other_owner], "g", "T", "b", 0).counts[Defect.REORDERED] == 0
+    late = check_order([(0, 0, 10), (0, 2, 12), (0, 1, 11)], "g", "T", "b", 0)
+    assert [one.number for one in late.examples[Defect.REORDERED]] == [11]
+
+
+def test_findings_travel() -> None:
+    findings = check_messages([(5, "T", "b", 0, 0, 1)], [], ["g"]) + Findings(notes=("so",))
+    assert Findings.decode(findings.encode()) == findings
+    assert findings.as_dict()["counts"] == {
+        "lost": 1, "duplicated": 0, "reordered": 0, "corrupt": 0, "unexpected": 0,
+    }  # fmt: skip
+
+
+def test_the_ledger_is_judged_again_by_the_command(tmp_path: Path) -> None:
+    write_ledger(tmp_path, frozenset({Defect.LOST}))
+    environment = {**os.environ, "COLUMNS": "200"}
+    command = [sys.executable, "-m", "triomq", "bench", "audit", str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert told.returncode == 1
+    assert "acknowledged, never consumed" in told.stdout
+    assert json.loads((tmp_path / "audit.json").read_text())["counts"]["lost"] == 1
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    told = subprocess.run([*command[:-1], str(nothing)], capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stderr.startswith(f"error: {nothing} holds no ledger")) == (1, True)

@@ -1,0 +1,91 @@
+"""Children: started, waited for within limits, measured, ended by their pid."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from triomq_benchmarks.clusters.processes import Child, ChildError, Driver, DriverError, free_port
+
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    command = json.loads(line)
+    if command["op"] == "die":
+        print("last words", file=sys.stderr)
+        sys.exit(3)
+    if command["op"] == "hang":
+        import time; time.sleep(60)
+    print(json.dumps({"error": "no"} if command["op"] == "fail" else {"heard": command}), flush=True)
+"""
+
+
+def python(tmp_path: Path, code: str) -> Child:
+    return Child("child", [sys.executable, "-c", code], tmp_path / "child.out")
+
+
+def test_the_error_quotes_what_a_dead_child_printed(tmp_path: Path) -> None:
+    with (
+        python(tmp_path, "print('cannot bind'); raise SystemExit(4)") as child,
+        pytest.raises(ChildError, match=r"exit 4(?s:.*)cannot bind"),
+    ):
+        child.wait_until(lambda: False)
+
+
+def test_waiting_has_a_limit(tmp_path: Path) -> None:
+    with python(tmp_path, "import time; time.sleep(60)") as child, pytest.raises(ChildError, match="not ready within"):
+        child.wait_until(lambda: False, limit_s=0.2)
+
+
+def test_stop_is_sigterm_and_kill_is_sigkill(tmp_path: Path) -> None:
+    polite = python(
+        tmp_path,
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True); time.sleep(60)",
+    )
+    polite.wait_until(lambda: "up" in polite.output())
+    assert polite.stop() == 7
+    killed = python(tmp_path, "import time; time.sleep(60)")
+    killed.kill()
+    assert killed.process.returncode == -9
+    assert killed.stop() == -9
+
+
+def test_a_child_that_will_not_go_is_killed(tmp_path: Path) -> None:
+    deaf = python(
+        tmp_path, "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    )
+    deaf.wait_until(lambda: "up" in deaf.output())
+    assert deaf.stop(limit_s=0.2) == -9
+
+
+def test_cpu_and_memory_are_those_of_the_child(tmp_path: Path) -> None:
+    code = "import time; kept = b'x' * (64 << 20); end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint('up', flush=True); time.sleep(60)"
+    with python(tmp_path, code) as child:
+        child.wait_until(lambda: "up" in child.output())
+        assert 0.25 < child.cpu_s() < 5
+        assert child.memory().own_bytes > 60 << 20
+        assert child.memory().total_bytes >= child.memory().own_bytes
+
+
+def test_a_driver_answers_fails_and_dies_in_words(tmp_path: Path) -> None:
+    with Driver("echo", [sys.executable, "-c", ECHO], tmp_path / "echo.out") as driver:
+        assert driver.call({"op": "hello", "text": "ä"}, 10) == {"heard": {"op": "hello", "text": "ä"}}
+        with pytest.raises(DriverError, match="no"):
+            driver.call({"op": "fail"}, 10)
+        with pytest.raises(ChildError, match="closed its output"):
+            driver.call({"op": "die"}, 10)
+    with (
+        Driver("echo", [sys.executable, "-c", ECHO], tmp_path / "echo.out") as driver,
+        pytest.raises(ChildError, match="did not answer"),
+    ):
+        driver.call({"op": "hang"}, 0.3)
+
+
+def test_free_ports_have_free_neighbours() -> None:
+    before = time.monotonic()
+    ports = {free_port(-2, 1) for _ in range(20)}
+    assert len(ports) > 1
+    assert time.monotonic() - before < 5

@@ -1,0 +1,96 @@
+"""A run's files: what is written is what is read, and what is no run is said to be none."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import attrs
+import pytest
+
+from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
+from triomq_benchmarks.figures.run_files import INTERVALS, RESULT, RunUnreadableError, read_run, write_run
+from triomq_benchmarks.figures.run_result import (
+    FORMAT,
+    Decision,
+    FaultInstant,
+    RunResult,
+    RunStatus,
+    ThresholdResult,
+    WorkerResult,
+)
+from triomq_benchmarks.run.driver import this_machine, versions
+from triomq_benchmarks.workload.workload import Threshold, Workload
+
+
+def histogram(*microseconds: int) -> bytes:
+    filled = new_histogram()
+    for _ in fold(filled, microseconds):
+        pass
+    return encode(filled)
+
+
+RUN = RunResult(
+    run_id="0badcafe",
+    started_at="2026-11-21T12:00:00+00:00",
+    engine="processes 2",
+    target="ours",
+    target_details={"nodes": {"broker-a": {"role": "master"}}},
+    workload=Workload(name="x", thresholds=(Threshold.parse("p99_ms < 5"),)).settings(),
+    loop="open",
+    versions=versions(),
+    machine=this_machine(),
+    seed=7,
+    measured_s=20.0,
+    partial=True,
+    rows=(
+        IntervalRow(worker=1, second=-1, sent=10, held_s=0.25),
+        IntervalRow(worker=0, second=0, sent=10, backlog=3, intended_to_ack=histogram(1_000, 9_000)),
+        IntervalRow(worker=-1, second=0, replication_lag_bytes=512),
+    ),
+    workers=(WorkerResult(worker=0, host="h", pid=1, failure="was killed", error_examples={"RequestTimeout": "t"}),),
+    faults=(FaultInstant(what="kill master", node="broker-a", second=10.25),),
+    thresholds=(ThresholdResult(text="drained_s < 5", measured=math.inf, passed=False),),
+    decision=Decision(status=RunStatus.INCOMPLETE, explanation="worker 0 was killed", notes=("a note",)),
+)
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    write_run(RUN, tmp_path / "new")
+    assert sorted(each.name for each in (tmp_path / "new").iterdir()) == [INTERVALS, RESULT]
+    again = read_run(tmp_path / "new")
+    assert again.rows == RUN.rows
+    assert attrs.evolve(again, rows=()) == attrs.evolve(RUN, rows=())
+    assert again.quantiles()["intended_to_ack"].max_ms == pytest.approx(9, rel=0.01)
+
+
+def test_the_json_is_json(tmp_path: Path) -> None:
+    write_run(RUN, tmp_path)
+    plain = json.loads((tmp_path / RESULT).read_text(), parse_constant=pytest.fail)
+    assert plain["partial"] is True
+    assert plain["thresholds"][0]["measured"] is None
+    assert plain["quantiles"]["intended_to_ack"]["count"] == 2
+    assert "rows" not in plain
+    assert "python" in plain["versions"]
+    assert plain["machine"]["cpus"] >= 1
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunUnreadableError, match="holds no run: No such file"):
+        read_run(tmp_path)
+    write_run(RUN, tmp_path / "ours")
+    with pytest.raises(RunUnreadableError, match=r"several runs in it: .*ours"):
+        read_run(tmp_path)
+    result = tmp_path / "ours" / RESULT
+    whole = result.read_text()
+    result.write_text(whole.replace(f'"format": {FORMAT}', '"format": 99'))
+    with pytest.raises(RunUnreadableError, match="another format"):
+        read_run(tmp_path / "ours")
+    result.write_text(whole[:100])
+    with pytest.raises(RunUnreadableError, match="is damaged"):
+        read_run(tmp_path / "ours")
+    result.write_text(whole)
+    (tmp_path / "ours" / INTERVALS).write_bytes(b"nonsense")
+    with pytest.raises(RunUnreadableError, match="is damaged"):
+        read_run(tmp_path / "ours")

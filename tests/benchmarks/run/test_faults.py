@@ -1,0 +1,128 @@
+"""Faults: at their instants, on the node that is meant, undone when they are over or the run ends."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from triomq_benchmarks.figures.run_result import FaultInstant
+from triomq_benchmarks.run.faults import break_links, check_faults, do_faults
+from triomq_benchmarks.run.targets import TargetError, TargetNode, pause, resume
+from triomq_benchmarks.workload.workload import Fault, WorkloadError
+
+NODES = [
+    TargetNode("namesrv-1", "namesrv", "", "127.0.0.1:1"),
+    TargetNode("broker-a", "master", "broker-a", "127.0.0.1:2"),
+    TargetNode("broker-a-s", "slave", "broker-a", "127.0.0.1:3"),
+    TargetNode("broker-b", "master", "broker-b", "127.0.0.1:4"),
+]
+
+
+class RecordingTarget:
+    label = "ours"
+    name_servers = "127.0.0.1:1"
+    is_temporary = True
+    notes = ()
+
+    def __init__(self) -> None:
+        self.nodes = {node.name: node for node in NODES}
+        self.done: list[tuple[float, str, str]] = []
+        self.start_fails = False
+
+    async def kill(self, name: str) -> None:
+        self.done.append((trio.current_time(), "kill", name))
+
+    async def start(self, name: str) -> None:
+        if self.start_fails:
+            raise TargetError(f"{name} does not start")
+        self.done.append((trio.current_time(), "start", name))
+
+
+async def test_each_comes_at_its_instant(autojump_clock: trio.testing.MockClock) -> None:
+    target, told = RecordingTarget(), list[FaultInstant]()
+    origin = trio.current_time() + 3
+    faults = [Fault.parse("restart slave at 2 s for 1.5 s"), Fault.parse("kill broker-b at 1 s")]
+    await do_faults(faults, target, origin, told.append)
+    assert [(round(at - origin, 3), what, name) for at, what, name in target.done] == [
+        (1, "kill", "broker-b"), (2, "kill", "broker-a-s"), (3.5, "start", "broker-a-s"),
+    ]  # fmt: skip
+    assert [(each.what, each.node, each.second, each.until) for each in told] == [
+        ("kill broker-b", "broker-b", pytest.approx(1), None),
+        ("restart slave", "broker-a-s", pytest.approx(2), pytest.approx(3.5)),
+    ]
+
+
+async def test_one_that_is_under_way_at_the_end_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    target, told = RecordingTarget(), list[FaultInstant]()
+    with trio.move_on_after(5):
+        await do_faults([Fault.parse("restart master at 2 s for 60 s")], target, trio.current_time(), told.append)
+    assert [each.node for each in told] == ["broker-a"]
+    assert told[0].until == pytest.approx(5)
+
+
+def test_a_node_that_is_not_there() -> None:
+    target = RecordingTarget()
+    check_faults([Fault.parse("kill master at 1 s")], target)
+    with pytest.raises(WorkloadError, match="there is no broker-c; there are namesrv-1, broker-a, "):
+        check_faults([Fault.parse("kill broker-c at 1 s")], target)
+
+
+SERVER = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    link, _ = server.accept()
+    while data := link.recv(100):
+        link.sendall(data)
+    link.close()
+"""
+
+
+@contextmanager
+def echo_process() -> Iterator[tuple[int, int]]:
+    """A process that echoes, one link at a time: its pid and port."""
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.pid, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pidfd_getfd is Linux's")
+def test_a_cut_breaks_links_and_leaves_the_listener() -> None:
+    with echo_process() as (pid, port), socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(b"a")
+        assert link.recv(1) == b"a"
+        assert break_links(pid) == 1
+        assert link.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", port), 5) as again:
+            again.sendall(b"b")
+            assert again.recv(1) == b"b"
+
+
+def test_a_pause_is_silence() -> None:
+    with echo_process() as (pid, port), socket.create_connection(("127.0.0.1", port), 5) as link:
+        node = TargetNode("broker-a", "master", "broker-a", "", pid)
+        pause(node)
+        link.settimeout(0.2)
+        link.sendall(b"a")
+        with pytest.raises(TimeoutError):
+            link.recv(1)
+        resume(node)
+        link.settimeout(5)
+        assert link.recv(1) == b"a"
+
+
+def test_resuming_a_process_that_is_gone_is_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    resume(TargetNode("broker-a", "master", "broker-a", "", process.pid))

@@ -1,0 +1,91 @@
+"""The search for the highest rate, on brokers and generators of known strength; and the rule, rule by rule."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
+from triomq_benchmarks.figures.run_result import RunStatus, WorkerResult
+from triomq_benchmarks.run.max_rate import TRIALS_MAX, Answer, MaxRate, Search, Trial, backlog_growth, examine
+from triomq_benchmarks.run.pass_fail import Figures
+from triomq_benchmarks.workload.workload import Workload
+
+
+def search(first: float, broker: float, generator: float = 1e9) -> MaxRate:
+    found = Search(first)
+    while (rate := found.next_rate) is not None:
+        answer = Answer.SUSTAINED
+        if rate > generator:
+            answer = Answer.GENERATOR_LATE
+        elif rate > broker:
+            answer = Answer.NOT_SUSTAINED
+        found.add(Trial(rate, answer, "", 1.0, rate))
+    return found.result
+
+
+@pytest.mark.parametrize("first", [100, 7_300, 1_000_000])
+def test_it_finds_the_brokers_limit_from_below_and_from_above(first: float) -> None:
+    found = search(first, broker=7_400)
+    assert 7_400 * 0.95 <= found.rate_per_s <= 7_400
+    assert found.limited_by == "broker"
+    assert len(found.trials) <= TRIALS_MAX
+
+
+def test_a_generator_that_is_weaker_than_the_broker_is_named() -> None:
+    found = search(100, broker=50_000, generator=5_000)
+    assert 5_000 * 0.95 <= found.rate_per_s <= 5_000
+    assert found.limited_by == "generator"
+
+
+def test_a_broker_that_sustains_nothing() -> None:
+    assert search(1000, broker=0).rate_per_s == 0
+
+
+WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=9)
+WORKER = WorkerResult(worker=0, host="h", pid=1, sent=900, acked=900)
+
+
+def rows(*, ack_us: int = 1000, acked: int = 100, errors: int = 0, grows: int = 0) -> list[IntervalRow]:
+    histogram = new_histogram()
+    for _ in fold(histogram, [ack_us] * 100):
+        pass
+    return [
+        IntervalRow(
+            worker=0, second=number, sent=100, acked=acked, errors=errors, backlog=10 + grows * number,
+            intended_to_ack=encode(histogram),
+        )
+        for number in range(9)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "worker", "status", "reason"),
+    [
+        (rows(), WORKER, RunStatus.PASSED, None),
+        (rows(acked=99), WORKER, RunStatus.PASSED, None),
+        (rows(acked=98), WORKER, RunStatus.PASSED, "only 98/s"),
+        (rows(ack_us=120_000), WORKER, RunStatus.PASSED, "p99 120.1 ms is above 100 ms"),
+        (rows(errors=1), WORKER, RunStatus.ERRORS, "9 sends failed"),
+        (rows(), attrs.evolve(WORKER, unsent=1), RunStatus.PASSED, "1 messages were left unsent"),
+        (rows(grows=8), WORKER, RunStatus.PASSED, None),
+        (rows(grows=9), WORKER, RunStatus.PASSED, "the backlog grew by 54"),
+        (rows(), WORKER, RunStatus.INCOMPLETE, "did not get to its end"),
+    ],
+)
+def test_the_rule(seen: list[IntervalRow], worker: WorkerResult, status: RunStatus, reason: str | None) -> None:
+    trial = examine(WORKLOAD, Figures(WORKLOAD, seen, [worker]), seen, status, 100)
+    assert trial.answer is (Answer.SUSTAINED if reason is None else Answer.NOT_SUSTAINED)
+    assert reason is None or reason in trial.reason
+
+
+def test_a_late_generator_is_no_answer_about_the_broker() -> None:
+    seen = rows(ack_us=120_000)
+    trial = examine(WORKLOAD, Figures(WORKLOAD, seen, [WORKER]), seen, RunStatus.GENERATOR_LATE, 100)
+    assert trial.answer is Answer.GENERATOR_LATE
+
+
+def test_backlogs_of_workers_are_added() -> None:
+    both = [IntervalRow(worker=worker, second=second, backlog=second) for worker in (0, 1) for second in range(6)]
+    assert backlog_growth(both, 6) == pytest.approx(8)
+    assert backlog_growth([], 6) == 0

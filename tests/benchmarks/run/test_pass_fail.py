@@ -1,0 +1,151 @@
+"""One word for a run, and why: in which order things decide, and what thresholds are measured on."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+
+from triomq_benchmarks.audit.checks import Defect, Findings
+from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
+from triomq_benchmarks.figures.run_result import RunStatus, WorkerResult
+from triomq_benchmarks.run.pass_fail import Figures, caught_up_s, decide, drained_s
+from triomq_benchmarks.workload.workload import Loop, Threshold, Workload
+
+WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=10, thresholds=(Threshold.parse("p99_ms < 50"),))
+WORKER = WorkerResult(worker=0, host="h", pid=1, sent=1100, acked=1100, consumed=1100, last_consumed_s=10.25)
+
+
+def encoded(microseconds: int, count: int = 100) -> bytes:
+    histogram = new_histogram()
+    for _ in fold(histogram, [microseconds] * count):
+        pass
+    return encode(histogram)
+
+
+def second(number: int, *, ack_us: int = 2_000, late_us: int = 100, **others: object) -> IntervalRow:
+    figures: dict[str, object] = {"sent": 100, "acked": 100, "consumed": 90, "backlog": 10, **others}
+    return IntervalRow(worker=0, second=number, intended_to_ack=encoded(ack_us), lateness=encoded(late_us), **figures)  # type: ignore[arg-type]
+
+
+ROWS = [second(number) for number in range(-1, 10)]
+
+
+def status(
+    rows: list[IntervalRow], worker: WorkerResult = WORKER, workload: Workload = WORKLOAD, **others: object
+) -> RunStatus:
+    return decide(workload, Figures(workload, rows, [worker]), [worker], **others)[1].status  # type: ignore[arg-type]
+
+
+def test_a_run_that_kept_everything() -> None:
+    thresholds, decision = decide(WORKLOAD, Figures(WORKLOAD, ROWS, [WORKER]), [WORKER])
+    assert decision.passed
+    assert decision.notes == ()
+    assert thresholds[0].passed
+    assert thresholds[0].measured == pytest.approx(2, rel=0.01)
+
+
+def found(**counts: int) -> Findings:
+    return Findings(acknowledged=1000, counts={defect: counts.get(defect.value, 0) for defect in Defect})
+
+
+@pytest.mark.parametrize(
+    ("findings", "kept"),
+    [
+        (found(), True),
+        (found(duplicated=100), True),
+        (found(duplicated=101), False),
+        # Three sends failed, and may have been stored.
+        (found(unexpected=3), True),
+        (found(unexpected=4), False),
+        (found(lost=1), False),
+        (found(reordered=1), False),
+        (found(corrupt=1), False),
+        (attrs.evolve(found(), notes=("the ledger of worker 0 has no end",)), False),
+    ],
+)
+def test_at_least_once_may_be_allowed(findings: Findings, kept: bool) -> None:
+    workload = attrs.evolve(WORKLOAD, repeats_allowed=0.1, errors_allowed=1)
+    worker = attrs.evolve(WORKER, errors=3)
+    decision = decide(workload, Figures(workload, ROWS, [worker]), [worker], findings=findings)[1]
+    assert decision.status is (RunStatus.PASSED if kept else RunStatus.AUDIT_FAILED)
+    told = str(findings) in (decision.notes[-1] if kept and not findings.clean else decision.explanation)
+    assert told is not findings.clean
+    strict = decide(WORKLOAD, Figures(WORKLOAD, ROWS, [WORKER]), [WORKER], findings=findings)[1]
+    assert strict.passed is findings.clean
+
+
+def test_what_decides() -> None:
+    slow = [second(number, ack_us=60_000) for number in range(10)]
+    failing = [second(number, errors=1, ack_us=60_000) for number in range(10)]
+    late = [second(number, late_us=40_000, errors=1) for number in range(10)]
+    dead = attrs.evolve(WORKER, failure="was killed by SIGKILL in mid-run")
+    assert status(slow) is RunStatus.THRESHOLD_FAILED
+    lost = found(lost=1)
+    assert status(slow, findings=lost) is RunStatus.AUDIT_FAILED
+    assert status(failing, findings=lost) is RunStatus.ERRORS
+    assert status(late) is RunStatus.GENERATOR_LATE
+    assert status(late, dead) is RunStatus.INCOMPLETE
+    assert status(ROWS, interrupted=True) is RunStatus.INCOMPLETE
+
+
+def test_errors_may_be_allowed() -> None:
+    rows = [second(number, errors=1) for number in range(10)]
+    assert status(rows, workload=attrs.evolve(WORKLOAD, errors_allowed=0.01)) is RunStatus.PASSED
+    assert status(rows, workload=attrs.evolve(WORKLOAD, errors_allowed=0.009)) is RunStatus.ERRORS
+
+
+def test_a_closed_loop_is_never_late_and_says_what_it_hides() -> None:
+    closed = attrs.evolve(WORKLOAD, loop=Loop.CLOSED)
+    rows = [second(number, late_us=40_000) for number in range(10)]
+    assert status(rows, workload=closed) is RunStatus.PASSED
+    decision = decide(closed, Figures(closed, rows, [WORKER]), [WORKER])[1]
+    assert "closed loop" in decision.notes[0]
+
+
+def test_back_pressure_and_a_rate_that_was_not_reached_are_told() -> None:
+    rows = [second(number, acked=80, held_s=0.5) for number in range(10)]
+    notes = decide(WORKLOAD, Figures(WORKLOAD, rows, [WORKER]), [WORKER])[1].notes
+    assert "back-pressure: producers waited 5.0 s" in notes[0]
+    assert "80 of 100 messages per second" in notes[1]
+
+
+def test_what_the_generator_spoils_is_told_though_the_run_counts() -> None:
+    rows = [second(number, late_us=40_000 if number == 0 else 100) for number in range(10)]
+    assert status(rows) is RunStatus.GENERATOR_LATE
+    lenient = attrs.evolve(WORKLOAD, late_allowed=0.1)
+    decision = decide(lenient, Figures(lenient, rows, [WORKER]), [WORKER])[1]
+    assert decision.passed
+    assert "10.00% of the messages were sent more than 10 ms late" in decision.notes[0]
+    assert "above the 90th percentile" in decision.notes[0]
+
+
+def test_measures() -> None:
+    rows = [*ROWS, IntervalRow(worker=0, second=10, acked=7, consumed=50, backlog=0, from_slave=3)]
+    figures = Figures(WORKLOAD, rows, [attrs.evolve(WORKER, unsent=4)])
+    assert figures["rate"] == 100
+    assert figures["consume_rate"] == 90
+    assert figures["unsent"] == 4
+    assert figures["backlog"] == 0
+    assert figures["from_slave"] == 3
+    assert figures["drained_s"] == pytest.approx(0.25)
+    assert figures["lateness.p50_ms"] == pytest.approx(0.1)
+    assert figures["caught_up_s"] == 1
+    # Nothing was recorded: no threshold is kept by that.
+    assert figures["intended_to_consumed.p99_ms"] == math.inf
+    with pytest.raises(KeyError):
+        figures["p98_ms"]
+
+
+def test_consumers_are_done_when_every_group_has_everything() -> None:
+    two = attrs.evolve(WORKLOAD, groups=2)
+    assert drained_s(two, [WORKER]) is None
+    assert drained_s(two, [attrs.evolve(WORKER, consumed=2200, last_consumed_s=9.0)]) == 0
+    assert drained_s(WORKLOAD, [attrs.evolve(WORKER, acked=0, consumed=0)]) is None
+
+
+def test_catching_up_is_being_less_than_a_second_behind() -> None:
+    rows = [second(0, backlog=5000), second(1, backlog=101), second(2, backlog=99), second(3, backlog=0)]
+    assert caught_up_s(rows) == 3
+    assert caught_up_s([second(0, backlog=None)]) == math.inf

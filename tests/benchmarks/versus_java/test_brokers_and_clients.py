@@ -1,0 +1,73 @@
+"""How samples become rows: medians, ratios, and how they are judged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from triomq_benchmarks.drivers.driver_processes import Sample
+from triomq_benchmarks.versus_java import tables as report
+from triomq_benchmarks.versus_java.brokers_and_clients import Comparison, Row, Single, figures
+from triomq_benchmarks.versus_java.hotpath import Rate
+
+
+def sample(per_s: float, *, broker_us: float = 10, client_us: float = 20) -> Sample:
+    return Sample(
+        messages=1000,
+        seconds=1000 / per_s,
+        failures=0,
+        p50_us=5,
+        p99_us=9,
+        broker_cpu_s=broker_us / 1000,
+        client_cpu_s=client_us / 1000,
+    )
+
+
+def test_figures_are_medians_seen_from_one_end() -> None:
+    samples = [sample(100), sample(900), sample(300, broker_us=12)]
+    assert figures(samples, "broker").per_s == pytest.approx(300)
+    assert figures(samples, "broker").cpu_us == pytest.approx(10)
+    assert figures(samples, "broker").other_cpu_us == pytest.approx(20)
+    assert figures(samples, "sdk").cpu_us == pytest.approx(20)
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    row = Row(
+        side="broker",
+        scenario="1 x 1",
+        body_bytes=128,
+        load="raw",
+        ours=figures([sample(3000, broker_us=5)], "broker"),
+        java=figures([sample(1000, broker_us=20)], "broker"),
+        goal=1.4,
+        cpu_goal=0.5,
+    )
+    return Comparison((row,), (Single("start to first answer", "s", 0.3, 3.0, 0.1),))
+
+
+def test_ratios(comparison: Comparison) -> None:
+    assert comparison.rows[0].ratio == pytest.approx(3)
+    assert comparison.rows[0].cpu_ratio == pytest.approx(0.25)
+    assert comparison.singles[0].ratio == pytest.approx(0.1)
+
+
+def test_the_table_shows_ratios_beside_goals(comparison: Comparison) -> None:
+    console = Console(width=240, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    report.print_comparison(comparison, console)
+    console.file.close()
+    text = console.export_text()
+    assert "3.00x (>= 1.4)" in text
+    assert "0.25x (<= 0.5)" in text
+    assert "0.10x (<= 0.1)" in text
+
+
+def test_json_is_for_machines(comparison: Comparison) -> None:
+    told = json.loads(report.comparison_json(comparison))
+    assert told["rows"][0]["ratio"] == 3.0
+    assert told["rows"][0]["java"]["per_s"] == pytest.approx(1000)
+    assert told["machine"]["cpus"] >= 1
+    rates = json.loads(report.rates_json([Rate("frames", 10, 5.0)]))
+    assert rates["rates"] == [{"name": "frames", "body_bytes": 10, "per_s": 5.0}]

@@ -1,0 +1,52 @@
+"""Durations, sizes, rates, shares: what is read, what is refused, and what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq_benchmarks.workload.quantities import QuantityError, duration_s, rate_per_s, share, size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("20 s", 20), ("500ms", 0.5), ("2 min", 120), ("1.5 h", 5400), ("250 µs", 0.00025)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1 KiB", 1024), ("1 kB", 1000), ("64 MiB", 64 << 20), ("100 bytes", 100), ("0.5 KiB", 512)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("5000/s", 5000), ("5 k/s", 5000), ("5_000 / s", 5000), ("60/min", 1), (7, 7)]
+)
+def test_rates(text: object, rate: float) -> None:
+    assert rate_per_s(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("text", "part"), [("25 %", 0.25), (0.5, 0.5), ("0.1", 0.1), (1, 1)])
+def test_shares(text: object, part: float) -> None:
+    assert share(text) == pytest.approx(part)
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "says"),
+    [
+        (duration_s, 20, "without its unit"),
+        (duration_s, "20 parsecs", "'parsecs' is no unit"),
+        (duration_s, "soon", "is no duration"),
+        (duration_s, True, "is no duration"),
+        (size_bytes, "0.3 bytes", "no whole number"),
+        (size_bytes, 1024, "without its unit"),
+        (rate_per_s, "5 MiB", "no unit of a rate"),
+        (share, "150 %", "more than the whole"),
+        (duration_s, "-1 s", "is no duration"),
+    ],
+)
+def test_what_is_refused(read: object, value: object, says: str) -> None:
+    with pytest.raises(QuantityError, match=says):
+        read(value)  # type: ignore[operator]
