@@ -1,4 +1,4 @@
-"""Open clients of this process: one thread with a trio loop for each set of settings, shared by those who come one after the other.
+"""Open clients of this process: one loop thread for each set of settings, shared by calls that come one after the other.
 
 Spark calls a data source from plain threads, in processes that it forks and uses again: for the driver's part, where every
 trigger asks for offsets, and for the tasks. So a client stays open between calls, for :data:`IDLE_S`; then its thread
@@ -8,10 +8,9 @@ ends by itself. A forked child has none of its parent's.
 from __future__ import annotations
 
 import os
-import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -19,18 +18,17 @@ import trio
 
 import triomq
 from pyspark_rocketmq.options import ClientSettings
+from triomq._blocking.loop_thread import LoopThread
 
 T = TypeVar("T")
 
 IDLE_S: Final = 30.0
-"""How long a client that nobody uses stays open."""
-
-_JOIN_S: Final = 10.0
+"""How long a client that is not used stays open."""
 
 
 @attrs.frozen
 class ClientKey:
-    """What tells clients apart.
+    """What distinguishes clients.
 
     Args:
         settings: what they are opened with.
@@ -45,138 +43,121 @@ class ClientKey:
 
 @attrs.frozen
 class Session:
-    """What runs in a loop.
+    """What is open in a loop thread.
 
     Args:
         client: the client.
         nursery: for what goes on between calls; it must let no exception out.
-        consumers: the one that pulls as the query prefers, and one that pulls from masters.
+        pulling: pulls as the query prefers; None if nothing is pulled.
     """
 
     client: triomq.Client
     nursery: trio.Nursery
-    consumers: tuple[triomq.PullConsumer, triomq.PullConsumer] | None
+    pulling: triomq.PullConsumer | None
 
     @property
     def consumer(self) -> triomq.PullConsumer:
         """Pulls as the query prefers."""
-        assert self.consumers is not None
-        return self.consumers[0]
-
-    @property
-    def at_master(self) -> triomq.PullConsumer:
-        """Pulls from masters, if the other one would not when it is told to."""
-        assert self.consumers is not None
-        return self.consumers[1]
+        assert self.pulling is not None
+        return self.pulling
 
 
-class ClientLoop:
-    """A thread in which a session lives."""
+class PooledClient:
+    """A client in its loop thread.
 
-    def __init__(self, key: ClientKey) -> None:
+    Args:
+        pool: where it is kept.
+        key: what it is opened with.
+    """
+
+    def __init__(self, pool: _Pool, key: ClientKey) -> None:
         self.key = key
         self.users = 0
-        self.is_over = False
-        self.token: trio.lowlevel.TrioToken
-        self.session: Session
-        self._stop: trio.Event
-        started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        # A daemon, so that a client in use cannot keep Spark's worker from ending.
-        self._thread = threading.Thread(target=self._serve, args=(started,), name="rocketmq-source", daemon=True)
-        self._thread.start()
-        failure = started.get()
-        if failure is not None:
-            self._thread.join()
-            raise failure
+        self._pool = pool
+        self._thread = LoopThread(self._open, name="rocketmq-source")
 
-    def call(self, serve: Callable[[Session], Awaitable[T]]) -> T:
-        """Run something in the loop and wait for its end."""
-        result: T = trio.from_thread.run(serve, self.session, trio_token=self.token)
-        return result
+    @property
+    def session(self) -> Session:
+        """What is open in the thread; to be used there only."""
+        return self._thread.session
 
-    def soon(self, act: Callable[[], object]) -> None:
-        """Have something done in the loop, and do not wait; nothing happens when the loop is over."""
-        try:
-            self.token.run_sync_soon(act)
-        except trio.RunFinishedError:
-            pass
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been closed."""
+        return self._thread.is_over
+
+    def call(self, run: Callable[[Session], Awaitable[T]]) -> T:
+        """Run something in the loop and wait for its end.
+
+        Raises:
+            triomq.errors.ClientClosed: the client was closed meanwhile.
+        """
+        return self._thread.call(lambda: run(self._thread.session))
+
+    def call_soon(self, run: Callable[[], object]) -> None:
+        """Run a plain function in the loop without waiting for it; nothing happens when the client is closed."""
+        self._thread.call_soon(run)
 
     def close(self) -> None:
-        """End the thread, and with it what still runs there."""
-        try:
-            self.token.run_sync_soon(self._stop.set)
-        except trio.RunFinishedError:
-            pass
-        self._thread.join(_JOIN_S)
+        """Close it, and end what still runs there."""
+        self._thread.close()
 
-    def _serve(self, started: queue.SimpleQueue[BaseException | None]) -> None:
-        try:
-            trio.run(self._live, started)
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that opens the client
-            started.put(error)
-        finally:
-            self.is_over = True
-
-    async def _live(self, started: queue.SimpleQueue[BaseException | None]) -> None:
-        async with AsyncExitStack() as stack:
-            key = self.key
-            client = await _open(stack, key)
-            consumers = None
-            if key.group is not None:
-                consumer = client.pull_consumer(key.group, read_preference=key.preference)
-                at_master = consumer
-                if key.preference != "master":
-                    # A group has one consumer per client.
-                    at_master = (await _open(stack, key)).pull_consumer(key.group, read_preference="master")
-                consumers = consumer, at_master
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Session]:
+        options: Any = dict(self.key.settings.client)
+        async with triomq.open_client(self.key.settings.name_servers, **options) as client:
+            group, consumer = self.key.group, None
+            if group is not None:
+                consumer = client.pull_consumer(group, read_preference=self.key.preference)
             async with trio.open_nursery() as nursery:
-                self.session = Session(client, nursery, consumers)
-                self.token = trio.lowlevel.current_trio_token()
-                self._stop = trio.Event()
-                started.put(None)
-                await self._until_idle()
-                nursery.cancel_scope.cancel()
+                nursery.start_soon(self._close_when_idle)
+                try:
+                    yield Session(client, nursery, consumer)
+                finally:
+                    nursery.cancel_scope.cancel()
 
-    async def _until_idle(self) -> None:
-        while not self._stop.is_set():
-            with trio.move_on_after(IDLE_S):
-                await self._stop.wait()
+    async def _close_when_idle(self) -> None:
+        while True:
+            await trio.sleep(IDLE_S)
+            if self._pool.forget_unused(self):
+                self._thread.stop()
                 return
-            with _pool.lock:
-                if not self.users:
-                    _pool.forget(self)
-                    return
-
-
-async def _open(stack: AsyncExitStack, key: ClientKey) -> triomq.Client:
-    options: Any = dict(key.settings.client)
-    return await stack.enter_async_context(triomq.open_client(key.settings.name_servers, **options))
 
 
 class _Pool:
-    """The loops of one process."""
+    """The clients of one process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.loops: dict[ClientKey, ClientLoop] = {}
+        self._lock = threading.Lock()
+        self._clients: dict[ClientKey, PooledClient] = {}
 
-    def take(self, key: ClientKey) -> ClientLoop:
-        with self.lock:
-            loop = self.loops.get(key)
-            if loop is None or loop.is_over:
-                loop = self.loops[key] = ClientLoop(key)
-            loop.users += 1
-            return loop
+    def take(self, key: ClientKey) -> PooledClient:
+        with self._lock:
+            client = self._clients.get(key)
+            if client is None or client.is_over:
+                client = self._clients[key] = PooledClient(self, key)
+            client.users += 1
+            return client
 
-    def give_back(self, loop: ClientLoop) -> None:
-        with self.lock:
-            loop.users -= 1
+    def give_back(self, client: PooledClient) -> None:
+        with self._lock:
+            client.users -= 1
 
-    def forget(self, loop: ClientLoop) -> None:
-        """The lock is held."""
-        if self.loops.get(loop.key) is loop:
-            del self.loops[loop.key]
+    def forget_unused(self, client: PooledClient) -> bool:
+        """Let go of a client unless it is used; whether it was let go of."""
+        with self._lock:
+            if client.users:
+                return False
+            if self._clients.get(client.key) is client:
+                del self._clients[client.key]
+            return True
+
+    def take_all(self) -> list[PooledClient]:
+        with self._lock:
+            clients = list(self._clients.values())
+            self._clients.clear()
+            return clients
 
 
 _pool = _Pool()
@@ -191,25 +172,21 @@ def _own_pool() -> _Pool:
 
 
 @contextmanager
-def borrowed(key: ClientKey) -> Iterator[ClientLoop]:
-    """A client for as long as the block lasts, opened now or left open by those before.
+def borrowed(key: ClientKey) -> Iterator[PooledClient]:
+    """A client for as long as the block lasts, opened now or left open by an earlier call.
 
     Raises:
         triomq.MQError: an address cannot be used, or the group's name.
     """
     pool = _own_pool()
-    loop = pool.take(key)
+    client = pool.take(key)
     try:
-        yield loop
+        yield client
     finally:
-        pool.give_back(loop)
+        pool.give_back(client)
 
 
 def close_all() -> None:
-    """Close every client of this process; those who come later open new ones."""
-    pool = _own_pool()
-    with pool.lock:
-        loops = list(pool.loops.values())
-        pool.loops.clear()
-    for loop in loops:
-        loop.close()
+    """Close every client of this process; later calls open new ones."""
+    for client in _own_pool().take_all():
+        client.close()

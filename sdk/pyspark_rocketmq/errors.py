@@ -27,7 +27,7 @@ class DataLoss(SourceError):
 
 
 class BrokerBehind(SourceError):
-    """Nobody that may be asked holds rows that the master has acknowledged, and none came by in time."""
+    """No broker that may be asked holds rows that the master has acknowledged, also not within the time limit."""
 
 
 class WriteFailed(SourceError):

@@ -1,4 +1,4 @@
-"""Which rows a query wants, as far as the data source can tell by itself: its options, and the filters Spark pushes down.
+"""Which rows a query selects: what its options say, and which of the filters that Spark pushes down are applied here.
 
 A filter counts as handled only if exactly its rows come out. Queues and offsets are never read when they do not match;
 times narrow the offsets, and the rows at the edges are tested one by one; tags go to the broker, which compares their
@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from triomq_protocol.errors import LocalProtocolError
-from triomq_protocol.tags import parse_subscription
+from triomq_protocol.filters.tags import parse_subscription
 
 NEVER_NULL: Final = frozenset(
     {
@@ -65,8 +65,8 @@ class RowTest:
     """What is tested of every row that comes from a broker.
 
     Args:
-        tags: the wanted ones; None for all rows, also those without a tag.
-        stored_ms: the wanted store times, in ms since 1970.
+        tags: the selected ones; None for all rows, also those without a tag.
+        stored_ms: the selected store times, in ms since 1970.
     """
 
     tags: frozenset[str] | None = None
@@ -85,16 +85,16 @@ class RowTest:
 
 
 @attrs.frozen
-class Wanted:
-    """The rows a query wants.
+class RowSelection:
+    """The rows a query selects.
 
     Args:
         tags: see :class:`RowTest`.
-        queue_ids: ids of the wanted queues; None for all.
-        topics: the wanted topics, likewise.
-        brokers: the wanted broker names, likewise.
-        offsets: the wanted queue offsets.
-        stored_ms: the wanted store times.
+        queue_ids: ids of the selected queues; None for all.
+        topics: the selected topics, likewise.
+        brokers: the selected broker names, likewise.
+        offsets: the selected queue offsets.
+        stored_ms: the selected store times.
     """
 
     tags: frozenset[str] | None = None
@@ -144,50 +144,50 @@ _SETS: Final = {"tags": "tags", "queue_id": "queue_ids", "topic": "topics", "bro
 _SPANS: Final = {"queue_offset": "offsets", "store_timestamp": "stored_ms"}
 
 
-def push(wanted: Wanted, filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
+def push(selection: RowSelection, filters: Sequence[Filter]) -> tuple[RowSelection, list[Filter]]:
     """Take over the filters that can be handled exactly.
 
     Returns:
-        The rows wanted now, and the filters that Spark has to evaluate itself.
+        The rows selected now, and the filters that Spark has to evaluate itself.
     """
     left: list[Filter] = []
     for each in filters:
-        narrowed = _narrowed(wanted, each)
+        narrowed = _narrowed(selection, each)
         if narrowed is None:
             left.append(each)
         else:
-            wanted = narrowed
-    if wanted.tags is not None:
-        # One of the wanted tags is not null.
+            selection = narrowed
+    if selection.tags is not None:
+        # One of the selected tags is not null.
         left = [each for each in left if not (isinstance(each, IsNotNull) and each.attribute == ("tags",))]
-    return wanted, left
+    return selection, left
 
 
-def _narrowed(wanted: Wanted, each: Filter) -> Wanted | None:
+def _narrowed(selection: RowSelection, each: Filter) -> RowSelection | None:
     column: tuple[str, ...] = getattr(each, "attribute", ())
     if len(column) != 1:
         return None
     name = column[0]
     if isinstance(each, IsNotNull):
-        return wanted if name in NEVER_NULL else None
+        return selection if name in NEVER_NULL else None
     if name in _SETS:
-        return _with_set(wanted, name, each)
+        return _with_set(selection, name, each)
     if name in _SPANS:
         span = _span(each, name == "store_timestamp")
         if span is not None:
-            changes: dict[str, Any] = {_SPANS[name]: getattr(wanted, _SPANS[name]).meet(span)}
-            return attrs.evolve(wanted, **changes)
+            changes: dict[str, Any] = {_SPANS[name]: getattr(selection, _SPANS[name]).meet(span)}
+            return attrs.evolve(selection, **changes)
     return None
 
 
-def _with_set(wanted: Wanted, name: str, each: Filter) -> Wanted | None:
+def _with_set(selection: RowSelection, name: str, each: Filter) -> RowSelection | None:
     kind = int if name == "queue_id" else str
     values = _values(each, kind)
     if values is None:
         return None
-    before: frozenset[Any] | None = getattr(wanted, _SETS[name])
+    before: frozenset[Any] | None = getattr(selection, _SETS[name])
     changes: dict[str, Any] = {_SETS[name]: values if before is None else before & values}
-    return attrs.evolve(wanted, **changes)
+    return attrs.evolve(selection, **changes)
 
 
 def _values(each: Filter, kind: type) -> frozenset[Any] | None:

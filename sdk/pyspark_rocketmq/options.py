@@ -12,10 +12,10 @@ from typing import Any, Final
 import attrs
 
 from pyspark_rocketmq.errors import BadOption, nearest
-from pyspark_rocketmq.filters import Wanted, tags_of
+from pyspark_rocketmq.filters import RowSelection, tags_of
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId, parse_assignment, parse_offsets
-from triomq_protocol.sql92 import Sql92Error
-from triomq_protocol.sql92_evaluate import compile_filter
+from triomq_protocol.filters.evaluation import compile_filter
+from triomq_protocol.filters.sql92 import Sql92Error
 
 CLIENT_PREFIX: Final = "rocketmq."
 DEFAULT_READ_GROUP: Final = "spark-source"
@@ -87,7 +87,7 @@ class Place:
     """Where reading starts or ends.
 
     Args:
-        word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue that nothing else is told of.
+        word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue without an offset of its own.
         offsets: single queues.
         time_ms: the first message stored then or later, in ms since 1970; the word is not looked at.
     """
@@ -111,7 +111,7 @@ class ReadOptions:
         topics: what to read.
         start: where to start.
         end: where to end; batches only.
-        wanted: which rows.
+        selection: which rows.
         sql: an SQL92 expression for the broker.
         min_partitions: at least so many tasks.
         max_offsets: offsets per trigger.
@@ -126,7 +126,7 @@ class ReadOptions:
     topics: Topics
     start: Place
     end: Place
-    wanted: Wanted
+    selection: RowSelection
     sql: str | None
     min_partitions: int | None
     max_offsets: int | None
@@ -197,7 +197,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         topics=_topics(given),
         start=start,
         end=_place(given, "ending", LATEST),
-        wanted=Wanted(tags=_tags(tags)),
+        selection=RowSelection(tags=_tags(tags)),
         sql=_checked_sql(sql),
         min_partitions=given.number("minPartitions"),
         max_offsets=given.number("maxOffsetsPerTrigger"),
@@ -296,21 +296,22 @@ def _client(given: _Given) -> ClientSettings:
 
 def _topics(given: _Given) -> Topics:
     names = ("topic", "subscribe", "subscribePattern", "assign")
-    told = [name for name in names if given.text(name) is not None]
-    if len(told) != 1:
+    present = [name for name in names if given.text(name) is not None]
+    if len(present) != 1:
         raise BadOption(
-            f"exactly one of {', '.join(names)} tells what to read; given {'are ' + ', '.join(told) if told else 'is none'}"
+            f"exactly one of {', '.join(names)} must say what to read; "
+            f"given {'are ' + ', '.join(present) if present else 'is none'}"
         )
-    value = given.text(told[0]) or ""
-    if told[0] == "assign":
+    value = given.text(present[0]) or ""
+    if present[0] == "assign":
         return Topics(queues=parse_assignment(value))
-    if told[0] == "subscribePattern":
+    if present[0] == "subscribePattern":
         try:
             re.compile(value)
         except re.error as error:
             raise BadOption(f"subscribePattern {value!r} is no regular expression: {error}") from None
         return Topics(pattern=value)
-    topics = [value] if told[0] == "topic" else [each.strip() for each in value.split(",") if each.strip()]
+    topics = [value] if present[0] == "topic" else [each.strip() for each in value.split(",") if each.strip()]
     return Topics(names=tuple(dict.fromkeys(topics)))
 
 

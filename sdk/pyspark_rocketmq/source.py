@@ -11,11 +11,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.batch_reader import BatchReader
 from pyspark_rocketmq.options import read_options, write_options
-from pyspark_rocketmq.schema import READ_SCHEMA, check_read_schema, check_write_schema
-from pyspark_rocketmq.stream_reader import StreamReader
-from pyspark_rocketmq.writer import BatchWriter, StreamWriter
+from pyspark_rocketmq.read.batch_reader import BatchReader
+from pyspark_rocketmq.read.stream_reader import StreamReader
+from pyspark_rocketmq.rows.schema import READ_SCHEMA, check_read_schema, check_write_schema
+from pyspark_rocketmq.write.writer import BatchWriter, StreamWriter
 
 
 class DefaultSource(DataSource):

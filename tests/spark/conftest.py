@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from triomq_benchmarks.builds import ToolUnavailableError
-from triomq_benchmarks.child_cluster import ChildCluster, open_child_cluster
-from triomq_benchmarks.spark_environment import check_spark, open_session
+from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.clusters.cluster import OurCluster, open_cluster
+from triomq_benchmarks.spark.environment import check_spark, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-sys.path.insert(0, str(Path(__file__).parent))
 
 from source_topics import Topics, open_topics
 
@@ -70,14 +68,14 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[ChildCluster]:
-    """Two masters with a slave each, for tests that kill nobody."""
-    with open_child_cluster("--masters=2", "--slaves=1") as running:
+def cluster() -> Iterator[OurCluster]:
+    """Two masters with a slave each, for tests that kill no server."""
+    with open_cluster(masters=2) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def topics(cluster: ChildCluster) -> Iterator[Topics]:
+def topics(cluster: OurCluster) -> Iterator[Topics]:
     """Topics in that cluster."""
     with open_topics(cluster) as made:
         yield made

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import triomq
 import triomq.blocking
-from triomq_benchmarks.child_cluster import ChildCluster
+from triomq_benchmarks.clusters.cluster import OurCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 class Topics:
     """Makes topics in a running cluster, fills and reads them with the SDK."""
 
-    def __init__(self, cluster: ChildCluster, client: triomq.blocking.Client) -> None:
+    def __init__(self, cluster: OurCluster, client: triomq.blocking.Client) -> None:
         self.name_servers = cluster.name_servers
         self.client = client
         self._reader = client.pull_consumer("source-tests")
@@ -30,7 +30,7 @@ class Topics:
         self.producer = client.producer("source-tests", send_timeout_s=30.0)
 
     def new(self, *, queues: int = 2, name: str | None = None) -> str:
-        """A topic that nobody has used."""
+        """A topic that is not used yet."""
         topic = name or f"source-{next(_numbers)}"
         self.client.admin.create_topic(topic, queues=queues)
         return topic
@@ -80,13 +80,13 @@ class Topics:
         return spark.read.format("rocketmq").options(**self.options(topic, **more)).load()
 
     def stream(self, spark: SparkSession, topic: str | None = None, **more: object) -> DataFrame:
-        """A streaming read from the start, unless it is told otherwise."""
+        """A streaming read from the start, unless the options say otherwise."""
         reader: DataStreamReader = spark.readStream.format("rocketmq")
         return reader.options(**self.options(topic, **{"startingOffsets": "earliest", **more})).load()
 
 
 @contextmanager
-def open_topics(cluster: ChildCluster) -> Iterator[Topics]:
+def open_topics(cluster: OurCluster) -> Iterator[Topics]:
     """Topics of a cluster, for as long as the block lasts."""
     with triomq.blocking.open_client(cluster.name_servers) as client:
         yield Topics(cluster, client)

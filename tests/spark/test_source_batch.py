@@ -215,9 +215,7 @@ def test_an_empty_topic(spark: SparkSession, topics: Topics) -> None:
         ({"subscribe": "other"}, "given are topic, subscribe"),
     ],
 )
-def test_wrong_options_are_told_by_load(
-    spark: SparkSession, topics: Topics, options: dict[str, str], says: str
-) -> None:
+def test_load_reports_wrong_options(spark: SparkSession, topics: Topics, options: dict[str, str], says: str) -> None:
     with pytest.raises(Exception, match=says.replace("?", r"\?")):
         topics.read(spark, "any", **options)
 
@@ -231,7 +229,7 @@ def test_a_missing_topic(spark: SparkSession, topics: Topics) -> None:
 def test_offsets_of_what_is_not_there(spark: SparkSession, topics: Topics) -> None:
     topic = topics.new(queues=1)
     topics.fill(topic, 10)
-    with pytest.raises(Exception, match="startingOffsets tells an offset of queue 9"):
+    with pytest.raises(Exception, match="startingOffsets gives an offset for queue 9"):
         topics.read(spark, topic, startingOffsets=json.dumps({topic: {"broker-a": {"9": 1}}})).count()
     beyond = json.dumps({topic: {"broker-a": {"0": 1000}}})
     with pytest.raises(Exception, match=r"asks for queue 0 of topic .* up to 1000, and it ends at 10"):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from source_topics import bodies, open_topics
 
-from triomq_benchmarks.child_cluster import open_child_cluster
-from triomq_benchmarks.flights import NoDataError, flights_archive
-from triomq_benchmarks.flights_pipeline import run_pipeline
+from triomq_benchmarks.clusters.cluster import open_cluster
+from triomq_benchmarks.spark.flights_pipeline import run_pipeline
+from triomq_benchmarks.workload.flights import NoDataError, flights_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 def test_the_master_dies_and_the_slave_is_read(spark: SparkSession) -> None:
-    with open_child_cluster("--slaves=1", "--sync-replication") as cluster, open_topics(cluster) as topics:
+    with open_cluster(sync_replication=True) as cluster, open_topics(cluster) as topics:
         topic = topics.new(queues=2)
         sent = topics.fill(topic, 2000)
         topics.wait_for_slaves(topic)
@@ -26,10 +26,11 @@ def test_the_master_dies_and_the_slave_is_read(spark: SparkSession) -> None:
         planned = topics.read(spark, topic, minPartitions=4, **read)
         assert planned.rdd.getNumPartitions() == 4, "the tasks are planned while the master is there"
         cluster.kill_node("broker-a")
+        cluster.wait_ended("broker-a")
         assert bodies(planned) == sorted(sent)
-        # Where to end was told, so a read may even be planned now.
+        # Where to end was given, so a read may even be planned now.
         assert bodies(topics.read(spark, topic, **read)) == sorted(sent)
-        # Otherwise nobody knows: the slave may be behind.
+        # Otherwise the end is unknown: the slave may be behind.
         with pytest.raises(Exception, match=r"master of queue .* cannot be reached, and its slave"):
             topics.read(spark, topic).count()
         assert topics.read(spark, topic, failOnDataLoss=False).count() == 4000
@@ -46,19 +47,19 @@ def test_flights_through_a_restart_and_a_masters_death(spark: SparkSession, tmp_
     for key, value in keys.items():
         spark.conf.set(key, value)
     try:
-        with open_child_cluster("--masters=2", "--slaves=1", "--sync-replication") as cluster:
-            outcome = run_pipeline(spark, cluster, 6000, 1000, tmp_path, lambda _text: None)
+        with open_cluster(masters=2, sync_replication=True) as cluster:
+            result = run_pipeline(spark, cluster, 6000, 1000, tmp_path, lambda _text: None)
     finally:
         for key, old in before.items():
             spark.conf.set(key, old)
-    assert outcome.found.equals(outcome.expected)
-    assert outcome.found.flights.sum() == 6000
-    assert outcome.triggers[0] >= 2, "it was stopped in the middle"
-    assert outcome.from_slave > 0, "something was left for the slave"
+    assert result.found.equals(result.expected)
+    assert result.found.flights.sum() == 6000
+    assert result.triggers[0] >= 2, "it was stopped in the middle"
+    assert result.from_slave > 0, "something was left for the slave"
 
 
 def test_sql_is_filtered_by_the_broker(spark: SparkSession) -> None:
-    with open_child_cluster("--slaves=0", "--set=enablePropertyFilter=true") as cluster, open_topics(cluster) as topics:
+    with open_cluster(slaves=0, settings={"enablePropertyFilter": "true"}) as cluster, open_topics(cluster) as topics:
         topic = topics.new(queues=2)
         for number in range(40):
             topics.send(

@@ -1,4 +1,4 @@
-"""Streaming reads: triggers and their limits, checkpoints, topics that grow, what is told of the lag."""
+"""Streaming reads: triggers and their limits, checkpoints, topics that grow, the lag that is reported."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_what_is_there_now_and_after_a_restart_what_came_since(
     topic = topics.new(queues=2)
     sent = topics.fill(topic, 50)
     options = {"maxOffsetsPerTrigger": 80, "consumerGroup": "spark-lag"}
-    heard: list[SourceLag] = []
-    listener = LagListener(heard.append)
+    reported: list[SourceLag] = []
+    listener = LagListener(reported.append)
     spark.streams.addListener(listener)
     try:
         first = run(topics.stream(spark, topic, **options), tmp_path)
@@ -70,7 +70,7 @@ def test_what_is_there_now_and_after_a_restart_what_came_since(
     finally:
         spark.streams.removeListener(listener)
     assert written(spark, tmp_path) == sorted(sent)
-    lags = [lag.messages for lag in heard if lag.input_rows]
+    lags = [lag.messages for lag in reported if lag.input_rows]
     assert lags[:3] == [120, 40, 0]
     with topics.client.pull_consumer("spark-lag") as consumer:
         committed = [consumer.committed(queue) for queue in topics.queues(topic)]
@@ -121,7 +121,7 @@ def test_a_topic_made_anew_is_data_loss(spark: SparkSession, topics: Topics, tmp
     # As if the topic had had more messages before it was made anew.
     checkpoint.write_text(text.replace('"0":5', '"0":5000').replace('"0": 5', '"0": 5000'))
     query = write(topics.stream(spark, topic), tmp_path)
-    with pytest.raises(Exception, match=r"before offset 5000, where the query stands.*failOnDataLoss=false"):
+    with pytest.raises(Exception, match=r"before offset 5000, where the query is.*failOnDataLoss=false"):
         query.awaitTermination(LIMIT_S)
     topics.fill(topic, 3, start=5)
     run(topics.stream(spark, topic, failOnDataLoss=False), tmp_path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from source_topics import Topics, bodies
 
-from pyspark_rocketmq.row_messages import ROW_KEY
+from pyspark_rocketmq.rows.row_messages import ROW_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ def test_a_streaming_write_gives_a_repeated_trigger_the_same_keys(
         ("cast(null as string) as body", {}, "row 0 of .* has no body"),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_what_is_wrong_is_reported(
     spark: SparkSession, topics: Topics, columns: str, options: dict[str, str], says: str
 ) -> None:
     rows = spark.sql(f"select {columns}")

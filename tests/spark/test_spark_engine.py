@@ -14,14 +14,14 @@ import attrs
 import pytest
 import trio
 
-from triomq_benchmarks.audit_tables import audit_folder, find_ledger
-from triomq_benchmarks.engines import EngineError, RunPlan
-from triomq_benchmarks.intervals import IntervalRow, histogram_of
-from triomq_benchmarks.run_result import WorkerResult
-from triomq_benchmarks.run_targets import open_run_target, prepare_topics
-from triomq_benchmarks.spark_engine import SparkEngine
-from triomq_benchmarks.workload import Workload
-from triomq_benchmarks.workload_files import load_workload
+from triomq_benchmarks.audit.ledger_tables import audit_folder, find_ledger
+from triomq_benchmarks.figures.intervals import IntervalRow, histogram_of
+from triomq_benchmarks.figures.run_result import WorkerResult
+from triomq_benchmarks.generator.engine import EngineError, RunPlan
+from triomq_benchmarks.run.targets import open_run_target, prepare_topics
+from triomq_benchmarks.spark.engine import SparkEngine
+from triomq_benchmarks.workload.files import load_workload
+from triomq_benchmarks.workload.workload import Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ LIMIT_S = 400  # a busy machine starts a Python worker in seconds, an idle one i
 
 @attrs.define
 class Trial:
-    """A run, and what the driver heard of it."""
+    """A run, and what the driver learned of it."""
 
     engine: SparkEngine
     plan: RunPlan
@@ -46,12 +46,12 @@ class Trial:
         return results
 
     def pids(self) -> dict[int, int]:
-        """Worker number -> process, as the lines about clocks tell them."""
+        """Worker number -> process, from the lines about clocks."""
         found = (re.match(r"clock of worker (\d+) \(.*, pid (\d+)\)", line) for line in self.lines)
         return {int(match[1]): int(match[2]) for match in found if match}
 
     async def wait_second(self, second: int) -> None:
-        """Until every worker has told of this second."""
+        """Until every worker has reported this second."""
         while len({row.worker for row in self.rows if row.second >= second}) < self.engine.workers:  # noqa: ASYNC110 - rows have no bell
             await trio.sleep(0.05)
 
@@ -97,7 +97,7 @@ async def test_two_generators_begin_together_and_all_is_accounted_for(spark: Spa
         assert findings == audit_folder(tmp_path)
 
 
-async def test_a_killed_worker_ends_the_run_and_what_was_told_stays(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_killed_worker_ends_the_run_and_what_was_reported_stays(spark: SparkSession, tmp_path: Path) -> None:
     async with trial(spark, 30, tmp_path) as one, trio.open_nursery() as nursery:
 
         async def kill() -> None:
@@ -117,7 +117,7 @@ async def test_a_killed_worker_ends_the_run_and_what_was_told_stays(spark: Spark
         assert spark.range(3).count() == 3
 
 
-async def test_a_cancelled_run_tells_all_it_has_and_leaves_no_job(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_cancelled_run_reports_all_it_has_and_leaves_no_job(spark: SparkSession, tmp_path: Path) -> None:
     async with trial(spark, 30, tmp_path) as one:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -129,10 +129,10 @@ async def test_a_cancelled_run_tells_all_it_has_and_leaves_no_job(spark: SparkSe
             await trio.sleep(0.05)
         findings = audit_folder(tmp_path)
         assert findings.acknowledged >= sum(row.acked for row in one.rows) > 0
-        assert len(findings.notes) == 2, "nobody came to the end, and the ledger says so"
+        assert len(findings.notes) == 2, "no worker came to the end, and the ledger says so"
 
 
-async def test_a_job_cancelled_from_outside_is_told_as_such(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_job_cancelled_from_outside_is_reported_as_such(spark: SparkSession, tmp_path: Path) -> None:
     async with trial(spark, 30, tmp_path) as one, trio.open_nursery() as nursery:
 
         async def cancel() -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, String
 from pyspark_rocketmq.errors import BadColumns, BadOption
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, QueueId
 from pyspark_rocketmq.options import read_options, write_options
-from pyspark_rocketmq.schema import READ_SCHEMA, check_read_schema, check_write_schema
+from pyspark_rocketmq.rows.schema import READ_SCHEMA, check_read_schema, check_write_schema
 
 LEAST = {"namesrv": "127.0.0.1:9876", "topic": "T"}
 

@@ -1,7 +1,7 @@
 """The columns of a read and of a write (their names follow the other sources of Spark).
 
-A query that needs few columns may ask for them alone, with `spark.read.schema("body binary, tags string")`: Spark tells
-a Python data source nothing of what the rest of the query uses, so this is the only way to spare the others.
+A query that needs few columns may ask for them alone, with `spark.read.schema("body binary, tags string")`: Spark says
+nothing to a Python data source of what the rest of the query uses, so this is the only way to spare the others.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def check_write_schema(schema: StructType, topic: str | None) -> None:
         topic: the option of this name.
 
     Raises:
-        BadColumns: `body` is missing, or a column is unknown or of another type, or no topic is told.
+        BadColumns: `body` is missing, or a column is unknown or of another type, or no topic is given.
     """
     names = schema.fieldNames()
     if "body" not in names:

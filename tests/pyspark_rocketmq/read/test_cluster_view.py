@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark_rocketmq.bounds_plan import kept_starts
-from pyspark_rocketmq.cluster_view import data_topics
 from pyspark_rocketmq.errors import DataLoss, nearest
-from pyspark_rocketmq.filters import Wanted
-from pyspark_rocketmq.lag import lag_of
+from pyspark_rocketmq.filters import RowSelection
 from pyspark_rocketmq.offsets import QueueId, tree_of
-from pyspark_rocketmq.planning import Bounds
-from pyspark_rocketmq.stream_reader import reachable
+from pyspark_rocketmq.read.bounds import kept_starts
+from pyspark_rocketmq.read.cluster_view import data_topics
+from pyspark_rocketmq.read.lag import lag_of
+from pyspark_rocketmq.read.planning import Bounds
+from pyspark_rocketmq.read.stream_reader import reachable
 
 A, B = QueueId("T", "broker-a", 0), QueueId("T", "broker-a", 1)
 
@@ -62,8 +62,8 @@ def test_lag() -> None:
 
 
 def test_wanting_nothing_and_everything() -> None:
-    assert not Wanted().nothing
-    assert Wanted(tags=frozenset()).nothing
+    assert not RowSelection().nothing
+    assert RowSelection(tags=frozenset()).nothing
 
 
 def test_nearest_names() -> None:

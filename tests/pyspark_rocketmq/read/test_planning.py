@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from pyspark_rocketmq.filters import Span, Wanted
+from pyspark_rocketmq.filters import RowSelection, Span
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, QueueId
-from pyspark_rocketmq.planning import Bounds, QueueRange, limit_bytes, limit_rows, ranges, settle, split
+from pyspark_rocketmq.read.planning import Bounds, QueueRange, limit_bytes, limit_rows, ranges, resolved, split
 
 A, B, C = (QueueId("T", "broker-a", number) for number in range(3))
 
 
 def test_words_become_numbers() -> None:
     held = Bounds(5, 90)
-    assert [settle(word, held, 33) for word in (EARLIEST, LATEST, COMMITTED, 7)] == [5, 90, 33, 7]
-    assert settle(COMMITTED, held, None) == 5, "a group that was never there starts at the first message"
+    assert [resolved(word, held, 33) for word in (EARLIEST, LATEST, COMMITTED, 7)] == [5, 90, 33, 7]
+    assert resolved(COMMITTED, held, None) == 5, "a group that was never there starts at the first message"
 
 
 def test_what_lies_between() -> None:
@@ -27,8 +27,8 @@ def test_what_lies_between() -> None:
 
 
 def test_filters_on_queues_and_offsets_are_not_even_read() -> None:
-    wanted = Wanted(queue_ids=frozenset({0, 1}), offsets=Span(4, 8))
-    assert ranges({A: 0, B: 6, C: 0}, {A: 10, B: 10, C: 10}, wanted) == [QueueRange(A, 4, 8), QueueRange(B, 6, 8)]
+    selection = RowSelection(queue_ids=frozenset({0, 1}), offsets=Span(4, 8))
+    assert ranges({A: 0, B: 6, C: 0}, {A: 10, B: 10, C: 10}, selection) == [QueueRange(A, 4, 8), QueueRange(B, 6, 8)]
 
 
 def test_long_ranges_are_cut() -> None:

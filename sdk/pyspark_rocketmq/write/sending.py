@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from pyspark_rocketmq.errors import WriteFailed
-from pyspark_rocketmq.row_messages import RowMessage
+from pyspark_rocketmq.rows.row_messages import RowMessage
 from triomq import (
     Message,
     MessageQueue,
@@ -22,9 +22,9 @@ from triomq import (
     PullConsumer,
     PullStatus,
     SendResult,
-    select_by_hash,
     split_batch,
 )
+from triomq.plugins import select_by_hash
 
 BATCH_BYTES: Final = 1024 * 1024
 """Upper bound of a request's body."""
@@ -170,7 +170,7 @@ async def wait_replicated(consumer: PullConsumer, last: dict[MessageQueue, int])
     """Wait until a slave hands out the last message written to each queue; it has those before, too, then.
 
     Args:
-        consumer: one that pulls from slaves and nobody else.
+        consumer: one that pulls from slaves only.
         last: the last offset in each queue.
 
     Raises:

@@ -15,15 +15,15 @@ import trio
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.arrow_batches import BatchMaker
-from pyspark_rocketmq.clients import ClientKey, ClientLoop, Session, borrowed
+from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
 from pyspark_rocketmq.errors import SourceError
 from pyspark_rocketmq.filters import RowTest, expression_for
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.planning import QueueRange
-from pyspark_rocketmq.pulling import PullPlan, Strides
-from pyspark_rocketmq.schema import arrow_schema
-from pyspark_rocketmq.stored_frames import BrokenFramesError
+from pyspark_rocketmq.read.planning import QueueRange
+from pyspark_rocketmq.read.pulling import PullPlan, Strides
+from pyspark_rocketmq.rows.arrow_batches import BatchMaker
+from pyspark_rocketmq.rows.schema import arrow_schema
+from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
 
 
 class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
@@ -67,8 +67,8 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
         only_slaves=options.preference == "slave",
     )
     maker = BatchMaker(plan.queue, arrow_schema(schema), partition.test)
-    with borrowed(key_of(options)) as loop:
-        for pages in _bundles(loop, plan):
+    with borrowed(key_of(options)) as client:
+        for pages in _bundles(client, plan):
             try:
                 batch = maker.batch(pages, partition.part.start, partition.part.end)
             except BrokenFramesError as error:
@@ -82,11 +82,11 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
 _END: Final = object()
 
 
-def _bundles(loop: ClientLoop, plan: PullPlan) -> Generator[list[bytes], None, None]:
+def _bundles(client: PooledClient, plan: PullPlan) -> Generator[list[bytes], None, None]:
     """Answers as they are pulled in the client's loop."""
     inbox: queue.SimpleQueue[list[bytes] | BaseException | object] = queue.SimpleQueue()
     scope = trio.CancelScope()
-    strides = Strides(loop.session, plan, inbox.put)
+    strides = Strides(client.session, plan, inbox.put)
 
     async def serve() -> None:
         end: BaseException | object = _END
@@ -105,7 +105,7 @@ def _bundles(loop: ClientLoop, plan: PullPlan) -> Generator[list[bytes], None, N
         await trio.lowlevel.checkpoint()
         session.nursery.start_soon(serve)
 
-    loop.call(begin)
+    client.call(begin)
     over = False
     try:
         while True:
@@ -113,13 +113,13 @@ def _bundles(loop: ClientLoop, plan: PullPlan) -> Generator[list[bytes], None, N
             if isinstance(item, list):
                 yield item
                 size = sum(map(len, item))
-                loop.soon(lambda size=size: strides.taken(size))  # type: ignore[misc]
+                client.call_soon(lambda size=size: strides.taken(size))  # type: ignore[misc]
                 continue
             over = True
             if isinstance(item, BaseException):
                 raise item
             return
     finally:
-        loop.soon(scope.cancel)
+        client.call_soon(scope.cancel)
         while not over:
             over = not isinstance(inbox.get(), list)

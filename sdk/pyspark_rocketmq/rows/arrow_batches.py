@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_rocketmq.filters import RowTest
-from pyspark_rocketmq.property_columns import PropertyColumns
-from pyspark_rocketmq.stored_frames import Ints, StoredFrames, slices
+from pyspark_rocketmq.rows.property_columns import PropertyColumns
+from pyspark_rocketmq.rows.stored_frames import Ints, StoredFrames, slices
 from triomq import MessageQueue, ReceivedMessage
-from triomq_protocol.properties import KEYS, TAGS, UNIQ_KEY
-from triomq_protocol.record import RecordView
+from triomq_protocol.names import KEYS, TAGS, UNIQ_KEY
+from triomq_protocol.record.view import RecordView
 
 _OF_PROPERTIES: Final = frozenset({"keys", "tags", "message_id", "properties"})
 
@@ -44,7 +44,7 @@ class BatchMaker:
             "message_id": _message_ids,
             "keys": lambda _, properties: _sure(properties).column(KEYS),
             "tags": lambda _, properties: _sure(properties).column(TAGS),
-            "body": lambda frames, _: _bodies(frames),
+            "body": lambda frames, _: _bodies(frames, queue),
             "properties": lambda _, properties: _sure(properties).map_column(schema.field("properties").type),
             "born_timestamp": lambda frames, _: _instants(frames.born_ms),
             "store_timestamp": lambda frames, _: _instants(frames.stored_ms),
@@ -86,7 +86,7 @@ def _instants(times_ms: Ints) -> pa.Array:
     return pa.array(times_ms * 1000, pa.timestamp("us", tz="UTC"))
 
 
-def _bodies(frames: StoredFrames) -> pa.Array:
+def _bodies(frames: StoredFrames, queue: MessageQueue) -> pa.Array:
     compressed = frames.compressed
     if not compressed.any():
         return slices(frames.data, frames.body_at, frames.body_bytes, pa.binary())
@@ -95,7 +95,7 @@ def _bodies(frames: StoredFrames) -> pa.Array:
     for packed, start, at, size in zip(
         compressed.tolist(), frames.starts.tolist(), frames.body_at.tolist(), frames.body_bytes.tolist(), strict=True
     ):
-        bodies.append(ReceivedMessage(RecordView(view, start)).body if packed else view[at : at + size])
+        bodies.append(ReceivedMessage(RecordView(view, start), queue).body if packed else view[at : at + size])
     return pa.array(bodies, pa.binary())
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import trio
 
 from pyspark_rocketmq.errors import WriteFailed
-from pyspark_rocketmq.row_messages import ROW_KEY, RowMessage, RowReader
-from pyspark_rocketmq.sending import TRIES, RowSender, wait_replicated
+from pyspark_rocketmq.rows.row_messages import ROW_KEY, RowMessage, RowReader
+from pyspark_rocketmq.write.sending import TRIES, RowSender, wait_replicated
 from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from triomq.errors import BrokerUnavailable, RouteNotFound
 

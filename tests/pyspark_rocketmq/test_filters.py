@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_rocketmq.filters import RowTest, Span, Wanted, expression_for, push, tags_of
+from pyspark_rocketmq.filters import RowSelection, RowTest, Span, expression_for, push, tags_of
 from pyspark_rocketmq.offsets import QueueId
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,8 +31,8 @@ T0_MS = int(T0.timestamp()) * 1000
 
 
 def test_tags_queues_topics_brokers() -> None:
-    wanted, left = push(
-        Wanted(),
+    selection, left = push(
+        RowSelection(),
         [
             IsNotNull(("tags",)),
             In(("tags",), ("a", "b")),
@@ -44,18 +44,18 @@ def test_tags_queues_topics_brokers() -> None:
         ],
     )
     assert left == []
-    assert wanted.tags == {"b"}
-    assert wanted.has_queue(QueueId("T", "broker-a", 1))
-    assert not wanted.has_queue(QueueId("T", "broker-a", 3))
-    assert not wanted.has_queue(QueueId("T", "broker-b", 1))
-    assert not wanted.has_queue(QueueId("U", "broker-a", 1))
+    assert selection.tags == {"b"}
+    assert selection.has_queue(QueueId("T", "broker-a", 1))
+    assert not selection.has_queue(QueueId("T", "broker-a", 3))
+    assert not selection.has_queue(QueueId("T", "broker-b", 1))
+    assert not selection.has_queue(QueueId("U", "broker-a", 1))
 
 
 def test_offsets() -> None:
-    wanted, left = push(Wanted(), [GreaterThan(("queue_offset",), 4), LessThanOrEqual(("queue_offset",), 9)])
-    assert (wanted.offsets, left) == (Span(5, 10), [])
-    assert push(wanted, [EqualTo(("queue_offset",), 7)])[0].offsets == Span(7, 8)
-    assert push(wanted, [LessThan(("queue_offset",), 3)])[0].nothing
+    selection, left = push(RowSelection(), [GreaterThan(("queue_offset",), 4), LessThanOrEqual(("queue_offset",), 9)])
+    assert (selection.offsets, left) == (Span(5, 10), [])
+    assert push(selection, [EqualTo(("queue_offset",), 7)])[0].offsets == Span(7, 8)
+    assert push(selection, [LessThan(("queue_offset",), 3)])[0].nothing
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_offsets() -> None:
     ],
 )
 def test_times_to_the_microsecond(filter_: Filter, span: Span) -> None:
-    wanted, left = push(Wanted(), [filter_])
-    assert (wanted.stored_ms, left) == (span, [])
+    selection, left = push(RowSelection(), [filter_])
+    assert (selection.stored_ms, left) == (span, [])
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_times_to_the_microsecond(filter_: Filter, span: Span) -> None:
     ],
 )
 def test_what_cannot_be_handled_exactly_is_given_back(filter_: Filter) -> None:
-    wanted, left = push(Wanted(), [filter_])
-    assert wanted == Wanted()
+    selection, left = push(RowSelection(), [filter_])
+    assert selection == RowSelection()
     assert left[0] is filter_
 
 
 def test_an_options_tags_and_a_filters_are_both_meant() -> None:
-    assert push(Wanted(tags=tags_of("a || b")), [EqualTo(("tags",), "b")])[0].tags == {"b"}
-    assert push(Wanted(tags=tags_of("a || b")), [EqualTo(("tags",), "c")])[0].nothing
+    assert push(RowSelection(tags=tags_of("a || b")), [EqualTo(("tags",), "b")])[0].tags == {"b"}
+    assert push(RowSelection(tags=tags_of("a || b")), [EqualTo(("tags",), "c")])[0].nothing
     assert tags_of("*") is None
     assert tags_of(None) is None
 

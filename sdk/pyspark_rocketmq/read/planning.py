@@ -1,4 +1,4 @@
-"""From offsets to tasks: what lies between two sets of offsets, how much of it a trigger takes, who reads which part. Pure."""
+"""From offsets to tasks: what lies between two sets of offsets, how much a trigger takes, who reads which part. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from pyspark_rocketmq.filters import Wanted
+from pyspark_rocketmq.filters import RowSelection
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId
 
 
@@ -47,7 +47,7 @@ class QueueRange:
         return f"offsets {self.start} to {self.end} of {self.queue}"
 
 
-def settle(offset: int, bounds: Bounds, committed: int | None = None) -> int:
+def resolved(offset: int, bounds: Bounds, committed: int | None = None) -> int:
     """A number for a word: what -2, -1 and the committed offset mean in a queue; others stay."""
     if offset == COMMITTED:
         return committed if committed is not None else bounds.start
@@ -59,17 +59,17 @@ def settle(offset: int, bounds: Bounds, committed: int | None = None) -> int:
 
 
 def ranges(
-    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], wanted: Wanted | None = None
+    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], selection: RowSelection | None = None
 ) -> list[QueueRange]:
     """What lies between, of each queue that has both; empty ones are left out."""
     found = []
     for queue in sorted(ends):
-        if queue not in starts or (wanted is not None and not wanted.has_queue(queue)):
+        if queue not in starts or (selection is not None and not selection.has_queue(queue)):
             continue
         start, end = starts[queue], ends[queue]
-        if wanted is not None:
-            start = max(start, wanted.offsets.start if wanted.offsets.start is not None else start)
-            end = min(end, wanted.offsets.end if wanted.offsets.end is not None else end)
+        if selection is not None:
+            start = max(start, selection.offsets.start if selection.offsets.start is not None else start)
+            end = min(end, selection.offsets.end if selection.offsets.end is not None else end)
         if start < end:
             found.append(QueueRange(queue, start, end))
     return found
@@ -87,7 +87,7 @@ def split(parts: Sequence[QueueRange], wanted: int | None) -> list[QueueRange]:
         return list(parts)
     counts = [max(1, len(part) * wanted // total) for part in parts]
     while sum(counts) < wanted:
-        # One piece more for whoever's pieces are longest.
+        # One piece more for the range whose pieces are longest.
         at = max(range(len(parts)), key=lambda index: len(parts[index]) / counts[index])
         if counts[at] >= len(parts[at]):
             break

@@ -12,13 +12,13 @@ pytest.importorskip("pyspark")
 
 import trio
 
-from pyspark_rocketmq import pulling
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
 from pyspark_rocketmq.offsets import QueueId
-from pyspark_rocketmq.planning import QueueRange
-from pyspark_rocketmq.pulling import BEHIND_LIMIT_S, LANES, STRIDE, PullPlan, Strides
-from triomq import MessageQueue, PullResult, PullStatus
+from pyspark_rocketmq.read import pulling
+from pyspark_rocketmq.read.planning import QueueRange
+from pyspark_rocketmq.read.pulling import BEHIND_LIMIT_S, LANES, STRIDE, PullPlan, Strides
+from triomq import MessageQueue, PullResult, PullStatus, ReadPreference
 from triomq.errors import ConnectFailed
 
 PAGE = 32
@@ -69,12 +69,27 @@ class FakeBroker:
         )  # fmt: skip
 
 
+class FakePair:
+    """A consumer: it pulls from one broker unless it is to pull from the master."""
+
+    def __init__(self, preferred: FakeBroker, master: FakeBroker) -> None:
+        self.preferred = preferred
+        self.master = master
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, read_preference: ReadPreference | None = None, **options: Any
+    ) -> PullResult:
+        broker = self.preferred if read_preference is None else self.master
+        assert read_preference in (None, ReadPreference.MASTER)
+        return await broker.pull(queue, offset, **options)
+
+
 async def pulled(
     broker: FakeBroker, start: int, end: int, *, master: FakeBroker | None = None, **plan: Any
 ) -> list[int]:
     part = QueueRange(QueueId("T", "broker-a", 0), start, end)
     pages: list[bytes] = []
-    session = Session(None, None, (broker, master or broker))  # type: ignore[arg-type]
+    session = Session(None, None, FakePair(broker, master or broker))  # type: ignore[arg-type]
 
     def take(bundle: list[bytes]) -> None:
         pages.extend(bundle)
@@ -105,7 +120,7 @@ async def test_a_part_ends_at_its_end_not_at_the_last_message_seen(autojump_cloc
     assert max(broker.asked) < 50_000
 
 
-async def test_little_is_kept_when_nobody_takes(
+async def test_little_is_kept_when_nothing_is_taken(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulling, "BUFFERED_BYTES", 1000)
@@ -114,7 +129,7 @@ async def test_little_is_kept_when_nobody_takes(
     part = QueueRange(QueueId("T", "broker-a", 0), 0, 100_000)
     taken: list[int] = []
     async with trio.open_nursery() as nursery:
-        session = Session(None, None, (broker, broker))  # type: ignore[arg-type]
+        session = Session(None, None, FakePair(broker, broker))  # type: ignore[arg-type]
         strides = Strides(session, PullPlan(part), lambda bundle: taken.append(sum(map(len, bundle))))
         nursery.start_soon(strides.pull)
         await trio.sleep(1000)
@@ -183,7 +198,7 @@ async def test_a_master_that_ends_earlier_has_lost_messages(autojump_clock: trio
     assert await pulled(broker, 0, 1000, fail_on_data_loss=False) == list(range(400))
 
 
-async def test_nobody_can_be_asked(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_broker_can_be_asked(autojump_clock: trio.testing.MockClock) -> None:
     broker = FakeBroker(0, 400)
     broker.is_down = True
     with pytest.raises(ConnectFailed):

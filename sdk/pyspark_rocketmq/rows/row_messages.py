@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pyspark_rocketmq.errors import WriteFailed
 from triomq import Message, MQError
-from triomq_protocol.properties import RESERVED
+from triomq_protocol.names import RESERVED_PROPERTIES
 
 ROW_KEY: Final = "spark_row_key"
 """The property that holds the key."""
@@ -90,7 +90,9 @@ class RowReader:
     def _properties(self, row: Mapping[str, Any], topic: str, body: bytes) -> dict[str, str]:
         # Names with a meaning of their own belong to the message that was read, not to the one that is written.
         own = [
-            (name, value) for name, value in row.get("properties") or () if value is not None and name not in RESERVED
+            (name, value)
+            for name, value in row.get("properties") or ()
+            if value is not None and name not in RESERVED_PROPERTIES
         ]
         properties = dict(own)
         properties[ROW_KEY] = self._key((topic, row.get("tags"), row.get("keys"), row.get("sharding_key"), own), body)

@@ -1,39 +1,51 @@
 """The fields of many stored records at once: their bytes are walked once, and numpy cuts the columns out.
 
-No object is made per record. The layout is that of messages.md §14 (`triomq_protocol.record` describes it field by
-field); unlike there, a record that cannot be read is an error: a query must not lose rows in silence.
+No object is made per record. Offsets and sizes come from `triomq_protocol.record.layout`. Unlike `RecordView`'s users,
+this reader takes a record that cannot be read for an error: a query must not lose rows in silence.
 """
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from triomq_protocol.record import FIXED_BYTES
+from triomq_protocol.record.layout import (
+    BODY_AFTER_TIMESTAMP,
+    BORN_HOST_V6,
+    COMPRESSED,
+    FIXED_BYTES,
+    HEAD_FIELDS,
+    INT32,
+    IPV6_EXTRA_BYTES,
+    PROPERTIES_LENGTH,
+    RECONSUME_TIMES_BEFORE_BODY,
+    STORE_HOST_V6,
+    STORE_TIMESTAMP_AT,
+    TOPIC_LENGTH_BYTES,
+    field_offset,
+)
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_HEAD: Final = np.dtype(
-    {
-        "names": ["size", "queue_id", "queue_offset", "physical_offset", "sys_flag", "born"],
-        "formats": [">i4", ">i4", ">i8", ">i8", ">i4", ">i8"],
-        "offsets": [0, 12, 20, 28, 36, 40],
-        "itemsize": 48,
-    }
-)
-_TAIL: Final = np.dtype(
-    {"names": ["reconsume", "body_bytes"], "formats": [">i4", ">i4"], "offsets": [0, 12], "itemsize": 16}
-)
-_size = Struct(">i").unpack_from
 
-_BORN_V6: Final = 0x10
-_STORE_V6: Final = 0x20
-_COMPRESSED: Final = 0x1
+def _columns(begin: int, *names: str) -> np.dtype[Any]:
+    """These fields of an IPv4 head, for reading from its byte `begin` on."""
+    places = [field_offset(name) - begin for name in names]
+    return np.dtype({"names": list(names), "formats": [">" + HEAD_FIELDS[name] for name in names], "offsets": places})
+
+
+_HEAD: Final = _columns(0, "size", "queue_id", "queue_offset", "physical_offset", "sys_flag", "born_timestamp")
+_TAIL: Final = _columns(field_offset("reconsume_times"), "reconsume_times", "body_length")
+"""Read this far before the body: in front of it stands the store host, whose size differs."""
+_TIMESTAMP: Final = np.dtype(">" + HEAD_FIELDS["store_timestamp"])
+_LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
+_size = INT32.unpack_from
+
+_SPARE_BYTES: Final = 48
 _VIEW_BYTES: Final = 12
 """Texts up to this length stand inside an Arrow view; of longer ones only the first four bytes do."""
 
@@ -60,29 +72,36 @@ class StoredFrames:
 
     def __init__(self, pages: list[bytes]) -> None:
         # What reads a few bytes at any position may do so at the end, too.
-        self.data = b"".join([*pages, bytes(48)])
-        end = len(self.data) - 48
+        self.data = b"".join([*pages, bytes(_SPARE_BYTES)])
+        end = len(self.data) - _SPARE_BYTES
         self.starts = _starts(self.data, end)
         head = _fields(self.data, _HEAD, self.starts)
         self.queue_offset: Ints = head["queue_offset"].astype(np.int64)
         self.queue_id = head["queue_id"].astype(np.int32)
         self.physical_offset: Ints = head["physical_offset"].astype(np.int64)
-        self.born_ms: Ints = head["born"].astype(np.int64)
+        self.born_ms: Ints = head["born_timestamp"].astype(np.int64)
         self.sys_flag = head["sys_flag"].astype(np.int32)
-        self.middle_at: Ints = self.starts + 56 + 12 * ((self.sys_flag & _BORN_V6) != 0)
-        self.stored_ms: Ints = _fields(self.data, np.dtype(">i8"), self.middle_at).astype(np.int64)
-        self.body_at: Ints = self.middle_at + 32 + 12 * ((self.sys_flag & _STORE_V6) != 0)
-        tail = _fields(self.data, _TAIL, self.body_at - 16)
-        self.reconsume_times = tail["reconsume"].astype(np.int32)
-        self.body_bytes: Ints = tail["body_bytes"].astype(np.int64)
+        self.middle_at: Ints = (
+            self.starts + STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES * ((self.sys_flag & BORN_HOST_V6) != 0)
+        )
+        self.stored_ms: Ints = _fields(self.data, _TIMESTAMP, self.middle_at).astype(np.int64)
+        store_v6 = (self.sys_flag & STORE_HOST_V6) != 0
+        self.body_at: Ints = self.middle_at + BODY_AFTER_TIMESTAMP + IPV6_EXTRA_BYTES * store_v6
+        tail = _fields(self.data, _TAIL, self.body_at - RECONSUME_TIMES_BEFORE_BODY)
+        self.reconsume_times = tail["reconsume_times"].astype(np.int32)
+        self.body_bytes: Ints = tail["body_length"].astype(np.int64)
         ends = self.starts + head["size"]
-        topic_at = self.body_at + self.body_bytes + 1
+        topic_at = self.body_at + self.body_bytes + TOPIC_LENGTH_BYTES
         if np.any((self.body_bytes < 0) | (topic_at > ends)):
             raise BrokenFramesError("a body is longer than its record")
-        self.properties_at: Ints = topic_at + np.frombuffer(self.data, np.uint8)[topic_at - 1] + 2
+        self.properties_at: Ints = (
+            topic_at + np.frombuffer(self.data, np.uint8)[topic_at - TOPIC_LENGTH_BYTES] + _LENGTH.itemsize
+        )
         if np.any(self.properties_at > ends):
             raise BrokenFramesError("a topic is longer than its record")
-        self.properties_bytes: Ints = _fields(self.data, np.dtype(">i2"), self.properties_at - 2).astype(np.int64)
+        self.properties_bytes: Ints = _fields(self.data, _LENGTH, self.properties_at - _LENGTH.itemsize).astype(
+            np.int64
+        )
         if np.any((self.properties_bytes < 0) | (self.properties_at + self.properties_bytes != ends)):
             raise BrokenFramesError("a record's size disagrees with its parts")
 
@@ -92,7 +111,7 @@ class StoredFrames:
     @property
     def compressed(self) -> npt.NDArray[np.bool_]:
         """Which bodies are."""
-        packed: npt.NDArray[np.bool_] = (self.sys_flag & _COMPRESSED) != 0
+        packed: npt.NDArray[np.bool_] = (self.sys_flag & COMPRESSED) != 0
         return packed
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> None:
@@ -138,7 +157,7 @@ def _starts(data: bytes, end: int) -> Ints:
     first = _size(data, 0)[0] if end >= FIXED_BYTES else 0
     if first >= FIXED_BYTES and end % first == 0:
         starts = np.arange(0, end, first, dtype=np.int64)
-        if np.all(_fields(data, np.dtype(">i4"), starts) == first):
+        if np.all(_fields(data, np.dtype(INT32.format), starts) == first):
             return starts
     found = []
     at = 0

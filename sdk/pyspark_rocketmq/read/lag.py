@@ -1,4 +1,4 @@
-"""How far streaming queries are behind: read from their progress, for what Spark has no hook of its own.
+"""How far streaming queries are behind: read from their progress, as Spark has no hook for it.
 
 ::
 
@@ -51,14 +51,14 @@ class SourceLag:
 
 
 class LagListener(StreamingQueryListener):
-    """Tells the lag of every `rocketmq` source after every trigger.
+    """Reports the lag of every `rocketmq` source after every trigger.
 
     Args:
-        hear: gets it; by default it is logged. What it raises is logged too.
+        on_lag: called with it; by default it is logged. What the callback raises is logged too.
     """
 
-    def __init__(self, hear: Callable[[SourceLag], object] | None = None) -> None:
-        self._hear = hear if hear is not None else _report
+    def __init__(self, on_lag: Callable[[SourceLag], object] | None = None) -> None:
+        self._on_lag = on_lag if on_lag is not None else _report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Nothing is known yet."""
@@ -75,7 +75,7 @@ class LagListener(StreamingQueryListener):
                 name, progress.batchId, source.numInputRows, source.processedRowsPerSecond, tree_of(waiting)
             )
             try:
-                self._hear(lag)
+                self._on_lag(lag)
             except Exception:  # noqa: BLE001 - Spark would lose it without a word
                 _log.exception("the listener of query %s failed", name)
 
@@ -90,7 +90,7 @@ def lag_of(reached: str | None, latest: str | None) -> Offsets | None:
     """Messages that wait in each queue; None when these are not this source's offsets.
 
     Args:
-        reached: where the query stands, as JSON.
+        reached: up to where the query has read, as JSON.
         latest: where the queues end.
     """
     here, there = _offsets(reached), _offsets(latest)

@@ -11,15 +11,16 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_records import encode_record
 
-from pyspark_rocketmq.arrow_batches import BatchMaker
 from pyspark_rocketmq.filters import RowTest, Span
-from pyspark_rocketmq.schema import READ_SCHEMA, arrow_schema
-from pyspark_rocketmq.stored_frames import BrokenFramesError, StoredFrames
+from pyspark_rocketmq.rows.arrow_batches import BatchMaker
+from pyspark_rocketmq.rows.schema import READ_SCHEMA, arrow_schema
+from pyspark_rocketmq.rows.stored_frames import BrokenFramesError, StoredFrames
 from triomq import MessageQueue, ReceivedMessage
 from triomq.errors import MessageIllegal
 from triomq_protocol.properties import encode_properties_bytes
-from triomq_protocol.record import encode_record, iter_records
+from triomq_protocol.record.view import iter_records
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 V4, V6 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f", bytes(range(16)) + b"\x00\x00\x2a\x9f"
@@ -103,7 +104,7 @@ def test_the_plain_form_is_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatc
     def never(_text: object) -> dict[str, str]:
         raise AssertionError("decoded one by one")
 
-    monkeypatch.setattr("pyspark_rocketmq.property_columns.decode_properties", never)
+    monkeypatch.setattr("pyspark_rocketmq.rows.property_columns.decode_properties", never)
     pages = [record(1, b"one", b"TAGS\x01a\x02UNIQ_KEY\x01" + b"1" * 32), record(2, b"two", b"CLUSTER\x01c\x02")]
     assert found(batch_of(pages))[0]["tags"] == "a"
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.bounds_plan import plan_batch
 from pyspark_rocketmq.clients import borrowed
 from pyspark_rocketmq.filters import push
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.reading import RangePartition, key_of, read_range
+from pyspark_rocketmq.read.bounds import plan_batch
+from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 
 
 class _PushFilters:
@@ -22,7 +22,7 @@ class _PushFilters:
 
     Spark refuses readers that can take filters as long as `spark.sql.python.filterPushdown.enabled` is false, which is
     its default, and knows them by whether this method is the base class's. So this one says that it is: with the
-    setting it is called, and without it nobody minds.
+    setting it is called, and without it the reader is accepted too.
     """
 
     def __init__(self, push_filters: Callable[[list[Filter]], Iterable[Filter]]) -> None:
@@ -51,18 +51,18 @@ class BatchReader(DataSourceReader):
         return _PushFilters(self._push)
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        wanted, left = push(self._options.wanted, filters)
-        self._options = attrs.evolve(self._options, wanted=wanted)
+        selection, left = push(self._options.selection, filters)
+        self._options = attrs.evolve(self._options, selection=selection)
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
         """One task per range; see :func:`plan_batch` for what may be wrong."""
         options = self._options
-        with borrowed(key_of(options)) as loop:
-            parts = loop.call(lambda session: plan_batch(session, options))
+        with borrowed(key_of(options)) as client:
+            parts = client.call(lambda session: plan_batch(session, options))
         # Spark makes a partition of its own where there is none, and wants to read it.
-        return [RangePartition(part, options.wanted.test) for part in parts] or [
-            RangePartition(None, options.wanted.test)
+        return [RangePartition(part, options.selection.test) for part in parts] or [
+            RangePartition(None, options.selection.test)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_rocketmq.clients import ClientKey, ClientLoop, Session, borrowed
+from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
 from pyspark_rocketmq.errors import BadOption
 from pyspark_rocketmq.options import WriteOptions
-from pyspark_rocketmq.row_messages import RowMessage, RowReader
-from pyspark_rocketmq.sending import RowSender, Sent, wait_replicated
+from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
+from pyspark_rocketmq.write.sending import RowSender, Sent, wait_replicated
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
@@ -131,22 +131,22 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
         **dict(options.client.producer),
     }
     reader = RowReader(scope, options.topic, settings["max_body_bytes"])
-    with borrowed(key) as loop:
-        sender = _open_sender(loop, options, settings)
+    with borrowed(key) as client:
+        sender = _open_sender(client, options, settings)
         try:
             for batch in batches:
                 rows: list[RowMessage] = list(reader.messages(batch))
-                loop.call(lambda _, rows=rows: sender.send(rows))  # type: ignore[misc]
+                client.call(lambda _, rows=rows: sender.send(rows))  # type: ignore[misc]
             if options.replicated:
-                loop.call(lambda session: wait_replicated(session.consumer, sender.sent.last))
+                client.call(lambda session: wait_replicated(session.consumer, sender.sent.last))
         finally:
-            loop.call(lambda _: sender.producer.aclose())
+            client.call(lambda _: sender.producer.aclose())
     return WrittenRows(partition, sender.sent)
 
 
-def _open_sender(loop: ClientLoop, options: WriteOptions, settings: Any) -> RowSender:
+def _open_sender(client: PooledClient, options: WriteOptions, settings: Any) -> RowSender:
     async def open_sender(session: Session) -> RowSender:
         producer = session.client.producer(options.group, **settings)
         return RowSender(producer, options.batch_rows, options.in_flight)
 
-    return loop.call(open_sender)
+    return client.call(open_sender)

@@ -18,11 +18,12 @@ from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BadOption, SourceError, nearest
 from pyspark_rocketmq.offsets import Offsets, QueueId
 from pyspark_rocketmq.options import Topics
-from pyspark_rocketmq.planning import Bounds
+from pyspark_rocketmq.read.planning import Bounds
 from triomq import MessageQueue, MQError, PullConsumer, PullStatus
 from triomq.errors import ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
 from triomq_protocol.flags import PERM_READ
-from triomq_protocol.record import iter_records
+from triomq_protocol.names import MASTER_ID
+from triomq_protocol.record.view import iter_records
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,13 +34,11 @@ PLAN_LIMIT_S: Final = 60.0
 AT_ONCE: Final = 64
 """How many questions are under way."""
 
-MASTER: Final = 0
-
 _NO_DATA = re.compile(
     r"%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_.*|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
     r"|TRANS_CHECK_MAX_TIME_TOPIC|.*_REPLY_TOPIC"
 )
-"""Retry, dead-letter, trace and system topics: they hold no data, unless somebody asks for one of them by name."""
+"""Retry, dead-letter, trace and system topics: they hold no data, unless a query asks for one of them by name."""
 
 
 def data_topics(topics: Iterable[str], nodes: Iterable[str], pattern: str) -> list[str]:
@@ -95,7 +94,7 @@ async def _queues_of(session: Session, names: Iterable[str], *, may_be_missing: 
             if may_be_missing:
                 continue
             raise BadOption(await _no_topic(session, name)) from None
-        masters = {each.broker_name: MASTER in (each.broker_addrs or {}) for each in route.broker_datas or []}
+        masters = {each.broker_name: MASTER_ID in (each.broker_addrs or {}) for each in route.broker_datas or []}
         for queues in route.queue_datas or []:
             broker = queues.broker_name
             if queues.perm & PERM_READ and broker is not None and broker in masters:

@@ -1,6 +1,6 @@
 """Properties of many messages at once: the map column, and single ones of them as columns.
 
-A property string is `name 0x01 value 0x02 name 0x01 value ...` (messages.md §2). Where all of them are well formed, which
+A property string is `name 0x01 value 0x02 name 0x01 value ...` (docs/protocol/messages.md §2). Where all of them are well formed, which
 is what every client writes, names and values are found by their separators alone; any other set is decoded one by one,
 by the same function as everywhere else, so that both ways give the same.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_rocketmq.stored_frames import Bytes, Ints, StoredFrames, slices
+from pyspark_rocketmq.rows.stored_frames import Bytes, Ints, StoredFrames, slices
 from triomq_protocol.properties import decode_properties
 
 _NAME_END: Final = 1

@@ -16,9 +16,8 @@ import trio
 
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
-from pyspark_rocketmq.planning import QueueRange
-from triomq import MessageQueue, MQError, PullConsumer, PullResult, PullStatus
-from triomq.errors import UnsupportedRequest
+from pyspark_rocketmq.read.planning import QueueRange
+from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
 
 LANES: Final = 8
 """How many pulls of a range are under way."""
@@ -40,9 +39,6 @@ BEHIND_LIMIT_S: Final = 30.0
 """How long a range waits for a slave that does not have it yet, or for a master that cannot be reached."""
 
 BEHIND_PAUSE_S: Final = 0.2
-
-VERSION_LIMIT_S: Final = 5.0
-"""How long a broker may take to tell its version, without which the SDK sends it no SQL92."""
 
 PAGE_MAX: Final = 1024
 """How many messages one pull asks for; brokers give fewer."""
@@ -103,19 +99,19 @@ class Strides:
         self._bundle_bytes = 0
         self._held = 0
         self._handed = 0
-        self._room = trio.Event()
+        self._taken = trio.Event()
 
     def taken(self, size: int) -> None:
         """So many bytes are out of the way."""
         self._handed -= size
-        self._stir()
+        self._wake_lanes()
 
     async def pull(self) -> None:
         """Pull everything.
 
         Raises:
             DataLoss: offsets are gone.
-            BrokerBehind: a slave does not have them, and nobody else may be asked.
+            BrokerBehind: a slave does not have them, and no other broker may be asked.
             MQError: no broker could answer.
         """
         failures: list[BaseException] = []
@@ -142,7 +138,7 @@ class Strides:
         at = stride.start
         while at < stride.end:
             while self._handed + (0 if stride is self._open[0] else self._held) >= BUFFERED_BYTES:
-                await self._room.wait()
+                await self._taken.wait()
             result = await self._page(at, stride.end)
             if result is None:
                 break
@@ -157,7 +153,7 @@ class Strides:
                     self._held -= len(page)
                     self._bundle_up(page)
                 self._open[0].pages.clear()
-                self._stir()
+                self._wake_lanes()
 
     def _keep(self, stride: _Stride, page: bytes) -> None:
         if stride is self._open[0]:
@@ -179,32 +175,31 @@ class Strides:
             self._handed += size
             self._hand_over(bundle)
 
-    def _stir(self) -> None:
-        self._room.set()
-        self._room = trio.Event()
+    def _wake_lanes(self) -> None:
+        self._taken.set()
+        self._taken = trio.Event()
 
     # --- one answer ------------------------------------------------------------------------------------------
 
     async def _page(self, at: int, end: int) -> PullResult | None:
         """The answer for an offset, with something in it or further on; None when there is nothing left before `end`."""
-        result = await self._asked(self._session.consumer, at, end)
+        result = await self._asked(at, end)
         if _leads_on(result, at):
             return result
         return await self._elsewhere(at, end, result)
 
-    async def _asked(self, consumer: PullConsumer, at: int, end: int) -> PullResult:
+    async def _asked(self, at: int, end: int, *, from_master: bool = False) -> PullResult:
         # Without a filter no more than the stride's is asked for, so that nothing is sent twice.
         count = min(end - at, PAGE_MAX)
         plan = self._plan
-        deadline = trio.current_time() + VERSION_LIMIT_S
-        while True:
-            try:
-                return await consumer.pull(plan.queue, at, tags=plan.tags, sql=plan.sql, max_messages=count)
-            except UnsupportedRequest:
-                # A link that was opened a moment ago does not know its broker's version before the first heartbeat.
-                if plan.sql is None or trio.current_time() >= deadline:
-                    raise
-            await trio.sleep(BEHIND_PAUSE_S)
+        return await self._session.consumer.pull(
+            plan.queue,
+            at,
+            tags=plan.tags,
+            sql=plan.sql,
+            max_messages=count,
+            read_preference=ReadPreference.MASTER if from_master else None,
+        )
 
     async def _elsewhere(self, at: int, end: int, result: PullResult) -> PullResult | None:
         """What to make of a broker that does not have an offset which it, or its master, was said to have.
@@ -216,7 +211,7 @@ class Strides:
         while True:
             if not self._plan.only_slaves:
                 try:
-                    result = await self._asked(self._session.at_master, at, end)
+                    result = await self._asked(at, end, from_master=True)
                 except MQError as error:
                     unreachable: MQError | None = error
                 else:
@@ -230,11 +225,11 @@ class Strides:
                 return None
             await trio.sleep(BEHIND_PAUSE_S)
             try:
-                result = await self._asked(self._session.consumer, at, end)
+                result = await self._asked(at, end)
             except MQError as error:
                 if trio.current_time() >= deadline:
                     raise
-                _log.info("nobody could be asked for offset %d of %s: %s", at, self._plan.part.queue, error)
+                _log.info("no broker could be asked for offset %d of %s: %s", at, self._plan.part.queue, error)
                 continue
             if _leads_on(result, at):
                 return result
@@ -253,8 +248,13 @@ class Strides:
 
     def _behind(self, at: int, end: int, result: PullResult, unreachable: MQError | None) -> None:
         queue = self._plan.part.queue
-        why = f"its master cannot be asked: {unreachable}" if unreachable else "readPreference=slave asks nobody else"
-        what = f"offsets {at} to {end} of {queue} are not on {result.broker_address}, which ends at {result.max_offset}, and {why}"
+        why = (
+            f"its master cannot be asked: {unreachable}"
+            if unreachable
+            else "readPreference=slave allows no other broker"
+        )
+        held = f"{result.broker_address}, which ends at {result.max_offset}"
+        what = f"offsets {at} to {end} of {queue} are not on {held}, and {why}"
         if self._plan.fail_on_data_loss:
             raise BrokerBehind(f"{what}; try again when the slave has caught up or the master is back")
         _log.warning("%s; going on without them, as failOnDataLoss=false says", what)

@@ -1,7 +1,7 @@
 """The streaming read: offsets for every trigger on the driver, and tasks for what lies between two of them.
 
 One object of this class lives in a process of its own beside the driver, and is asked several times per trigger; copies
-of it, without what they were told there, read in the tasks. The checkpoint alone says where the query stands; offsets
+of it, without the state it has there, read in the tasks. The checkpoint alone says what has been read; offsets
 committed to a group are for people and tools to look at.
 """
 
@@ -23,14 +23,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.bounds_plan import kept_starts, place_offsets
 from pyspark_rocketmq.clients import Session, borrowed, close_all
-from pyspark_rocketmq.cluster_view import bounds_of, commit_offsets, find_queues, row_bytes
 from pyspark_rocketmq.errors import DataLoss
 from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.planning import Bounds, limit_bytes, limit_rows, ranges, split
-from pyspark_rocketmq.reading import RangePartition, key_of, read_range
+from pyspark_rocketmq.read.bounds import kept_starts, place_offsets
+from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_queues, row_bytes
+from pyspark_rocketmq.read.planning import Bounds, limit_bytes, limit_rows, ranges, split
+from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 from triomq import MQError
 
 COMMIT_LIMIT_S: Final = 5.0
@@ -83,14 +83,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts, ends = offsets_of(start), offsets_of(end)
         starts = self._ask(lambda session: self._known_starts(session, starts, ends))
         parts = split(ranges(starts, ends), self._options.min_partitions)
-        return [RangePartition(part, self._options.wanted.test) for part in parts]
+        return [RangePartition(part, self._options.selection.test) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as record batches."""
         return read_range(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell the brokers where the query stands, if there is a group for it; nothing depends on it."""
+        """Commit to the brokers what has been read, if there is a group for it; nothing depends on it."""
         offsets = offsets_of(end)
         self._ask(lambda session: self._commit(session, offsets))
 
@@ -101,8 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the client's loop --------------------------------------------------------------------------------
 
     def _ask(self, serve: Any) -> Any:
-        with borrowed(key_of(self._options)) as loop:
-            return loop.call(serve)
+        with borrowed(key_of(self._options)) as client:
+            return client.call(serve)
 
     async def _initial(self, session: Session) -> Offsets:
         queues = await find_queues(session, self._options.topics)
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
 
     async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> Offsets:
-        # What a trigger starts with, the one before has done. Spark tells so only when there is another one to do.
+        # What a trigger starts with, the one before has done. Spark says so only when there is another one to do.
         await self._commit(session, starts)
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
         ends = reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
@@ -177,7 +177,7 @@ def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | N
         if target is not None:
             end = min(end, target.get(queue, start))
         if held.end < start and held.is_sure:
-            what = f"{queue} ends at {held.end}, before offset {start}, where the query stands: it was made anew, or cut off"
+            what = f"{queue} ends at {held.end}, before offset {start}, where the query is: it was created anew, or truncated"
             if fail:
                 raise DataLoss(f"{what}; start with a new checkpoint, or set failOnDataLoss=false to go on at its end")
             _log.warning("%s; going on at its end, as failOnDataLoss=false says", what)

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 
 from pyspark_rocketmq.clients import Session
-from pyspark_rocketmq.cluster_view import bounds_of, committed_of, find_queues, offsets_at
 from pyspark_rocketmq.errors import BadOption, BrokerBehind, DataLoss
 from pyspark_rocketmq.offsets import COMMITTED, LATEST, Offsets, QueueId
 from pyspark_rocketmq.options import Place, ReadOptions
-from pyspark_rocketmq.planning import Bounds, QueueRange, ranges, settle, split
+from pyspark_rocketmq.read.cluster_view import bounds_of, committed_of, find_queues, offsets_at
+from pyspark_rocketmq.read.planning import Bounds, QueueRange, ranges, resolved, split
 
 _log = logging.getLogger(__name__)
 
@@ -21,19 +21,19 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
     Raises:
         BadOption: what was asked for does not exist.
         DataLoss: rows between start and end are gone.
-        BrokerBehind: nobody knows where a queue ends, for its master cannot be reached.
+        BrokerBehind: where a queue ends is unknown, for its master cannot be reached.
         MQError: brokers cannot be asked.
     """
-    if options.wanted.nothing:
+    if options.selection.nothing:
         return []
     queues = await find_queues(session, options.topics)
-    bounds = await bounds_of(session, {queue: queues[queue] for queue in queues if options.wanted.has_queue(queue)})
+    bounds = await bounds_of(session, {queue: queues[queue] for queue in queues if options.selection.has_queue(queue)})
     starts = await place_offsets(session, options.start, "startingOffsets", queues, bounds)
     ends = await place_offsets(session, options.end, "endingOffsets", queues, bounds)
     _check_ends(options, ends, bounds)
     starts, ends = await _narrow_by_time(session, options, starts, ends, bounds)
     starts = kept_starts(starts, bounds, ends, fail=options.fail_on_data_loss)
-    return split(ranges(starts, ends, options.wanted), options.min_partitions)
+    return split(ranges(starts, ends, options.selection), options.min_partitions)
 
 
 async def place_offsets(
@@ -42,16 +42,16 @@ async def place_offsets(
     """A number for each queue of `bounds`.
 
     Raises:
-        BadOption: an offset is told of a queue that is not read.
+        BadOption: an offset is given for a queue that is not read.
     """
     if place.time_ms is not None:
         return await offsets_at(session, bounds, place.time_ms)
-    told = place.by_queue
-    unknown = sorted(told.keys() - queues.keys())
+    given = place.by_queue
+    unknown = sorted(given.keys() - queues.keys())
     if unknown:
-        raise BadOption(f"{option} tells an offset of {unknown[0]}, which does not exist or is not read")
+        raise BadOption(f"{option} gives an offset for {unknown[0]}, which does not exist or is not read")
     committed = await committed_of(session, bounds) if place.word == COMMITTED else {}
-    return {queue: settle(told.get(queue, place.word), held, committed.get(queue)) for queue, held in bounds.items()}
+    return {queue: resolved(given.get(queue, place.word), held, committed.get(queue)) for queue, held in bounds.items()}
 
 
 def kept_starts(
@@ -62,7 +62,7 @@ def kept_starts(
     Args:
         starts: where reading should start.
         bounds: what there is.
-        ends: where reading should end; what lies behind is nobody's loss.
+        ends: where reading should end; what lies behind is not needed.
         fail: whether what is gone is an error.
 
     Raises:
@@ -85,7 +85,7 @@ def kept_starts(
 
 def _check_ends(options: ReadOptions, ends: Offsets, bounds: Mapping[QueueId, Bounds]) -> None:
     """A batch that should end where the queue does must know where that is."""
-    told = options.end.by_queue
+    given = options.end.by_queue
     for queue, held in bounds.items():
         if ends[queue] > held.end and held.is_sure:
             what = f"endingOffsets asks for {queue} up to {ends[queue]}, and it ends at {held.end}"
@@ -93,12 +93,13 @@ def _check_ends(options: ReadOptions, ends: Offsets, bounds: Mapping[QueueId, Bo
                 raise DataLoss(f"{what}; end earlier, or set failOnDataLoss=false to read what there is")
             _log.warning("%s; reading what there is, as failOnDataLoss=false says", what)
             ends[queue] = held.end
-        if held.is_sure or told.get(queue, LATEST) != LATEST:
+        if held.is_sure or given.get(queue, LATEST) != LATEST:
             continue
         what = f"the master of {queue} cannot be reached, and its slave, which may be behind, ends at {held.end}"
         if options.fail_on_data_loss:
             raise BrokerBehind(
-                f"{what}; wait for the master, tell the end in endingOffsets, or set failOnDataLoss=false to read up to there"
+                f"{what}; wait for the master, give the end in endingOffsets, "
+                "or set failOnDataLoss=false to read up to there"
             )
         _log.warning("%s; reading up to there, as failOnDataLoss=false says", what)
 
@@ -106,8 +107,8 @@ def _check_ends(options: ReadOptions, ends: Offsets, bounds: Mapping[QueueId, Bo
 async def _narrow_by_time(
     session: Session, options: ReadOptions, starts: Offsets, ends: Offsets, bounds: Mapping[QueueId, Bounds]
 ) -> tuple[Offsets, Offsets]:
-    """Leave out what is stored before or after the wanted times."""
-    times = options.wanted.stored_ms
+    """Leave out what is stored before or after the selected times."""
+    times = options.selection.stored_ms
     if times.start is not None:
         at = await offsets_at(session, bounds, times.start)
         starts = {queue: max(start, at[queue]) for queue, start in starts.items()}

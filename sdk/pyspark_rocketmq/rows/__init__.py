@@ -1,0 +1,1 @@
+"""Rows and columns: from stored records to Arrow, from rows to messages."""
