@@ -1,9 +1,11 @@
-"""What every ring shares: where the golden bytes lie."""
+"""What every ring shares: where the golden bytes lie, and figures that a run prints at its end."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,11 +13,36 @@ from hypothesis import HealthCheck, settings
 TESTS = Path(__file__).parent
 
 # A busy machine is no failure: examples have no deadline, and slow ones are no fault of the code.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("house")
+settings.register_profile("triomq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("triomq")
 
 
 @pytest.fixture(scope="session")
 def vectors() -> Path:
     """The folder of golden bytes; the environment variable TRIOMQ_VECTORS names another one."""
     return Path(os.environ.get("TRIOMQ_VECTORS", TESTS / "vectors"))
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Adds a line to the figures that are printed when the whole run has ended, also with several workers."""
+
+    def add(line: str) -> None:
+        request.node.user_properties.append(("figures", line))
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    lines = [
+        line
+        for report in reports
+        if report.when == "call"
+        for name, line in report.user_properties
+        if name == "figures"
+    ]
+    if lines:
+        terminalreporter.section("figures")
+        for line in lines:
+            terminalreporter.write_line(line)

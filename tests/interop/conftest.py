@@ -21,15 +21,14 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
-from triomq_benchmarks.builds import ToolUnavailableError
-from triomq_benchmarks.java import Java, find_java, prepare_home
-from triomq_benchmarks.processes import Child, Driver, DriverError
-from triomq_benchmarks.targets import PATIENT, Kind, Server, Target, broker, namesrv
+from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.clusters.cluster import SingleBroker
+from triomq_benchmarks.clusters.java import Java, find_java, prepare_home
+from triomq_benchmarks.clusters.processes import Child, Driver, DriverError
+from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
-# The ledger of the consumer simulation judges groups of real processes too.
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults" / "consumers")]
 CALL_LIMIT_S = 120
 
 # Small files: several are filled by a test, and a started broker does not reserve gigabytes.
@@ -41,6 +40,8 @@ SMALL_STORE = {
     "flushConsumerOffsetInterval": 500,
     "maxMessageSize": 1 << 22,
 }
+# A Java broker creates a topic at its first check of half messages, a minute after its start.
+NO_TRANSACTION_CHECKS = {"transactionCheckInterval": 3_600_000}
 
 
 # What matters here is to start fast, not to run fast.
@@ -52,6 +53,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+SHARED_IN_MODULE = {"target", "mixed", "outcomes", "printed", "story"}
+SHARED_BY_ALL = {"either", "ours", "javas"}
+
+
+def _group(item: pytest.Item) -> str:
+    """Tests that share servers run in one worker; those with servers of their own in any."""
+    call = getattr(item, "callspec", None)
+    kinds = [str(value) for value in call.params.values() if isinstance(value, Kind)] if call else []
+    needed = set(getattr(item, "fixturenames", ()))
+    if needed & SHARED_BY_ALL:
+        return "-".join(["all", *kinds])
+    if needed & SHARED_IN_MODULE:
+        return "-".join([item.path.stem, *kinds])
+    return item.nodeid
 
 
 @attrs.frozen
@@ -392,7 +410,8 @@ class Servers:
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Iterator[Server]:
-        merged = {**PATIENT, **SMALL_STORE, **(settings or {})}
+        own = NO_TRANSACTION_CHECKS if kind is Kind.JAVA else {}
+        merged = {**PATIENT, **SMALL_STORE, **own, **(settings or {})}
         home = self.scratch / name
         with self._broker(kind, home, name_servers, settings=merged, port=port, properties=properties) as server:
             yield from _until_done(kind, server)
@@ -411,28 +430,28 @@ def servers(java: Java, scratch: Path) -> Servers:
     return Servers(java, scratch)
 
 
-def _target(servers: Servers, kind: Kind, stack: ExitStack) -> Target:
+def _target(servers: Servers, kind: Kind, stack: ExitStack) -> SingleBroker:
     names = stack.enter_context(servers.namesrv(kind, f"{kind}-namesrv"))
     serving = stack.enter_context(servers.broker(kind, f"{kind}-broker", names.address))
-    return Target(kind, names, serving)
+    return SingleBroker(kind, names, serving)
 
 
 @pytest.fixture(scope="session")
-def ours(servers: Servers) -> Iterator[Target]:
+def ours(servers: Servers) -> Iterator[SingleBroker]:
     """Our name server and our broker."""
     with ExitStack() as stack:
         yield _target(servers, Kind.OURS, stack)
 
 
 @pytest.fixture(scope="session")
-def javas(servers: Servers) -> Iterator[Target]:
+def javas(servers: Servers) -> Iterator[SingleBroker]:
     """The real name server and the real broker."""
     with ExitStack() as stack:
         yield _target(servers, Kind.JAVA, stack)
 
 
 @pytest.fixture(params=[Kind.OURS, Kind.JAVA])
-def either(request: pytest.FixtureRequest) -> Target:
+def either(request: pytest.FixtureRequest) -> SingleBroker:
     """A cluster of either kind: what holds on ours must hold on the real one, or the test itself is wrong."""
     return request.getfixturevalue("ours" if request.param is Kind.OURS else "javas")  # type: ignore[no-any-return]
 

@@ -86,10 +86,10 @@ async def main(options: argparse.Namespace) -> None:
         client.push_consumer(
             options.group,
             ordered=options.ordered == "true",
-            start_from="first",
-            on_assigned=owned.assigned,
-            on_revoked=owned.revoked,
-            on_event=owned.heard,
+            start_from="earliest",
+            callbacks=triomq.ConsumerCallbacks(
+                on_assigned=owned.assigned, on_revoked=owned.revoked, on_event=owned.heard
+            ),
         ) as consumer,
         trio.open_nursery() as nursery,
     ):

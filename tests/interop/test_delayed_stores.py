@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from triomq_benchmarks.targets import Kind
+from triomq_benchmarks.clusters.servers import Kind
 
 OTHER = {Kind.OURS: Kind.JAVA, Kind.JAVA: Kind.OURS}
 # Level 3 outlives every start of a broker; the table is written often, so that a kill shortly after finds it there.

@@ -13,22 +13,23 @@ import pytest
 import trio
 
 import triomq
-from triomq_benchmarks.targets import Kind, Target
+from triomq_benchmarks.clusters.cluster import SingleBroker
+from triomq_benchmarks.clusters.servers import Kind
 
 MESSAGES = 20
 
 
 @pytest.fixture(scope="module", params=[Kind.OURS, Kind.JAVA])
-def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBroker]:
     kind = request.param
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(kind, f"{kind}-operators-namesrv"))
         serving = stack.enter_context(servers.broker(kind, f"{kind}-operators-broker", names.address, {}))
-        yield Target(kind, names, serving)
+        yield SingleBroker(kind, names, serving)
 
 
 @pytest.fixture
-async def client(target: Target, topic: str) -> AsyncIterator[triomq.Client]:
+async def client(target: SingleBroker, topic: str) -> AsyncIterator[triomq.Client]:
     async with triomq.open_client(target.namesrv.address) as opened:
         await opened.admin.create_topic(topic, queues=2)
         async with opened.producer("operators-fill") as producer:
@@ -38,7 +39,7 @@ async def client(target: Target, topic: str) -> AsyncIterator[triomq.Client]:
 
 
 @pytest.fixture
-def mqadmin(java_client: Any, target: Target) -> Callable[..., Any]:
+def mqadmin(java_client: Any, target: SingleBroker) -> Callable[..., Any]:
     async def call(*arguments: str) -> str:
         return str(await trio.to_thread.run_sync(lambda: java_client.admin(target.namesrv.address, *arguments)))
 
@@ -65,7 +66,10 @@ async def test_push_members_answer_operators(client: triomq.Client, topic: str, 
         await trio.lowlevel.checkpoint()
         seen.append(message.body)
 
-    async with client.push_consumer(group, start_from="first", drain_s=2) as consumer, trio.open_nursery() as nursery:
+    async with (
+        client.push_consumer(group, start_from="earliest", drain_s=2) as consumer,
+        trio.open_nursery() as nursery,
+    ):
         await consumer.subscribe(topic)
         nursery.start_soon(consumer.run, handle)
         await until(lambda: len(seen) == MESSAGES)
@@ -106,7 +110,7 @@ async def test_ordered_members_answer_operators(client: triomq.Client, topic: st
             raise triomq.Later
 
     async with (
-        client.push_consumer(group, ordered=True, start_from="first", drain_s=2) as consumer,
+        client.push_consumer(group, ordered=True, start_from="earliest", drain_s=2) as consumer,
         trio.open_nursery() as nursery,
     ):
         await consumer.subscribe(topic)
@@ -135,7 +139,7 @@ async def test_ordered_members_answer_operators(client: triomq.Client, topic: st
 
 async def test_lite_members_answer_operators(client: triomq.Client, topic: str, mqadmin: Any) -> None:
     group = topic.replace("T-", "G-", 1)[:80]
-    async with client.lite_pull_consumer(group, start_from="first") as consumer:
+    async with client.lite_pull_consumer(group, start_from="earliest") as consumer:
         await consumer.subscribe(topic)
         count = 0
         with trio.fail_after(60):
@@ -157,7 +161,7 @@ async def test_lite_members_answer_operators(client: triomq.Client, topic: str, 
 
 
 async def test_our_own_reset_moves_java_members(
-    client: triomq.Client, target: Target, topic: str, java_push: Any
+    client: triomq.Client, target: SingleBroker, topic: str, java_push: Any
 ) -> None:
     group = topic.replace("T-", "G-", 1)[:80]
     with java_push(target.namesrv.address, group, topic) as java:

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 import triomq
-from triomq_benchmarks.targets import Kind, Server
+from triomq_benchmarks.clusters.servers import Kind, Server
 
 OTHER = {Kind.OURS: Kind.JAVA, Kind.JAVA: Kind.OURS}
 

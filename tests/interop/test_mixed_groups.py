@@ -18,7 +18,8 @@ from consumer_ledger import Ledger, Queue
 from group_audit import CONCURRENT_TWICE_MAX_S, ORDERED_TWICE_MAX_S, Life, audit, ledger_of
 
 import triomq
-from triomq_benchmarks.targets import Kind, Target
+from triomq_benchmarks.clusters.cluster import SingleBroker
+from triomq_benchmarks.clusters.servers import Kind
 
 QUEUES = 8
 SEND_EVERY_S = 0.025
@@ -34,14 +35,14 @@ ALL_QUEUES = {("broker-a", number) for number in range(QUEUES)}
 
 
 @pytest.fixture(scope="module", params=[Kind.OURS, Kind.JAVA])
-def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBroker]:
     kind = request.param
     settings = SETTINGS if kind is Kind.OURS else {}
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(kind, f"{kind}-groups-namesrv"))
         name = f"{kind}-groups-broker"
         serving = stack.enter_context(servers.broker(kind, name, names.address, settings, properties=PROPERTIES))
-        yield Target(kind, names, serving)
+        yield SingleBroker(kind, names, serving)
 
 
 class Trial:
@@ -166,7 +167,7 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def outcomes(target: Target, java_push: Any, python_push: Any) -> dict[str, Outcome]:
+def outcomes(target: SingleBroker, java_push: Any, python_push: Any) -> dict[str, Outcome]:
     """Both groups' lives, led at once."""
     servers = target.namesrv.address
 
@@ -192,17 +193,16 @@ def outcomes(target: Target, java_push: Any, python_push: Any) -> dict[str, Outc
 
 @pytest.mark.parametrize("kind", ["concurrent", "ordered"])
 def test_two_java_and_two_python_members_come_go_and_die(
-    outcomes: dict[str, Outcome], target: Target, kind: str, capsys: pytest.CaptureFixture[str]
+    outcomes: dict[str, Outcome], target: SingleBroker, kind: str, figures: Callable[[str], None]
 ) -> None:
     ledger = outcomes[kind].ledger
     by_member: dict[str, int] = {}
     for handling in ledger.handlings:
         by_member[handling.member] = by_member.get(handling.member, 0) + 1
-    with capsys.disabled():
-        print(
-            f"\n{target.kind} broker, {kind}: {len(ledger.acknowledged)} acknowledged, {len(ledger.handlings)} handled, "
-            f"{ledger.repeats()} repeats, doubled for at most {ledger.doubled_s():.2f} s, {by_member}"
-        )
+    figures(
+        f"{target.kind} broker, {kind}: {len(ledger.acknowledged)} acknowledged, {len(ledger.handlings)} handled, "
+        f"{ledger.repeats()} repeats, doubled for at most {ledger.doubled_s():.2f} s, {by_member}"
+    )
     assert audit(ledger, ordered=kind == "ordered") == [], outcomes[kind].events
     assert len(by_member) == 6, "each member had something to do"
     assert len(ledger.acknowledged) >= MESSAGES_MIN

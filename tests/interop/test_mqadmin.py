@@ -14,10 +14,11 @@ from typing import Any
 import attrs
 import pytest
 
-from triomq_benchmarks.targets import Kind
+from triomq_benchmarks.clusters.servers import Kind
 
 TOPIC = "Orders"
 GROUP = "auditors"
+RETRY_TOPICS = ("%RETRY%auditors", "%RETRY%java_consumer")
 MESSAGES = 20
 
 # Name of the case, command line; {broker}, {id} and {unique} are put in per cluster.
@@ -112,6 +113,12 @@ def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any) -> dict
 
         client.eventually(committed, {3}.__eq__)
         client.query_until_found(names.address, TOPIC, f"key-7-{MESSAGES - 1}")
+        # A client's heartbeat makes its group's retry topic; its first one may come half a minute after its first pull.
+        client.eventually(
+            partial(client.admin, names.address, "topicList"),
+            lambda text: all(topic in text for topic in RETRY_TOPICS),
+            limit_s=60.0,
+        )
         printed = {}
         for case, line in SCRIPT:
             filled = line.format(broker=broker.address, id=results[3]["offsetMsgId"], unique=results[3]["msgId"])

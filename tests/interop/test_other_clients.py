@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from triomq_benchmarks.builds import ToolUnavailableError
-from triomq_benchmarks.load import go_driver, node_driver
+from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.drivers.driver_processes import go_driver, node_driver
 
 BODY_BYTES = 300
 COUNT = 200

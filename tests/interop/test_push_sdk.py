@@ -17,12 +17,14 @@ import pytest
 import trio
 
 import triomq
-from triomq_benchmarks.targets import Kind, Target, ask
+from triomq_benchmarks.clusters.cluster import SingleBroker
+from triomq_benchmarks.clusters.server_state import ask_blocking
+from triomq_benchmarks.clusters.servers import Kind
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
 from triomq_protocol.flags import PULL_SUBSCRIPTION
-from triomq_protocol.record import iter_records
+from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.pull import PullMessageRequest
+from triomq_protocol.wire.command import Command
 
 pytestmark = pytest.mark.interop
 
@@ -34,12 +36,12 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module", params=[Kind.OURS, Kind.JAVA])
-def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBroker]:
     kind = request.param
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(kind, f"{kind}-sdk-push-namesrv"))
         serving = stack.enter_context(servers.broker(kind, f"{kind}-sdk-push-broker", names.address, SETTINGS))
-        yield Target(kind, names, serving)
+        yield SingleBroker(kind, names, serving)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def group(topic: str) -> str:
 
 
 @pytest.fixture
-async def client(target: Target, topic: str) -> AsyncIterator[triomq.Client]:
+async def client(target: SingleBroker, topic: str) -> AsyncIterator[triomq.Client]:
     async with triomq.open_client(target.namesrv.address) as opened:
         await opened.admin.create_topic(topic, queues=4)
         yield opened
@@ -96,7 +98,7 @@ async def test_what_fails_comes_again_and_dies_at_last(client: triomq.Client, to
             raise ValueError("always")
 
     async with trio.open_nursery() as nursery:
-        consumer = client.push_consumer(group, start_from="first", max_reconsume_times=1)
+        consumer = client.push_consumer(group, start_from="earliest", retries=triomq.ConsumeRetries(max_times=1))
         await nursery.start(partial(serve, consumer, topic, handler))
         await until(lambda: len([each for each in seen if each[0] == b"007"]) == 2)
         dead = client.pull_consumer(f"{group}-dead")
@@ -126,7 +128,7 @@ async def test_a_delayed_message(client: triomq.Client, topic: str, group: str) 
         seen.append((message.body, (message.stored_ms - message.born_ms) / 1000))
 
     async with trio.open_nursery() as nursery:
-        consumer = client.push_consumer(group, start_from="first")
+        consumer = client.push_consumer(group, start_from="earliest")
         await nursery.start(partial(serve, consumer, topic, handler))
         await until(lambda: len(seen) == 4)
         consumer.drain()
@@ -142,7 +144,7 @@ async def test_sql(client: triomq.Client, topic: str, group: str) -> None:
         seen.append(message.body)
 
     async with trio.open_nursery() as nursery:
-        consumer = client.push_consumer(group, start_from="first")
+        consumer = client.push_consumer(group, start_from="earliest")
         sql = triomq.Sql("n > 10 AND even = TRUE")
         await nursery.start(partial(serve, consumer, topic, handler, sql))
         await until(lambda: len(seen) == 4)
@@ -154,7 +156,7 @@ async def test_sql(client: triomq.Client, topic: str, group: str) -> None:
 
 
 async def test_a_group_of_both_kinds(
-    client: triomq.Client, target: Target, topic: str, group: str, java_push: Any
+    client: triomq.Client, target: SingleBroker, topic: str, group: str, java_push: Any
 ) -> None:
     seen: list[bytes] = []
 
@@ -163,7 +165,7 @@ async def test_a_group_of_both_kinds(
 
     with java_push(target.namesrv.address, group, topic) as java:
         async with trio.open_nursery() as nursery:
-            consumer = client.push_consumer(group, start_from="first")
+            consumer = client.push_consumer(group, start_from="earliest")
             await nursery.start(partial(serve, consumer, topic, handler))
             await until(lambda: len(consumer.assignment) == 2)
             await until(lambda: len(java.queues()) == 2)
@@ -175,7 +177,7 @@ async def test_a_group_of_both_kinds(
 
 
 async def test_in_order_while_members_come_and_go(
-    client: triomq.Client, target: Target, topic: str, group: str, java_push: Any
+    client: triomq.Client, target: SingleBroker, topic: str, group: str, java_push: Any
 ) -> None:
     handled: dict[int, list[int]] = {}
 
@@ -185,10 +187,10 @@ async def test_in_order_while_members_come_and_go(
 
     await send(client, topic, 200)
     async with triomq.open_client(target.namesrv.address) as another, trio.open_nursery() as nursery:
-        first = client.push_consumer(group, ordered=True, start_from="first")
+        first = client.push_consumer(group, ordered=True, start_from="earliest")
         await nursery.start(partial(serve, first, topic, handler))
         await until(lambda: sum(map(len, handled.values())) > 20)
-        second = another.push_consumer(group, ordered=True, start_from="first")
+        second = another.push_consumer(group, ordered=True, start_from="earliest")
         await nursery.start(partial(serve, second, topic, handler))
         await until(lambda: len(first.assignment) == len(second.assignment) == 2)
         first.drain()
@@ -202,7 +204,7 @@ async def test_in_order_while_members_come_and_go(
         assert [offset for at, offset in enumerate(offsets) if offset not in offsets[:at]] == list(range(50))
 
 
-async def test_an_expression_that_does_not_compile(client: triomq.Client, target: Target, topic: str) -> None:
+async def test_an_expression_that_does_not_compile(client: triomq.Client, target: SingleBroker, topic: str) -> None:
     """Who brings it along with a pull gets everything, from either broker; our pull consumers refuse it before."""
     bodies = await send(client, topic, 4, properties=lambda number: {"n": str(number)})
 
@@ -221,7 +223,7 @@ async def test_an_expression_that_does_not_compile(client: triomq.Client, target
             expression_type=kind,
         )
         command = Command.request(RequestCode.PULL_MESSAGE, header)
-        answer = ask(target.broker.address, command.code, command.fields)
+        answer = ask_blocking(target.broker.address, command.code, command.fields)
         return answer.code, [record.body for record in iter_records(answer.body)]
 
     for expression, kind, found in (
@@ -241,7 +243,7 @@ async def test_an_expression_that_does_not_compile(client: triomq.Client, target
 
 
 async def test_broadcast_offsets_change_hands(
-    client: triomq.Client, target: Target, topic: str, group: str, java_push: Any
+    client: triomq.Client, target: SingleBroker, topic: str, group: str, java_push: Any
 ) -> None:
     """The file that a Java member wrote is gone on from by one of ours, and the other way round."""
     seen: list[bytes] = []
@@ -259,7 +261,7 @@ async def test_broadcast_offsets_change_hands(
     assert file.exists()
     await send(client, topic, 3)
     consumer = client.push_consumer(
-        group, model="broadcasting", start_from="first", offset_store=triomq.FileOffsets(file)
+        group, model="broadcasting", start_from="earliest", offset_store=triomq.plugins.FileOffsets(file)
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(serve, consumer, topic, handler))

@@ -21,10 +21,10 @@ import trio
 
 import triomq
 from triomq import SendStatus
-from triomq_benchmarks.ha_pairs import log_end
-from triomq_benchmarks.targets import Kind, Server, ask
+from triomq_benchmarks.clusters.server_state import ask_blocking, log_end
+from triomq_benchmarks.clusters.servers import Kind, Server
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.fastjson import loads
+from triomq_protocol.wire.fastjson import loads
 
 TOPIC, GROUP = "replicated", "replicated-readers"
 QUEUES = 4
@@ -147,7 +147,7 @@ def wait_for_slave(master: Server, slave: Server) -> None:
 def queue_ends(server: Server) -> list[int]:
     ends = []
     for queue in range(QUEUES):
-        answer = ask(server.address, RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue)})
+        answer = ask_blocking(server.address, RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue)})
         ends.append(int((answer.fields or {})["offset"]))
     return ends
 
@@ -175,14 +175,14 @@ def make_metadata(java_client: Any, name_servers: str, master: Server) -> None:
     java_client.admin(name_servers, "updateSubGroup", "-b", master.address, "-g", GROUP, "-r", "5")
     for queue, offset in COMMITTED.items():
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "commitOffset": str(offset)}
-        assert ask(master.address, RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+        assert ask_blocking(master.address, RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 
 
 def metadata(server: Server) -> tuple[Any, Any, Any]:
     """What a broker tells of the topic, its offsets and its group."""
 
     def table(code: int, name: str) -> dict[str, Any]:
-        told: Any = loads(ask(server.address, code).body)
+        told: Any = loads(ask_blocking(server.address, code).body)
         return dict(told[name])
 
     offsets = table(RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable").get(f"{TOPIC}@{GROUP}", {})

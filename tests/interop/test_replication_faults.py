@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from triomq_benchmarks.java import Java
+from triomq_benchmarks.clusters.java import Java
 
 SCHEDULES = int(os.environ.get("TRIOMQ_FAULT_SCHEDULES", "2"))
 FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
@@ -21,7 +22,7 @@ LEDGER = Path(__file__).parents[1] / "faults" / "cluster"
 
 @pytest.mark.parametrize("pair", ["java/ours", "ours/java"])
 async def test_nothing_acknowledged_is_lost(
-    pair: str, java: Java, scratch: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pair: str, java: Java, scratch: Path, figures: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(LEDGER))
     from cluster_processes import summary
@@ -34,8 +35,7 @@ async def test_nothing_acknowledged_is_lost(
         home = scratch / f"faults-{pair.replace('/', '-')}-{seed}"
         home.mkdir()
         outcomes.append(await run_schedule(seed, home, pair=Pair.parsed(pair), java=java))
-    with capsys.disabled():
-        print(f"\n{summary(outcomes, time.perf_counter() - begin, Pair.parsed(pair))}")
+    figures(f"{summary(outcomes, time.perf_counter() - begin, Pair.parsed(pair))}")
     lines = [f"seed {each.seed} {each.setting} {each.events}: {each.faults[:5]}" for each in outcomes if each.faults]
     assert not lines, "\n".join(lines)
 

@@ -17,11 +17,10 @@ import pytest
 import trio
 
 import triomq
-from triomq_benchmarks.demo_cluster import knows_topic
-from triomq_benchmarks.ha_pairs import log_end
-from triomq_benchmarks.java import Java, prepare_home
-from triomq_benchmarks.processes import Driver
-from triomq_benchmarks.targets import Kind, Server
+from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.processes import Driver
+from triomq_benchmarks.clusters.server_state import knows_topic, log_end
+from triomq_benchmarks.clusters.servers import Kind, Server
 
 HERE = Path(__file__).parent
 TOPIC = "followed"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from triomq_benchmarks.processes import ChildError
-from triomq_benchmarks.targets import Kind, Server
+from triomq_benchmarks.clusters.processes import ChildError
+from triomq_benchmarks.clusters.servers import Kind, Server
 
 OTHER = {Kind.OURS: Kind.JAVA, Kind.JAVA: Kind.OURS}
 GROUP = "readers"
@@ -165,7 +165,7 @@ def test_torn_tail_is_cut(writer: Kind, servers: Any, java_client: Any, topic: s
 
 
 def test_a_second_owner_is_refused(servers: Any, java_client: Any) -> None:
-    """Whoever holds the store's lock file keeps it, across languages."""
+    """The process that holds the store's lock file keeps it, across languages."""
     for first in Kind:
         name = f"locked-{first}"
         with (

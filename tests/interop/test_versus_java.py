@@ -18,7 +18,7 @@ def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
         "--rounds",
         "1",
         "--seconds",
-        "0.2",
+        "1.5",  # long enough for some messages on a machine with much else to do
         "--warm-up",
         "0.2",
         "--home",

@@ -1,7 +1,7 @@
 """SIGKILL while delayed messages wait and are delivered, again and again on the same directory.
 
-Every acknowledged message comes, none before its time. A kill may repeat what was delivered since delayOffset.json was written
-last, and nothing older.
+Every acknowledged message comes, none before its time. A kill may repeat what was delivered since delayOffset.json was
+written last, and nothing older.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -101,7 +101,7 @@ async def everything(client: triomq.Client) -> list[triomq.ReceivedMessage]:
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 async def test_every_delayed_message_comes(
-    tmp_path: Path, flush: str, capsys: pytest.CaptureFixture[str], seed: int
+    tmp_path: Path, flush: str, figures: Callable[[str], None], seed: int
 ) -> None:
     chance = random.Random(f"{seed} delayed {flush}")
     namesrv_port, broker_port = free_ports(2)
@@ -137,9 +137,8 @@ async def test_every_delayed_message_comes(
     for body, times in repeated.items():
         recent = [kill_ms for kill_ms in kills_ms if 0 <= kill_ms - times[0] + 50 <= WRITTEN_EVERY_MS + PATIENCE_MS]
         assert recent, f"{body!r} came again although it was delivered long before any kill"
-    with capsys.disabled():
-        print(
-            f"\n{flush}: {KILLS} kills, {len(acknowledged)} delayed messages acknowledged, {len(copies)} came, "
-            f"{len(repeated)} of them more than once, 0 lost"
-        )
+    figures(
+        f"{flush}: {KILLS} kills, {len(acknowledged)} delayed messages acknowledged, {len(copies)} came, "
+        f"{len(repeated)} of them more than once, 0 lost"
+    )
     assert len(acknowledged) > 20 * KILLS, "too little load to prove anything"

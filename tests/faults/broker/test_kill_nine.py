@@ -1,8 +1,8 @@
 """SIGKILL under load, twenty times in a row, always on the same directory.
 
-What was acknowledged with synchronous flush must be there afterwards. The same holds for asynchronous flush here, since a
-killed process leaves its written pages to the kernel: only a dead machine may lose the last flush interval. Queue offsets
-have neither gaps nor repetitions. Log and queue files are tiny, so that kills hit roll-overs too.
+What was acknowledged with synchronous flush must be there afterwards. So must it with asynchronous flush, since a
+killed process leaves its written pages to the kernel: only a loss of power may lose the last flush interval. Queue
+offsets have neither gaps nor repetitions. Log and queue files are tiny, so that kills hit roll-overs too.
 """
 
 import json
@@ -11,7 +11,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -75,7 +75,7 @@ class Ledger:
             self.bodies[place] = body
 
     async def verify(self, client: triomq.Client) -> None:
-        """Read on from where the last verification ended: every offset is there, every acknowledged body is in its place."""
+        """Read on from the end of the last check: every offset is there, every acknowledged body is in its place."""
         async with client.pull_consumer("auditor") as consumer:
             for queue in await consumer.fetch_queues(TOPIC):
                 offset = self.verified[queue.queue_id]
@@ -94,7 +94,7 @@ class Ledger:
 
 
 async def create_topic(client: triomq.Client) -> None:
-    """Create the topic and wait until name servers tell of it."""
+    """Create the topic and wait until the name servers have its route."""
     await client.admin.create_topic(TOPIC, queues=QUEUES)
     with trio.fail_after(5):
         while True:
@@ -140,7 +140,7 @@ async def load(client: triomq.Client, ledger: Ledger, chance: random.Random) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 async def test_nothing_acknowledged_is_lost(
-    tmp_path: Path, flush: str, capsys: pytest.CaptureFixture[str], seed: int
+    tmp_path: Path, flush: str, figures: Callable[[str], None], seed: int
 ) -> None:
     chance = random.Random(f"{seed} {flush}")
     namesrv_port, broker_port = free_ports(2)
@@ -164,10 +164,9 @@ async def test_nothing_acknowledged_is_lost(
         async with broker(), triomq.open_client(f"127.0.0.1:{namesrv_port}") as client:
             await ledger.verify(client)
     stored, acknowledged = sum(ledger.verified.values()), len(ledger.bodies)
-    with capsys.disabled():
-        print(
-            f"\n{flush}: {KILLS} kills, {acknowledged} acknowledged, {stored} stored, {ledger.refused} without answer, 0 lost"
-        )
+    figures(
+        f"{flush}: {KILLS} kills, {acknowledged} acknowledged, {stored} stored, {ledger.refused} without answer, 0 lost"
+    )
     assert acknowledged > 50 * KILLS, "too little load to prove anything"
 
 

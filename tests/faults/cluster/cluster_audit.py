@@ -13,7 +13,9 @@ from typing import Protocol
 
 import attrs
 
-from triomq_protocol.record import RecordView, check_record
+from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_protocol.record.layout import MARK
+from triomq_protocol.record.view import RecordView
 
 Place = tuple[int, int]
 """Queue id and queue offset."""
@@ -119,10 +121,10 @@ def read_log(files: Files, root: str, topic: str) -> Contents:
         data = files.read(f"{folder}/{name}")
         at = 0
         while at < len(data):
-            check = check_record(data, at, offset=start + at)
-            if not check.ok:
+            found = read_record(data, at, len(data), start + at, check_crc=True)
+            if isinstance(found, Finding) and found is not Finding.BLANK:
                 break
-            if not check.blank:
+            if isinstance(found, LogRecord):
                 record = RecordView(data, at)
                 if record.topic == topic:
                     place = (record.queue_id, record.queue_offset)
@@ -132,7 +134,7 @@ def read_log(files: Files, root: str, topic: str) -> Contents:
                         faults.append(f"order: {place} follows offset {expected[place[0]] - 1}")
                     expected[place[0]] = place[1] + 1
                     bodies[place] = record.body
-            at += check.size_bytes
+            at += MARK.unpack_from(data, at)[0]
         log[start] = data[:at]
         end = start + at
         if any(data[at:]):
@@ -156,8 +158,8 @@ def queue_faults(files: Files, root: str, topic: str, contents: Contents) -> lis
             if start is None:
                 faults.append(f"queue {queue_id} points at {offset} to {physical}, where the log does not begin yet")
                 continue
-            check = check_record(contents.log[start], physical - start, offset=physical)
-            if not check.ok or check.blank:
+            data = contents.log[start]
+            if isinstance(read_record(data, physical - start, len(data), physical, check_crc=True), Finding):
                 faults.append(f"queue {queue_id} points at {offset} to no record")
             elif RecordView(contents.log[start], physical - start).queue_offset != offset:
                 faults.append(f"queue {queue_id} points at {offset} to another message")

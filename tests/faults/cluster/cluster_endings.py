@@ -12,9 +12,9 @@ from cluster_world import MASTER, NAME_SERVER, PORTS, TOPIC, World
 
 import triomq
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
 from triomq_protocol.requests.route import KVTable
-from triomq_server.admin import AdminError, OpenLink, change_role, cut
+from triomq_protocol.wire.command import Command
+from triomq_server.commands.admin import AdminError, OpenLink, change_role, cut
 from triomq_server.wire import LinkError, open_link
 
 SETTLE_S = 90.0

@@ -21,8 +21,8 @@ from cluster_setting import counts, kinds
 from process_trial import Outcome, run_schedule
 from separate_nodes import OURS, Pair
 
-from triomq_benchmarks.builds import ToolUnavailableError
-from triomq_benchmarks.java import find_java
+from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.clusters.java import find_java
 
 PAIRS = ("ours/ours", "java/ours", "ours/java")
 

@@ -12,8 +12,8 @@ from cluster_world import MASTER, PORTS, QUEUES, TOPIC, World
 
 import triomq
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
 from triomq_protocol.requests.offset import QueryConsumerOffsetRequest, QueryConsumerOffsetResponse
+from triomq_protocol.wire.command import Command
 from triomq_server.wire import Link, LinkError, open_link
 
 THINK_S = 0.35

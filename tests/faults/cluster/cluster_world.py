@@ -12,12 +12,12 @@ from cluster_audit import Ledger
 from cluster_network import SimHost, SimNetwork
 from cluster_offsets import OffsetLedger
 from cluster_setting import Setting
+from memory_disk import MemoryDisk
 
 import triomq
 from triomq_server.broker.lifecycle import serve_broker
 from triomq_server.config import BrokerConfig, NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
-from triomq_server.store.memory_disk import MemoryDisk
 
 TOPIC = "ledger"
 QUEUES = 3

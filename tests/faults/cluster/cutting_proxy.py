@@ -28,7 +28,7 @@ class CuttingProxy:
         self._links: set[trio.CancelScope] = set()
 
     def lead_to(self, address: str) -> None:
-        """Whoever connects from now on gets to this broker."""
+        """New connections go to this broker."""
         host, _, port = address.rpartition(":")
         self.target = (host, int(port))
 

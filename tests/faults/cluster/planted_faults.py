@@ -6,11 +6,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from triomq_server.broker import roles
-from triomq_server.broker.offsets import OffsetTable
+from triomq_server.broker.roles import roles
+from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.replication.divergence import LogRelation
 from triomq_server.replication.master import HaMaster
-from triomq_server.replication.standing import Standing
-from triomq_server.store.dispatch import Dispatcher
+from triomq_server.store.dispatch.dispatcher import Dispatcher
 
 Put = Callable[[Any, str, object], None]
 """`setattr`, or one that can be undone."""
@@ -19,7 +19,7 @@ Put = Callable[[Any, str, object], None]
 def _promises_early(put: Put) -> None:
     """Senders are told SEND_OK before a slave has anything."""
     put(HaMaster, "slave_ok", lambda self, end: True)
-    put(HaMaster, "park_until_replicated", lambda self, end, deadline, done: done(True))
+    put(HaMaster, "when_replicated", lambda self, end, deadline, done: done(True))
 
 
 def _leaves_out(put: Put) -> None:
@@ -51,12 +51,12 @@ def _does_not_ask(put: Put) -> None:
     async def nobody(*_: Any, **__: Any) -> int:
         return 0
 
-    put(roles, "learn_offsets", nobody)
+    put(roles, "merge_offsets_of_slaves", nobody)
 
 
 def _follows_anybody(put: Put) -> None:
     """A slave does not care whose log it continues."""
-    put(Standing, "may_follow", property(lambda self: True))
+    put(LogRelation, "may_follow", property(lambda self: True))
 
 
 PLANTED: dict[str, Callable[[Put], None]] = {

@@ -12,8 +12,8 @@ from process_traffic import QUEUES, ask_offset, create_topic, log_end, look_at_o
 from separate_nodes import SeparateNodes
 
 import triomq
-from triomq_benchmarks.targets import Kind
-from triomq_server.admin import AdminError, change_role
+from triomq_benchmarks.clusters.servers import Kind
+from triomq_server.commands.admin import AdminError, change_role
 from triomq_server.wire import LinkError, open_link
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def _return_of_the_master(trial: Trial, nodes: Nodes) -> None:
     slave = trial.slaves[0]
     expected = {0: 9, 1: 7}
     if trial.pair.slave is Kind.JAVA:
-        del expected[1]  # it cannot tell that somebody was set back
+        del expected[1]  # it cannot tell that a group was reset
     async with triomq.open_client(nodes.name_servers) as client, client.pull_consumer("patients") as consumer:
         await _until_registered(client, {nodes.addresses[name] for name in (MASTER, *trial.slaves)})
         await _commit(consumer, {0: 5, 1: 50})
@@ -112,7 +112,7 @@ async def _return_of_the_master(trial: Trial, nodes: Nodes) -> None:
 
 
 async def _until_registered(client: triomq.Client, wanted: set[str]) -> None:
-    """A name server that was restarted hears of 4.9 brokers at their next registration only."""
+    """A restarted name server learns of 4.9 brokers only at their next registration."""
     with trio.fail_after(SETTLE_S):
         while True:
             try:
@@ -267,7 +267,7 @@ async def _send_to_heir(trial: Trial, nodes: SeparateNodes) -> Ledger:
 
 
 async def _read_all(nodes: Nodes) -> dict[tuple[int, int], bytes]:
-    """Through the SDK, from whoever serves it."""
+    """Through the SDK, from the broker that serves it."""
     read: dict[tuple[int, int], bytes] = {}
     async with triomq.open_client(nodes.name_servers) as client, client.pull_consumer("last-readers") as consumer:
         for queue_id in range(QUEUES):

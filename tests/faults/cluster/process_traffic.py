@@ -13,9 +13,9 @@ from process_nodes import MASTER, READY_S, Nodes
 
 import triomq
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.command import Command
 from triomq_protocol.requests.offset import QueryConsumerOffsetRequest, QueryConsumerOffsetResponse
 from triomq_protocol.requests.route import KVTable
+from triomq_protocol.wire.command import Command
 from triomq_server.wire import Link, LinkError, open_link
 
 TOPIC = "ledger"

@@ -37,8 +37,8 @@ from process_nodes import MASTER, NAME_SERVER, OFFSETS_WRITTEN_S, READY_S, SLAVE
 from process_traffic import TOPIC, commit, create_topic, send, watch_offsets
 from separate_nodes import OURS, Pair, SeparateNodes, separate_nodes
 
-from triomq_benchmarks.java import Java
-from triomq_benchmarks.targets import Kind
+from triomq_benchmarks.clusters.java import Java
+from triomq_benchmarks.clusters.servers import Kind
 from triomq_server.cluster.plan import free_ports
 
 EVENTS = (3, 6)
@@ -240,12 +240,13 @@ class Trial:
 
     async def kill(self, nodes: Nodes, name: str) -> bool:
         """SIGKILL, and until it is gone; False if it does not run."""
-        now = trio.current_time()
-        if name in nodes.pids and name != NAME_SERVER:
-            self.offsets.lost(name, self._unwritten_since(name, now), now)
+        since = self._unwritten_since(name, trio.current_time())
         if not nodes.signal(name, signal.SIGKILL):
             return False
         await nodes.until(name, up=False)
+        if name != NAME_SERVER:
+            # Not earlier: its last answers may have been on their way when it was killed, and are read after that.
+            self.offsets.lost(name, since, trio.current_time())
         if name == MASTER and self.setting.synchronous:
             self.check_slaves("the master just gone")
         return True

@@ -16,10 +16,10 @@ from cluster_setting import Setting
 from cutting_proxy import CuttingProxy
 from process_nodes import MASTER, NAME_SERVER, READY_S, SETTINGS, SLAVES, Ends
 
-from triomq_benchmarks.java import Java, prepare_home
-from triomq_benchmarks.targets import BROKER_MAIN, Kind, broker_settings, write_properties
+from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.servers import BROKER_MAIN, Kind, broker_settings, write_properties
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
+from triomq_protocol.wire.command import Command
 from triomq_server.cluster.plan import free_ports
 from triomq_server.wire import LinkError, open_link
 

@@ -1,4 +1,4 @@
-"""The parent of a cluster of processes hears of everything, also of things that come at the same moment.
+"""The parent of a cluster of processes notices every event, also events of the same moment.
 
 The moments are made: the parent is stopped until two things are waiting for it, and goes on then.
 """

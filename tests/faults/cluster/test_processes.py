@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,15 +28,14 @@ FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 
 @pytest.mark.slow
-async def test_nothing_acknowledged_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_nothing_acknowledged_is_lost(tmp_path: Path, figures: Callable[[str], None]) -> None:
     begin = time.perf_counter()
     outcomes = []
     for seed in range(FIRST, FIRST + SCHEDULES):
         home = tmp_path / str(seed)
         home.mkdir()
         outcomes.append(await run_schedule(seed, home))
-    with capsys.disabled():
-        print(f"\n{summary(outcomes, time.perf_counter() - begin)}")
+    figures(f"{summary(outcomes, time.perf_counter() - begin)}")
     lines = [f"seed {each.seed} {each.setting} {each.events}: {each.faults[:5]}" for each in outcomes if each.faults]
     assert not lines, "\n".join(lines)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 from cluster_setting import kinds
@@ -24,16 +25,15 @@ FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, SHARE))
-def test_nothing_acknowledged_is_lost(first: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_acknowledged_is_lost(first: int, figures: Callable[[str], None]) -> None:
     begin = time.perf_counter()
     outcomes = [simulate(seed) for seed in range(first, min(first + SHARE, FIRST + SEEDS))]
     failed = [each for each in outcomes if each.faults]
-    with capsys.disabled():
-        print(
-            f"\n{len(outcomes)} simulated schedules from seed {first}, {sum(len(each.events) for each in outcomes)} events, "
-            f"{sum(each.acknowledged for each in outcomes)} acknowledged, {sum(each.stored for each in outcomes)} stored, "
-            f"{len(failed)} failed, {time.perf_counter() - begin:.0f} s"
-        )
+    figures(
+        f"{len(outcomes)} simulated schedules from seed {first}, {sum(len(each.events) for each in outcomes)} events, "
+        f"{sum(each.acknowledged for each in outcomes)} acknowledged, {sum(each.stored for each in outcomes)} stored, "
+        f"{len(failed)} failed, {time.perf_counter() - begin:.0f} s"
+    )
     lines = [f"seed {each.seed} {each.setting}: {dict(kinds(each.faults))} {each.faults[:3]}" for each in failed]
     assert not failed, "\n".join(lines)
 

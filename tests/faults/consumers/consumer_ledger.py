@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import attrs
 
 LOCK_RULE_S = 30.0
-"""How long a member trusts its last successful lock (consumer.md 7): the longest that two may work in one queue."""
+"""How long a member trusts its last successful lock (docs/protocol/consumer.md §7): the longest that two may work in one queue."""
 
 Queue = tuple[str, int]
 """Broker name and queue id."""

@@ -43,6 +43,8 @@ STEADY_S = 11.0
 """Offsets are told every 5 s, first after 10 s: a member that took a queue before its last owner had told where it stood
 began earlier, and says so by then."""
 LEAST_ACKS = 20
+SENDING_MAX_S = 30.0
+"""A broker that is back takes messages again long before."""
 
 
 @attrs.frozen
@@ -156,7 +158,7 @@ async def _behind(world: World, client: triomq.Client) -> list[str]:
 
 
 async def _leave_all(world: World) -> None:
-    """Whoever is present commits all there is, in time, and leaves; nothing is taken back."""
+    """Every present member commits all there is, in time, and leaves; nothing is taken back."""
     async with world.client("auditor", world.network.host("auditor")) as client:
         with trio.move_on_after(COMMITTED_S):
             looks = 0
@@ -181,6 +183,10 @@ async def _run(seed: int) -> Outcome:
             for _ in range(world.chance.randint(1, 3)):
                 world.join()
             await _disturb(world)
+            # A schedule that kept the broker down for most of its time goes on until there is something to audit.
+            with trio.move_on_after(SENDING_MAX_S):
+                while len(world.ledger.acknowledged) < LEAST_ACKS:  # noqa: ASYNC110 - acknowledgements set no event
+                    await trio.sleep(0.5)
             world.sending = False
         world.note("quiet")
         world.quiet = True

@@ -14,23 +14,23 @@ import attrs
 import trio
 from cluster_network import SimHost, SimNetwork
 from consumer_ledger import Ledger
+from memory_disk import MemoryDisk
 
 import triomq
 from triomq_server.broker.lifecycle import serve_broker
 from triomq_server.config import BrokerConfig, NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
-from triomq_server.store.memory_disk import MemoryDisk
 
 TOPIC = "work"
 GROUP = "workers"
 NAME_SERVER = "127.0.0.1:9876"
 EPOCH_MS = 1_795_000_000_000
 PORTS = {"broker-a": 10911, "broker-b": 12911}
-STRATEGIES: dict[str, triomq.AllocateStrategy] = {
-    "AVG": triomq.Average(),
-    "AVG_BY_CIRCLE": triomq.AverageByCircle(),
-    "CONSISTENT_HASH": triomq.ConsistentHash(),
-    "STICKY": triomq.Sticky(),
+STRATEGIES: dict[str, triomq.plugins.AllocateStrategy] = {
+    "AVG": triomq.plugins.Average(),
+    "AVG_BY_CIRCLE": triomq.plugins.AverageByCircle(),
+    "CONSISTENT_HASH": triomq.plugins.ConsistentHash(),
+    "STICKY": triomq.plugins.Sticky(),
 }
 
 
@@ -162,11 +162,10 @@ class Member:
         async with client.push_consumer(
             GROUP,
             ordered=setting.kind == "ordered",
-            start_from="first",
+            start_from="earliest",
             allocate=STRATEGIES[setting.strategy],
             drain_s=2.0,
-            on_assigned=self._assigned,
-            on_revoked=self._revoked,
+            callbacks=triomq.ConsumerCallbacks(on_assigned=self._assigned, on_revoked=self._revoked),
         ) as consumer:
             await self._subscribe(consumer.subscribe)
             async with trio.open_nursery() as nursery:
@@ -189,7 +188,6 @@ class Member:
 
     async def _handle(self, message: triomq.ReceivedMessage) -> None:
         world = self.world
-        assert message.queue is not None
         place = (message.queue.broker_name, message.queue.queue_id)
         handling = world.ledger.begin(self.name, place, message.queue_offset, message.body, trio.current_time())
         try:
@@ -204,10 +202,9 @@ class Member:
         setting = self.world.setting
         async with client.lite_pull_consumer(
             GROUP,
-            start_from="first",
+            start_from="earliest",
             allocate=STRATEGIES[setting.strategy],
-            on_assigned=self._assigned,
-            on_revoked=self._revoked,
+            callbacks=triomq.ConsumerCallbacks(on_assigned=self._assigned, on_revoked=self._revoked),
         ) as consumer:
             await self._subscribe(consumer.subscribe)
             while not self._leave.is_set():

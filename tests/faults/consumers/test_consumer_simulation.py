@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 from consumer_ledger import Ledger
 from consumer_simulation import kinds, simulate
 
-from triomq._push import PushConsumer
+from triomq._consumer.push.membership import PushMembership
 
 SEEDS = int(os.environ.get("TRIOMQ_CONSUMER_SIMULATIONS", "40"))
 SHARE = 10
@@ -23,16 +24,15 @@ FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, SHARE))
-def test_groups_survive(first: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_survive(first: int, figures: Callable[[str], None]) -> None:
     begin = time.perf_counter()
     outcomes = [simulate(seed) for seed in range(first, min(first + SHARE, FIRST + SEEDS))]
     failed = [each for each in outcomes if each.faults]
-    with capsys.disabled():
-        print(
-            f"\n{len(outcomes)} consumer schedules from seed {first}, {sum(len(each.events) for each in outcomes)} events, "
-            f"{sum(each.acknowledged for each in outcomes)} acknowledged, {sum(each.handled for each in outcomes)} handled, "
-            f"{sum(each.repeats for each in outcomes)} repeats, {len(failed)} failed, {time.perf_counter() - begin:.0f} s"
-        )
+    figures(
+        f"{len(outcomes)} consumer schedules from seed {first}, {sum(len(each.events) for each in outcomes)} events, "
+        f"{sum(each.acknowledged for each in outcomes)} acknowledged, {sum(each.handled for each in outcomes)} handled, "
+        f"{sum(each.repeats for each in outcomes)} repeats, {len(failed)} failed, {time.perf_counter() - begin:.0f} s"
+    )
     lines = [f"seed {each.seed} {each.setting}: {dict(kinds(each.faults))} {each.faults[:3]}" for each in failed]
     assert not failed, "\n".join(lines)
 
@@ -44,16 +44,16 @@ def test_a_seed_repeats_itself() -> None:
 def test_a_member_that_forgets_to_wait_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit's own test: queues are committed to the end of what was pulled when they are given up."""
 
-    async def revoked(self: PushConsumer, queue: object, /) -> bool:
+    async def revoked(self: PushMembership, queue: object, /) -> bool:
         source = self.engine.queues[queue]  # type: ignore[index]
         offset = source.next_offset
         self.engine.stop(source.queue)
-        self._positions.update(source.queue, offset, increase_only=True)
-        await self._positions.persist([source.queue])
-        self._positions.forget(source.queue)
+        self.positions.update(source.queue, offset, increase_only=True)
+        await self.positions.persist([source.queue])
+        self.positions.forget(source.queue)
         return True
 
-    monkeypatch.setattr(PushConsumer, "revoked", revoked)
+    monkeypatch.setattr(PushMembership, "revoked", revoked)
     faults = (fault for seed in range(60) for fault in simulate(seed).faults)
     assert any("lost" in fault for fault in faults)
 

@@ -9,10 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from triomq_protocol.record import RecordView
+from triomq_protocol.record.view import RecordView
 from triomq_server.store import MessageStore, ReadStatus
-
-FOREVER = 1 << 60
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +35,7 @@ def inspect(writer: ModuleType) -> Callable[..., dict[tuple[int, int], int]]:
         while offset < store.log_max_offset:
             data = store.record_at(offset)
             if data is None:  # the filler at a file's end
-                offset = (offset // store.log_file_bytes + 1) * store.log_file_bytes
+                offset = (offset // store.commitlog.segments.size + 1) * store.commitlog.segments.size
                 continue
             in_log += 1
             offset += len(data)
@@ -46,7 +44,7 @@ def inspect(writer: ModuleType) -> Callable[..., dict[tuple[int, int], int]]:
             assert low == 0
             at = 0
             while at < high:
-                result = store.read("T", queue_id, at, 32, None, FOREVER)
+                result = store.read("T", queue_id, at, 32, None)
                 assert result is not None
                 assert result.status is ReadStatus.FOUND, (queue_id, at, high, result.status)
                 joined = b"".join(result.slices)

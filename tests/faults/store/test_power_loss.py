@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
 
-from triomq_protocol.record import encode_batch_element
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, MessageStore, NewBatch, NewRecord, open_store
-from triomq_server.store.memory_disk import MemoryDisk
 
 ROOT = "/store"
 Inspect = Callable[..., dict[tuple[int, int], int]]
@@ -56,7 +56,7 @@ class Writing:
                 self.safe = sure
             else:
                 self.now += 5000
-                await store._flusher.flush_queues(0, checkpoint=True)
+                await store.flusher.flush_queues(0, checkpoint=True)
 
     def _append(self, store: MessageStore) -> None:
         queue_id = self._chance.randrange(self._writer.QUEUES)

@@ -13,7 +13,7 @@ import sys
 import trio
 import trio.lowlevel
 
-from triomq_protocol.record import encode_batch_element
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
 
@@ -35,7 +35,7 @@ def config(root: str) -> StoreConfig:
 
 
 def body(number: int) -> bytes:
-    """Tells the number and can be checked as a whole."""
+    """A body that contains its number and can be checked as a whole."""
     return struct.pack(">q", number) * (1 + number * 37 % 150)
 
 
@@ -71,7 +71,7 @@ async def main(root: str, seed: int, number: int) -> None:
                     assert done
                     safe.extend(f"{queue_id} {first + i} {n}" for i, n in enumerate(numbers))
 
-                store.park_until_flushed(result.end_offset, trio.current_time() + 60, report)
+                store.flusher.when_flushed(result.end_offset, trio.current_time() + 60, report)
             store.notify_arrivals()
             await trio.lowlevel.checkpoint()
             if safe:

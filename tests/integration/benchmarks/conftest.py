@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from triomq_benchmarks.run_targets import RunTarget, open_run_target
-from triomq_benchmarks.workload import Workload
+from triomq_benchmarks.run.targets import RunTarget, start_target
+from triomq_benchmarks.workload.workload import ClusterShape
 
 
-@pytest.fixture
-async def ours() -> AsyncIterator[RunTarget]:
-    async with open_run_target("ours", Workload(name="x")) as target:
+@pytest.fixture(scope="module")
+def ours() -> Iterator[RunTarget]:
+    """A name server and a master; each run makes topics of its own, and what a test harms it mends."""
+    with start_target("ours", ClusterShape()) as target:
         yield target
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq_benchmarks.consume_memory import UNLIMITED, Limits, measure_stalled
+from triomq_benchmarks.versus_java.consume_memory import UNLIMITED, Limits, measure_stalled
 
 COMMAND = [sys.executable, "-m", "triomq_benchmarks", "consume"]
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,18 +13,17 @@ import attrs
 import pytest
 import trio
 from click.testing import CliRunner
+from process_tree import alive, command_line, descendants
 
 from triomq_benchmarks.__main__ import bench as bench_command
-from triomq_benchmarks.engines import EngineError
-from triomq_benchmarks.intervals import IntervalRow
-from triomq_benchmarks.local_engines import LocalEngine, ProcessEngine
-from triomq_benchmarks.run_driver import run_workload
-from triomq_benchmarks.run_result import Outcome, RunResult
-from triomq_benchmarks.run_targets import RunTarget, TargetError, open_run_target
-from triomq_benchmarks.workload import ConsumeMode, Fault, Loop, SlowConsumer, Threshold, Workload
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from process_tree import alive, command_line, descendants
+from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.run_result import RunResult, RunStatus
+from triomq_benchmarks.generator.engine import EngineError
+from triomq_benchmarks.generator.local_engine import LocalEngine
+from triomq_benchmarks.generator.process_engine import ProcessEngine
+from triomq_benchmarks.run.driver import audit_here, run_workload
+from triomq_benchmarks.run.targets import RunTarget, TargetError, open_run_target
+from triomq_benchmarks.workload.workload import ConsumeMode, Fault, Loop, SlowConsumer, Threshold, Workload
 
 # Machines that run tests are busy: how late the generator is, is not what is tested here.
 SHORT = Workload(
@@ -39,7 +37,8 @@ Bench = Callable[..., "subprocess.Popen[str]"]
 
 async def run(target: RunTarget, workload: Workload, folder: Path | None = None) -> RunResult:
     with trio.fail_after(LIMIT_S):
-        return await run_workload(workload, target, LocalEngine(), seed=1, folder=folder, audit=folder is not None)
+        audit = None if folder is None else audit_here
+        return await run_workload(workload, target, LocalEngine(), seed=1, folder=folder, audit=audit)
 
 
 @pytest.mark.slow
@@ -64,8 +63,8 @@ async def test_a_pause_of_two_seconds_is_two_seconds_in_an_open_loop_and_hidden_
 async def test_everything_that_was_sent_is_consumed_and_audited(ours: RunTarget, tmp_path: Path) -> None:
     workload = attrs.evolve(SHORT, thresholds=(Threshold.parse("unsent == 0"), Threshold.parse("p50_ms < 0.0001")))
     result = await run(ours, workload, tmp_path)
-    assert result.verdict.outcome is Outcome.THRESHOLD_FAILED
-    assert "p50_ms < 0.0001 (measured" in result.verdict.explanation
+    assert result.decision.status is RunStatus.THRESHOLD_FAILED
+    assert "p50_ms < 0.0001 (measured" in result.decision.explanation
     assert sum(row.sent for row in result.rows) == 500
     assert result.workers[0].consumed == result.workers[0].acked == 500
     assert result.total("from_master") == pytest.approx(400, abs=100)
@@ -80,7 +79,7 @@ async def test_everything_that_was_sent_is_consumed_and_audited(ours: RunTarget,
 async def test_a_backlog_is_consumed_by_every_group(ours: RunTarget, consume: ConsumeMode) -> None:
     workload = attrs.evolve(SHORT, consume=consume, groups=2, consumers=1, backlog_bytes=200 * 1024, duration_s=1)
     result = await run(ours, workload)
-    assert result.verdict.passed, result.verdict
+    assert result.decision.passed, result.decision
     assert result.workers[0].acked == 500
     assert result.workers[0].consumed == 1000
     # The backlog is in the counts, not in the latencies.
@@ -89,27 +88,27 @@ async def test_a_backlog_is_consumed_by_every_group(ours: RunTarget, consume: Co
 
 def share_processes() -> list[int]:
     """The generators of this process."""
-    return [pid for pid in descendants(os.getpid()) if "share_process" in command_line(pid)]
+    return [pid for pid in descendants(os.getpid()) if "worker_process" in command_line(pid)]
 
 
 async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -> None:
     killed: list[int] = []
 
-    def hear(row: IntervalRow) -> None:
+    def on_row(row: IntervalRow) -> None:
         if row.second >= 0 and not killed:
             killed.append(max(share_processes()))
             os.kill(killed[0], signal.SIGKILL)
 
     with trio.fail_after(LIMIT_S):
-        result = await run_workload(SHORT, ours, ProcessEngine(2), seed=1, hear=hear)
+        result = await run_workload(SHORT, ours, ProcessEngine(2), seed=1, on_row=on_row)
     dead = [worker for worker in result.workers if worker.failure]
     assert [worker.pid for worker in dead] == killed
     assert dead[0].failure == "was killed by SIGKILL in mid-run"
-    assert f"worker {dead[0].worker}: was killed by SIGKILL in mid-run" in result.verdict.explanation
-    # What it had told counts, though it could not add it up itself any more.
+    assert f"worker {dead[0].worker}: was killed by SIGKILL in mid-run" in result.decision.explanation
+    # What it had reported counts, though it could not add it up itself any more.
     assert dead[0].sent == sum(row.sent for row in result.rows if row.worker == dead[0].worker) > 0
     assert result.partial
-    assert result.verdict.outcome is Outcome.INCOMPLETE
+    assert result.decision.status is RunStatus.INCOMPLETE
     # The other one went on to its end.
     alive = next(worker for worker in result.workers if not worker.failure)
     assert alive.sent == 250
@@ -134,10 +133,10 @@ async def test_consumers_get_what_is_left_after_a_restart_late_in_the_run(ours: 
     assert result.total("errors") > 0
     assert result.audit is not None
     assert result.audit["counts"]["lost"] == 0
-    assert result.verdict.passed, result.verdict
+    assert result.decision.passed, result.decision
 
 
-async def test_a_generator_that_is_really_late_is_told_from_a_slow_broker(ours: RunTarget) -> None:
+async def test_a_generator_that_is_really_late_is_distinguished_from_a_slow_broker(ours: RunTarget) -> None:
     workload = attrs.evolve(SHORT, duration_s=4, lateness_limit_ms=700)
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
@@ -147,15 +146,15 @@ async def test_a_generator_that_is_really_late_is_told_from_a_slow_broker(ours: 
                 await trio.sleep(1.5)
                 os.kill(pid, signal.SIGCONT)
 
-            def hear(row: IntervalRow) -> None:
+            def on_row(row: IntervalRow) -> None:
                 if row.second >= 0 and not held:
                     held.append(min(share_processes()))
                     nursery.start_soon(hold, held[0])
 
             held: list[int] = []
-            result = await run_workload(workload, ours, ProcessEngine(2), seed=1, hear=hear)
-    assert result.verdict.outcome is Outcome.GENERATOR_LATE
-    assert "the load generator was too slow, not the broker" in result.verdict.explanation
+            result = await run_workload(workload, ours, ProcessEngine(2), seed=1, on_row=on_row)
+    assert result.decision.status is RunStatus.GENERATOR_LATE
+    assert "the load generator was too slow, not the broker" in result.decision.explanation
     # All that it meant to send it has sent, and nothing else is wrong.
     assert sum(row.sent for row in result.rows) == 900
     assert not result.partial
@@ -165,8 +164,8 @@ async def test_a_generator_that_is_really_late_is_told_from_a_slow_broker(ours: 
 async def test_mistakes_are_found_before_anything_starts(ours: RunTarget) -> None:
     with pytest.raises(EngineError, match="3 workers for 2 producers and 2 consumers"):
         await run_workload(SHORT, ours, ProcessEngine(3), seed=1)
-    missing = attrs.evolve(SHORT, topic_names=("nobody-made-it",))
-    with pytest.raises(TargetError, match=r"topic nobody-made-it is missing: .*--create"):
+    missing = attrs.evolve(SHORT, topic_names=("never-created",))
+    with pytest.raises(TargetError, match=r"topic never-created is missing: .*--create"):
         await run(ours, missing)
     made = await run(ours, attrs.evolve(missing, create_topics=True, duration_s=1, warm_up_s=0))
     assert made.workers[0].consumed == 200
@@ -179,7 +178,7 @@ async def test_a_cluster_that_is_there_keeps_no_topic_of_ours(ours: RunTarget) -
     async with open_run_target(ours.name_servers, SHORT) as existing:
         assert {node.role for node in existing.nodes.values()} == {"master"}
         result = await run(existing, attrs.evolve(SHORT, duration_s=1, warm_up_s=0))
-    assert result.verdict.passed
+    assert result.decision.passed
     assert result.target == ours.name_servers
     import triomq
 
@@ -187,7 +186,7 @@ async def test_a_cluster_that_is_there_keeps_no_topic_of_ours(ours: RunTarget) -
         assert not [topic for topic in await client.admin.topics() if result.run_id in topic and topic[0] != "%"]
 
 
-async def test_an_address_where_nobody_is() -> None:
+async def test_an_address_where_no_server_is() -> None:
     with pytest.raises(TargetError, match=r"no name server answers at 127.0.0.1:1: .*triomq cluster"):
         async with open_run_target("127.0.0.1:1", SHORT):
             pass
@@ -217,13 +216,13 @@ def test_the_command_writes_results_and_says_so(bench: Bench, tmp_path: Path) ->
     assert found["runs"][0]["engine"] == "processes 2"
     assert found["runs"][0]["quantiles"]["intended_to_ack"]["count"] == 100
     stored = json.loads((tmp_path / "results" / "result.json").read_text())
-    assert stored["verdict"]["outcome"] == "passed"
+    assert stored["decision"]["status"] == "passed"
     assert (tmp_path / "results" / "intervals.parquet").stat().st_size > 0
     assert json.loads((tmp_path / "results" / "audit.json").read_text())["clean"] is True
 
 
 @pytest.mark.parametrize("engine", [pytest.param("local", marks=pytest.mark.slow), "processes"])
-def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(bench: Bench, tmp_path: Path, engine: str) -> None:
+def test_ctrl_c_keeps_what_there_is_and_leaves_no_process(bench: Bench, tmp_path: Path, engine: str) -> None:
     (tmp_path / "mine.toml").write_text(FILE + 'duration = "60 s"')
     process = bench("run", "mine.toml", "--engine", engine, "--out", "results")
     assert process.stderr is not None
@@ -240,7 +239,7 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_nobody(bench: Bench, tmp_path: Pa
     stored = json.loads((tmp_path / "results" / "result.json").read_text())
     assert stored["partial"] is True
     assert stored["quantiles"]["intended_to_ack"]["count"] >= 75
-    assert stored["verdict"]["outcome"] == "incomplete"
+    assert stored["decision"]["status"] == "incomplete"
     workers = stored["workers"]
     assert [worker["failure"] for worker in workers] == ["it was stopped before its end"] * (
         1 + (engine == "processes")

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
-from triomq_protocol.frame import FrameDecoder
 from triomq_protocol.requests.pull import PullMessageRequest
 from triomq_protocol.requests.send import SendMessageRequestV2
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker import BrokerAddresses, serve_broker
 from triomq_server.config import BrokerConfig
 

@@ -9,13 +9,14 @@ from functools import partial
 import pytest
 import trio
 
-from triomq_protocol.command import Command
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.wire import Handlers, Limits, Link, dial_tcp, serve
 
 
 class Server:
-    """A server whose request 1 is answered with a large body, 2 with an empty one, 3 closes, 4 is answered a turn later."""
+    """A server whose request 1 is answered with a large body, 2 with an empty one, 3 closes, 4 is answered a turn
+    later."""
 
     def __init__(self) -> None:
         self.closed: list[str] = []

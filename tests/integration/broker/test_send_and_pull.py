@@ -9,9 +9,10 @@ import pytest
 import trio
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.command import Command
-from triomq_protocol.record import encode_batch_element, iter_records
+from triomq_protocol.record.batch import encode_batch_element
+from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.offset import UpdateConsumerOffsetRequest
+from triomq_protocol.wire.command import Command
 
 BODY = bytes(range(256)) * 4
 

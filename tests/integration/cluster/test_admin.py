@@ -11,8 +11,8 @@ import pytest
 import trio
 
 import triomq
-from triomq_server.admin import AdminError, change_role, replication, standing
 from triomq_server.cluster import open_cluster
+from triomq_server.commands.admin import AdminError, change_role, replication, slave_state
 
 
 async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +26,7 @@ async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 async def states(name_servers: str) -> dict[str, str]:
     rows = await replication(name_servers)
-    return {f"{row.member.name}:{row.member.broker_id}": standing(row, rows) for row in rows}
+    return {f"{row.member.name}:{row.member.broker_id}": slave_state(row, rows) for row in rows}
 
 
 async def eventually(name_servers: str, wanted: dict[str, str]) -> None:
@@ -68,12 +68,12 @@ async def test_show_and_change() -> None:
         assert "CLEAN" in text
 
 
-async def test_wrong_names_are_told() -> None:
+async def test_wrong_names_are_errors() -> None:
     async with open_cluster(slaves=0) as cluster:
         with pytest.raises(AdminError, match="broker-x is no broker of broker-a:0 at 127"):
             await change_role(cluster.name_servers, "broker-x", "SLAVE")
-        nobody = await command("ha", "-n", "127.0.0.1:1")
-        assert nobody.returncode == 1
-        assert "no name server answers" in nobody.stderr
+        unreachable = await command("ha", "-n", "127.0.0.1:1")
+        assert unreachable.returncode == 1
+        assert "no name server answers" in unreachable.stderr
         nothing = await command("cut", "broker-a", "-n", cluster.name_servers, "--yes")
         assert "only a slave's log can be cut" in nothing.stderr

@@ -1,4 +1,5 @@
-"""The servers' command line as operators meet it: ready lines, clean stops, exit codes, one clear line for each mistake."""
+"""The servers' command line as operators meet it: ready lines, clean stops, exit codes, one clear line for each
+mistake."""
 
 import json
 import os
@@ -13,11 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from process_tree import alive
 
 from triomq_server.cluster.plan import free_ports
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from process_tree import alive
 
 SERVER = [sys.executable, "-m", "triomq_server"]
 LIMIT_S = 20
@@ -133,6 +132,16 @@ def test_warnings_come_with_the_printed_settings() -> None:
     assert "WARNING" not in printed.stdout
 
 
+def test_keys_without_effect_are_printed_with_the_reason() -> None:
+    everything = run("broker", "-p", "--set", "useTLS=true")
+    important = run("broker", "-m", "--set", "useTLS=true")
+    assert "# useTLS has no effect: links are not encrypted" in everything.stdout
+    assert "# aclEnable has no effect: access is not checked" in everything.stdout
+    assert "# useTLS has no effect: links are not encrypted" in important.stdout
+    assert "aclEnable" not in important.stdout
+    assert "useTLS=true has no effect: links are not encrypted" in important.stderr
+
+
 @pytest.mark.parametrize("command", [[], ["namesrv"], ["broker"], ["cluster"]])
 def test_help(command: list[str]) -> None:
     result = run(*command, "--help")
@@ -148,7 +157,7 @@ def test_help(command: list[str]) -> None:
         (["broker", "--set", "brokerRole=SLAVE"], 2, "brokerRole=SLAVE needs a brokerId greater than 0"),
         (["broker", "--set", "brokerRole"], 2, "'brokerRole' is not KEY=VALUE"),
         (["broker", "--port", "99999"], 2, "99999 is not in the range"),
-        (["broker", "--port", "1"], 2, "listenPort=1 leaves no room for the ports -1 and 2"),
+        (["broker", "--port", "1"], 2, "listenPort=1 leaves no place for the ports -1 and 2"),
         (["broker", "--port", "65535"], 2, "choose 3 to 65534"),
         (["broker", "--port", "0", "--set", "brokerIP1=no host"], 1, "a host name cannot be resolved; check brokerIP1"),
         (["broker", "--store", "/proc/nowhere"], 1, "/proc/nowhere"),
@@ -205,11 +214,11 @@ def test_a_cluster_of_processes(tmp_path: Path) -> None:
         os.kill(pids["broker-a"], signal.SIGKILL)
         event = json.loads(process.stdout.readline())
         assert (event["event"], event["name"], event["status"], event["wanted"]) == ("ended", "broker-a", -9, False)
-        process.stdin.write("start broker-a\nstart nobody\nstart broker-a\n")
+        process.stdin.write("start broker-a\nstart missing\nstart broker-a\n")
         process.stdin.flush()
-        # A node that starts holds up nobody: what is wrong with the others is told meanwhile.
-        assert "not understood" in json.loads(process.stdout.readline())["error"]
-        assert "runs already" in json.loads(process.stdout.readline())["error"]
+        # A node that starts delays nothing: errors of the others are announced meanwhile.
+        assert "unknown command" in json.loads(process.stdout.readline())["error"]
+        assert "is already running" in json.loads(process.stdout.readline())["error"]
         event = json.loads(process.stdout.readline())
         assert (event["event"], event["name"]) == ("started", "broker-a")
         pids["broker-a"] = event["pid"]
@@ -222,8 +231,33 @@ def test_a_cluster_of_processes(tmp_path: Path) -> None:
     wait_until_gone(*pids.values())
 
 
-def test_a_cluster_that_is_stopped_before_it_is_ready_says_so(tmp_path: Path) -> None:
-    """The signal comes during the imports, when nobody has started a node yet."""
+def test_a_node_is_paused_and_the_cluster_still_stops_in_order(tmp_path: Path) -> None:
+    command = ("cluster", "--json", "--control", "--slaves", "0", "--directory", str(tmp_path))
+    with started(*command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pid = json.loads(process.stdout.readline())["nodes"][1]["pid"]
+
+        def order(verb: str, stopped: bool) -> None:
+            assert process.stdin is not None
+            process.stdin.write(f"{verb} broker-a\n")
+            process.stdin.flush()
+            deadline = time.monotonic() + LIMIT_S
+            while (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T") is not stopped:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+        order("pause", stopped=True)
+        order("resume", stopped=False)
+        order("pause", stopped=True)
+        out, _ = process.communicate(timeout=LIMIT_S)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["status"] for event in events if event["event"] == "ended"] == [0, 0]
+    assert events[-1] == {"event": "stopped"}
+
+
+def test_a_cluster_stopped_before_it_is_ready_reports_that(tmp_path: Path) -> None:
+    """The signal comes during the imports, before a node has been started."""
     script = (
         "import os, signal, sys\n"
         "class Interrupts:\n"
@@ -252,7 +286,7 @@ def test_no_node_outlives_its_cluster(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not Path(ready["directory"]).exists()
 
 
-def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_start_reports_why(tmp_path: Path) -> None:
     (tmp_path / "broker-a").write_text("a file where a directory should be")
     result = run("cluster", "--json", "--directory", str(tmp_path))
     assert result.returncode == 1

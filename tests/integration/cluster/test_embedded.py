@@ -1,4 +1,5 @@
-"""The embedded cluster as users' tests have it: there at once, nodes stopped and started one by one, nothing left behind."""
+"""The embedded cluster as users' tests have it: there at once, nodes stopped and started one by one, nothing left
+behind."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -132,7 +133,7 @@ async def test_with_compat_49_a_slave_that_comes_late_gets_the_newest_file(tmp_p
         assert min(file.name for file in copy.iterdir()) > f"{0:020d}"
 
 
-async def test_a_sync_master_says_so_when_no_slave_is_there() -> None:
+async def test_a_sync_master_answers_so_without_a_slave() -> None:
     message = triomq.Message("orders", b"one")
     async with (
         open_cluster(sync_replication=True) as cluster,

@@ -54,7 +54,7 @@ def test_counts_that_make_no_cluster(counts: dict[str, int]) -> None:
         plan_cluster(HOME, **counts, ports=list(range(100)))
 
 
-def test_free_ports_leave_room_for_a_brokers_three() -> None:
+def test_free_ports_suffice_for_a_brokers_three() -> None:
     ports = sorted(free_ports(50))
     used = [near for port in ports for near in (port - 2, port, port + 1)]
     assert len(set(used)) == 150

@@ -42,7 +42,7 @@ async def test_readme_sends_and_pulls(cluster: Cluster, capfd: pytest.CaptureFix
 async def test_readme_consumes(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     send, _, consume = blocks("README.md")[:3]
     await trio.to_thread.run_sync(run, send, "README.md", cluster.name_servers)
-    # Its last line would run until somebody interrupts it.
+    # Its last line would run until it is interrupted.
     main = run(consume.replace("trio.run(main)", ""), "README.md", cluster.name_servers)["main"]
     printed = ""
     with trio.move_on_after(20):
@@ -67,9 +67,19 @@ async def test_tutorial(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().out.count("b'") == 502
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "how-to").glob("*.md")), ids=lambda page: page.name)
-async def test_how_to(page: Path) -> None:
-    names = run("\n".join(blocks(str(page))), page.name, "")
+def pages_with_examples() -> list[str]:
+    pages = sorted((ROOT / "docs" / "how-to").rglob("*.md"))
+    return [str(page.relative_to(ROOT)) for page in pages if blocks(str(page))]
+
+
+@pytest.mark.parametrize("page", pages_with_examples())
+async def test_how_to(page: str) -> None:
+    names = run("\n".join(blocks(page)), page, "")
     for name, example in names.items():
         if name.startswith("test_"):
             await example()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("page", [page for page in pages_with_examples() if "/plug-in/" in page])
+def test_each_plug_point_has_an_example_that_runs(page: str) -> None:
+    assert any("async def test_" in block for block in blocks(page))

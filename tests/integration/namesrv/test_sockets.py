@@ -13,8 +13,8 @@ import trio
 import trustme
 
 from triomq_protocol.codes import RequestCode as Code
-from triomq_protocol.command import Command
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.wire import LinkClosedError, TlsMode, TlsSettings, open_link
@@ -77,7 +77,7 @@ async def test_two_hundred_connections_at_once(start_namesrv) -> None:
     assert codes == [0] * 1000
 
 
-async def test_reader_that_takes_nothing_is_not_read_from_and_harms_nobody(start_namesrv) -> None:
+async def test_peer_that_reads_nothing_is_not_read_from_and_affects_no_other(start_namesrv) -> None:
     address = await start_namesrv(link_output_limit_bytes=100_000)
     async with open_link(address) as good:
         await good.request(registration(topics=100), 5)
@@ -247,7 +247,7 @@ async def test_tls_off(start_namesrv, authority, server_context) -> None:
         await ask_over_tls(address, authority)
 
 
-async def test_failed_handshakes_harm_nobody(start_namesrv, authority, server_context) -> None:
+async def test_failed_handshakes_affect_no_other_link(start_namesrv, authority, server_context) -> None:
     address = await start_namesrv(TlsSettings(server_context))
     for data in (b"\x16", b"\x16\x03\x01\x00\x05hello", b"\x16" + bytes(100)):
         stream = await dial(address)

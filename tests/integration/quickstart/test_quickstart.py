@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("rich", reason="the quickstart needs the extra `demo`")
 
-COMMAND = [sys.executable, "-c", "from triomq_benchmarks.quickstart import quickstart; quickstart()"]
+COMMAND = [sys.executable, "-c", "from triomq_benchmarks.commands.quickstart import quickstart; quickstart()"]
 LIMIT_S = 60
 
 
@@ -46,8 +46,9 @@ def test_flights_come_back_from_the_slave() -> None:
     assert [figures[name] for name in ("missing", "differing", "repeated", "unknown", "send_failures")] == [0] * 5
     assert figures["replicated_bytes"] > figures["body_bytes"]
     assert len(figures["served_by"]) == 1
-    assert 0 < figures["kill_to_first_message_s"] < 5
-    assert figures["cluster_ready_s"] < 5
+    # Not by the client's next look at its routes, half a minute later.
+    assert 0 < figures["kill_to_first_message_s"] < 20
+    assert 0 < figures["cluster_ready_s"] < figures["total_s"]
 
 
 def test_any_text_from_standard_input_as_a_table() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ async def test_send_and_pull(run):
     assert (pulled[0]["tags"], pulled[0]["keys"], pulled[0]["properties"]["u"]) == ("a", ["k1", "k2"], "v")
     assert (await run("pull", "T", "-m", "1"))[1] == "hello wörld\n"
     assert (await run("pull", "T", "--tags", "a"))[1] == "hello wörld\n"
-    assert (await run("pull", "T", "--from", "last"))[1] == ""
+    assert (await run("pull", "T", "--from", "latest"))[1] == ""
     assert (await run("pull", "T", "--from", "committed", "--commit", "-m", "2"))[1] == "hello wörld\ntwo\n"
     assert (await run("pull", "T", "--from", "committed"))[1] == "three\n"
 
@@ -50,7 +51,7 @@ async def test_topics_and_cluster(run):
     assert [(row["broker"], row["id"]) for row in rows(out)] == [("broker-a", 0), ("broker-a", 1)]
 
 
-async def test_a_topic_nobody_knows_is_one_clear_line(run):
+async def test_an_unknown_topic_is_one_clear_line(run):
     code, out, err = await run("pull", "nowhere")
     assert (code, out) == (1, "")
     assert "no route to topic nowhere" in err
@@ -79,7 +80,7 @@ async def test_ctrl_c_ends_a_pull_quietly(run, cluster):
 async def test_a_reader_that_leaves_early_is_no_error(run, cluster):
     lines = b"".join(b"%d\n" % number for number in range(3000))
     assert (await run("send", "T", stdin=lines))[0] == 0
-    shell = f"{sys.executable} -m triomq pull T -n {cluster.name_servers} | head -1"
+    shell = f"{shlex.quote(sys.executable)} -m triomq pull T -n {shlex.quote(cluster.name_servers)} | head -1"
     done = await trio.run_process(["sh", "-c", shell], capture_stdout=True, capture_stderr=True, check=False)
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == b""

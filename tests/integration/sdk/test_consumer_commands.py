@@ -34,14 +34,14 @@ async def filled(client):
 
 
 async def test_consume_looks_on(run, filled):
-    code, out, err = await run("consume", "T", "--from", "first", "--until-end")
+    code, out, err = await run("consume", "T", "--from", "earliest", "--until-end")
     assert (code, out.split(), err) == (0, [f"m{n}" for n in range(10)], "")
-    assert (await run("consume", "T", "--from", "first", "-m", "2", "--tags", "odd"))[1].split() == ["m1", "m3"]
+    assert (await run("consume", "T", "--from", "earliest", "-m", "2", "--tags", "odd"))[1].split() == ["m1", "m3"]
     assert (await run("consume", "T", "--from", "7", "--queue", "broker-a:0", "--until-end"))[1].split() == [
         "m7", "m8", "m9",
     ]  # fmt: skip
-    assert (await run("consume", "T", "--from", "last", "--until-end"))[1] == ""
-    (row,) = rows((await run("consume", "T", "--from", "first", "--count", "1", "--json"))[1])
+    assert (await run("consume", "T", "--from", "latest", "--until-end"))[1] == ""
+    (row,) = rows((await run("consume", "T", "--from", "earliest", "--count", "1", "--json"))[1])
     assert (row["broker"], row["queue"], row["offset"], row["tags"], row["body"]) == ("broker-a", 0, 0, "even", "m0")
     later = await run("consume", "T", "--from", str(row["stored_ms"] + 3_600_000), "--until-end")
     assert later[1] == ""
@@ -55,7 +55,7 @@ async def test_consume_looks_on(run, filled):
 
 async def test_a_filter_that_brokers_refuse_is_one_clear_line(run, filled):
     # SQL92 is off in brokers unless enablePropertyFilter is set.
-    code, out, err = await run("consume", "T", "--from", "first", "--until-end", "--sql", "n > 6 AND n < 9")
+    code, out, err = await run("consume", "T", "--from", "earliest", "--until-end", "--sql", "n > 6 AND n < 9")
     assert (code, out) == (1, "")
     assert "does not support consumer to filter" in err
     assert "`triomq broker --set enablePropertyFilter=true`" in err
@@ -67,7 +67,7 @@ async def test_a_filter_that_brokers_refuse_is_one_clear_line(run, filled):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["consume", "T", "--from", "first", "--queue", "broker-a:77"],  # without --until-end it would go on for ever
+        ["consume", "T", "--from", "earliest", "--queue", "broker-a:77"],  # without --until-end it would go on for ever
         ["consume", "T", "--from", "3", "--until-end", "--queue", "vm:0"],
         ["pull", "T", "--queue", "broker-a:77"],
         ["send", "T", "x", "--queue", "broker-a:77"],
@@ -88,7 +88,7 @@ async def test_an_unknown_topic_names_the_commands_about_topics(run, cluster):
         assert "`triomq topics TOPIC --create`" in err
 
 
-async def test_groups_that_nobody_knows(run, filled):
+async def test_groups_that_no_broker_knows(run, filled):
     for arguments in (
         ["groups", "X"],
         ["offsets", "show", "X"],
@@ -104,7 +104,7 @@ async def test_groups_that_nobody_knows(run, filled):
     ("arguments", "what"),
     [
         (["consume", "T", "--from", "yesterday"], "no time like"),
-        (["consume", "T", "--format", "{x}", "--from", "first"], "fields: topic"),
+        (["consume", "T", "--format", "{x}", "--from", "earliest"], "fields: topic"),
         (["consume", "T", "--format", "{body}", "--json"], "either --format or --json"),
         (["consume", "T", "-g", "G", "--queue", "broker-a:0"], "either --queue or --group"),
         (["consume", "T", "-g", "G", "--from", "5"], "needs --queue"),
@@ -121,7 +121,12 @@ async def test_mistakes_are_one_clear_line(run, filled, arguments, what):
 
 
 async def test_a_group_consumes_and_shows_its_lag(run, filled):
-    assert (await run("consume", "T", "-g", "G", "--from", "first", "-m", "4"))[1].split() == ["m0", "m1", "m2", "m3"]
+    assert (await run("consume", "T", "-g", "G", "--from", "earliest", "-m", "4"))[1].split() == [
+        "m0",
+        "m1",
+        "m2",
+        "m3",
+    ]
     code, out, _ = await run("offsets", "show", "G", "T", "--json")
     assert code == 0
     assert [(row["queue"], row["committed"], row["end"], row["lag"]) for row in rows(out)] == [
@@ -133,22 +138,22 @@ async def test_a_group_consumes_and_shows_its_lag(run, filled):
     (row,) = [row for row in rows(out) if row["group"] == "G"]
     assert (row["members"], row["lag"], row["topics"]) == (0, 0, ["T"])
     assert "no member is online" in (await run("groups", "G"))[1]
-    code, _, err = await run("groups", "nobody")
+    code, _, err = await run("groups", "unknown-group")
     assert code == 1
-    assert "nobody knows the consumer group nobody" in err
+    assert "no broker knows the consumer group unknown-group" in err
 
 
 async def test_offsets_of_a_group_that_is_offline(run, filled):
-    await run("consume", "T", "-g", "G", "--from", "first", "--until-end")
+    await run("consume", "T", "-g", "G", "--from", "earliest", "--until-end")
     code, out, err = await run("offsets", "reset", "G", "T", "earliest", "--json", "--yes")
     assert (code, err) == (0, "")
     assert {(row["queue"], row["offset"], row["how"]) for row in rows(out)} == {
-        (0, 0, "set at its broker (nobody is online)"), (1, 0, "set at its broker (nobody is online)"),
+        (0, 0, "set at its broker (no member is online)"), (1, 0, "set at its broker (no member is online)"),
     }  # fmt: skip
     _, out, _ = await run("offsets", "reset", "G", "T", "2", "--queue", "broker-a:0", "--yes")
     assert [line.split(maxsplit=3) for line in out.splitlines()] == [
         ["BROKER", "QUEUE", "OFFSET", "HOW"],
-        ["broker-a", "0", "2", "set at its broker (nobody is online)"],
+        ["broker-a", "0", "2", "set at its broker (no member is online)"],
     ]
     await run("offsets", "reset", "G", "T", "6", "--queue", "broker-a:0", "--yes")
     assert (await run("consume", "T", "-g", "G", "--until-end"))[1].split() == ["m6", "m7", "m8", "m9"]
@@ -172,7 +177,7 @@ async def test_offsets_of_a_group_that_is_online(run, filled, client):
         await trio.lowlevel.checkpoint()
         seen.append(message.body)
 
-    async with client.push_consumer("G", start_from="first", drain_s=1) as consumer, trio.open_nursery() as nursery:
+    async with client.push_consumer("G", start_from="earliest", drain_s=1) as consumer, trio.open_nursery() as nursery:
         await consumer.subscribe("T")
         nursery.start_soon(consumer.run, handle)
         with trio.fail_after(20):
@@ -186,7 +191,7 @@ async def test_offsets_of_a_group_that_is_online(run, filled, client):
         assert (code, "has members online" in err) == (2, True)
         code, out, _ = await run("offsets", "reset", "G", "T", "earliest", "--yes")
         assert code == 0
-        assert "its members were told" in out
+        assert "its members were notified" in out
         # They take ten seconds, so that handlers under way can end.
         with trio.fail_after(30):
             while len(seen) < 20:  # noqa: ASYNC110
@@ -197,7 +202,7 @@ async def test_offsets_of_a_group_that_is_online(run, filled, client):
 
 async def test_an_interrupted_look_ends_without_words(cluster, filled):
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "triomq", "consume", "T", "--from", "first"],
+        [sys.executable, "-m", "triomq", "consume", "T", "--from", "earliest"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},

@@ -11,11 +11,11 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq_protocol.frame import FrameDecoder
+from triomq_protocol.wire.frame import FrameDecoder
 
 
 class Counter:
-    """A callback that counts, and keeps the offsets it heard of."""
+    """A callback that counts, and keeps the offsets it was called with."""
 
     def __init__(self):
         self.results = []
@@ -166,7 +166,7 @@ async def test_a_killed_master_is_read_from_its_slave(cluster, client):
     assert first.broker_address == cluster["broker-a-s"].address
     assert sorted(message.body for message in await pull_all(consumer, "kept")) == sorted(bodies)
     with pytest.raises(errors.MQError):
-        await producer.send(triomq.Message("kept", b"nobody takes it"))
+        await producer.send(triomq.Message("kept", b"never consumed"))
     await cluster["broker-a"].start()
 
     async def sends_again():
@@ -200,10 +200,10 @@ async def test_tls(tmp_path):
     authority.configure_trust(client_context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, answer, listeners)
-        dial = triomq.tls_dialer(client_context, check_names=True)
+        dial = triomq.plugins.tls_dialer(client_context, check_names=True)
         async with triomq.open_client(f"localhost:{port}", dial=dial) as client:
             assert await client.admin.topics() == ["secret"]
-        async with triomq.open_client(f"localhost:{port}", dial=triomq.tls_dialer()) as client:
+        async with triomq.open_client(f"localhost:{port}", dial=triomq.plugins.tls_dialer()) as client:
             assert await client.admin.topics() == ["secret"]
         nursery.cancel_scope.cancel()
     assert len(seen) == 2

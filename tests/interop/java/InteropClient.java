@@ -34,7 +34,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * <p>Bodies travel as base64. Names of fields are those of the Java getters.
  */
 public final class InteropClient {
-    private static final int TIMEOUT_MS = 20_000;
+    // A busy machine may stop for a while: a send that is tried again would be stored twice.
+    private static final int TIMEOUT_MS = 60_000;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQPullConsumer> CONSUMERS = new ConcurrentHashMap<>();
 
@@ -94,6 +95,8 @@ public final class InteropClient {
             producer.setNamesrvAddr(nameServers);
             producer.setInstanceName("producer-" + nameServers.hashCode());
             producer.setSendMsgTimeout(TIMEOUT_MS);
+            producer.setRetryTimesWhenSendFailed(0);
+            producer.setRetryTimesWhenSendAsyncFailed(0);
             producer.start();
             PRODUCERS.put(nameServers, producer);
         }

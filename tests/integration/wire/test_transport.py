@@ -43,7 +43,7 @@ async def test_pieces_arrive_joined(pair, sizes) -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
-            left = memoryview(transport.send_now(pieces))
+            left = memoryview(b"".join(transport.send_now(pieces)))
             while left:
                 left = left[await transport.send_some(left) :]
     assert got == [b"".join(data)]
