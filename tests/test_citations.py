@@ -1,4 +1,5 @@
-"""What code and pages refer to is in the repository: pages, numbered sections, links, and the files that the architecture page names."""
+"""What code and pages refer to is in the repository: pages, numbered sections, links, and the files that the
+architecture page names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The command line: `python -m triomq_benchmarks hotpath|versus-java|run|compare|…`, also reachable as `triomq bench`."""
+"""The command line: `python -m triomq_benchmarks hotpath|versus-java|run|compare|…`, also reachable as
+`triomq bench`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Numbers of the protocol: request codes, response codes, languages, header encodings, versions.
 
-Source: docs/protocol/remoting.md §7 and §8, docs/protocol/namesrv.md §1.1, docs/protocol/broker-api.md §2; upstream `RequestCode`,
-`ResponseCode`, `RemotingSysResponseCode`, `LanguageCode`, `SerializeType`, `MQVersion`.
+Source: docs/protocol/remoting.md §7 and §8, docs/protocol/namesrv.md §1.1, docs/protocol/broker-api.md §2; upstream
+`RequestCode`, `ResponseCode`, `RemotingSysResponseCode`, `LanguageCode`, `SerializeType`, `MQVersion`.
 """
 
 import enum

@@ -1,4 +1,5 @@
-"""Bits of the protocol: frame flag, pull sysFlag, topic permission, topic sysFlag. A message's sysFlag is in `record.layout`."""
+"""Bits of the protocol: frame flag, pull sysFlag, topic permission, topic sysFlag. A message's sysFlag is in
+`record.layout`."""
 
 # Frame flag (docs/protocol/remoting.md §4).
 RESPONSE = 1

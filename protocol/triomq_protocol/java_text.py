@@ -86,7 +86,8 @@ def java_hash_with_prefix(prefix: str, text: str) -> int:
 
 
 def index_key_hash(key: str) -> int:
-    """Hash of an index key: absolute value of java_hash, 0 where Java's abs overflows (docs/protocol/store.md, index file)."""
+    """Hash of an index key: absolute value of java_hash, 0 where Java's abs overflows (docs/protocol/store.md, index
+    file)."""
     code = abs(java_hash(key))
     return 0 if code > 0x7FFFFFFF else code
 

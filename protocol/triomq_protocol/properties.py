@@ -1,4 +1,5 @@
-"""The property string of a message: name 0x01 value 0x02 ... (docs/protocol/messages.md §2 and §3; upstream `MessageConst`)."""
+"""The property string of a message: name 0x01 value 0x02 ... (docs/protocol/messages.md §2 and §3; upstream
+`MessageConst`)."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,9 @@
-"""Open clients of this process: one loop thread for each set of settings, shared by calls that come one after the other.
+"""Open clients of this process: one loop thread for each set of settings, shared by calls that come one after the
+other.
 
-Spark calls a data source from plain threads, in processes that it forks and uses again: for the driver's part, where every
-trigger asks for offsets, and for the tasks. So a client stays open between calls, for :data:`IDLE_S`; then its thread
-ends by itself. A forked child has none of its parent's.
+Spark calls a data source from plain threads, in processes that it forks and uses again: for the driver's part, where
+every trigger asks for offsets, and for the tasks. So a client stays open between calls, for :data:`IDLE_S`; then its
+thread ends by itself. A forked child has none of its parent's.
 """
 
 from __future__ import annotations

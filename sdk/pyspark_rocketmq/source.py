@@ -1,4 +1,5 @@
-"""The data source itself: Spark finds :class:`DefaultSource` by the name of this package, and users by the name `rocketmq`."""
+"""The data source itself: Spark finds :class:`DefaultSource` by the name of this package, and users by the name
+`rocketmq`."""
 
 from __future__ import annotations
 

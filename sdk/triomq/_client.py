@@ -333,7 +333,8 @@ class Client(metaclass=NoPublicConstructor):
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
         pull_hooks: Sequence[PullHook] = (),
     ) -> LitePullConsumer:
-        """A lite pull consumer of a group, to be used in ``async with``: it fetches in the background, its caller polls.
+        """A lite pull consumer of a group, to be used in ``async with``: it fetches in the background, its caller
+        polls.
 
         Args:
             group: consumer group; one consumer per group and client.
@@ -350,8 +351,8 @@ class Client(metaclass=NoPublicConstructor):
             allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
             offset_store: where offsets are kept; default: at the brokers, when broadcasting in
                 ``~/.rocketmq_offsets``.
-            illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``, ``"earliest"``,
-                ``"latest"`` or ``"raise"``.
+            illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``,
+                ``"earliest"``, ``"latest"`` or ``"raise"``.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
 
         Raises:

@@ -1,4 +1,5 @@
-"""Runs made of chance instead of a cluster: with a pause of two seconds, a redirect to a slave, and everything else that a report shows."""
+"""Runs made of chance instead of a cluster: with a pause of two seconds, a redirect to a slave, and everything else
+that a report shows."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ class CancelAtAnyStep(CancelAtStep):
 
 
 def each_step_of_all_tasks(stride: int = 1) -> Iterator[CancelAtStep]:
-    """A cancel before one of the first steps, before a later one, and so on, until a body has come to its end uncancelled.
+    """A cancel before one of the first steps, before a later one, and so on, until a body has come to its end
+    uncancelled.
 
     Args:
         stride: 1 tries every step; more for bodies that are long and slow.

@@ -269,7 +269,8 @@ def binary_java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
 
 
 class PushMember(Child):
-    """A push consumer in a process of its own, `PushConsumer.java` or `push_member.py`, whose options are ours with dashes.
+    """A push consumer in a process of its own, `PushConsumer.java` or `push_member.py`, whose options are ours with
+    dashes.
 
     Everything it tells is in `events()`; `stop` ends it in order, `kill` as a crash would.
     """
@@ -372,7 +373,8 @@ def java_push(java: Java, scratch: Path) -> StartPush:
 
 @pytest.fixture(scope="session")
 def python_push(scratch: Path) -> StartPush:
-    """Starts one of our push consumers in a process of its own, as `java_push` does a Java one; see `push_member.py`."""
+    """Starts one of our push consumers in a process of its own, as `java_push` does a Java one; see
+    `push_member.py`."""
     counter = count(1)
 
     def start(name_servers: str, group: str, topic: str, **options: object) -> AbstractContextManager[PushMember]:

@@ -12,10 +12,11 @@ import attrs
 from consumer_ledger import Ledger, Queue
 
 ORDERED_TWICE_MAX_S = 5.0
-"""The member that locks a queue has it alone, as long as locks live no shorter than the 30 s for which members rely on them
-(docs/protocol/consumer.md §9); a Java member looks every 20 ms at what it owns, later when the machine is busy."""
+"""The member that locks a queue has it alone, as long as locks live no shorter than the 30 s for which members rely on
+them (docs/protocol/consumer.md §9); a Java member looks every 20 ms at what it owns, later when the machine is busy."""
 CONCURRENT_TWICE_MAX_S = 25.0
-"""Nothing is locked: a notice of the broker may be lost, and then the next round comes after 20 s (docs/protocol/consumer.md §11)."""
+"""Nothing is locked: a notice of the broker may be lost, and then the next round comes after 20 s
+(docs/protocol/consumer.md §11)."""
 
 
 @attrs.frozen

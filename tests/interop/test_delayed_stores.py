@@ -1,6 +1,7 @@
 """Delayed messages under way when a store changes hands, or a slave takes over: they come, at their time and once.
 
-Both directions, after a clean stop and after a kill. A kill may repeat what came since `delayOffset.json` was written last.
+Both directions, after a clean stop and after a kill. A kill may repeat what came since `delayOffset.json` was written
+last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One's broker at the other's name server, used by the Java client and by our SDK at once; and both brokers in one cluster."""
+"""One's broker at the other's name server, used by the Java client and by our SDK at once; and both brokers in one
+cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Java push consumers on our broker: retries, dead letters, delays, SQL92, broadcast, order, resets, and operators' questions.
+"""Java push consumers on our broker: retries, dead letters, delays, SQL92, broadcast, order, resets, and operators'
+questions.
 
 Every test runs on the real broker too: what it wants of ours must hold there, or the test itself is wrong.
 """

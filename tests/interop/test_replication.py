@@ -1,7 +1,8 @@
 """A Java slave follows our master, and our slave a Java master: 16 MiB of known messages over several log files.
 
-One story per direction: an empty slave follows while a third of the messages is sent, is killed while the second third is,
-comes back, and then the master is killed and comes back before the last third. The tests look at what each chapter left.
+One story per direction: an empty slave follows while a third of the messages is sent, is killed while the second third
+is, comes back, and then the master is killed and comes back before the last third. The tests look at what each chapter
+left.
 """
 
 from __future__ import annotations

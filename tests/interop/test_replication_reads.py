@@ -1,7 +1,7 @@
 """Readers that follow a master's word: the Java pull consumer goes to our slave and back, our SDK to Java's.
 
-What "too far behind" means differs in how it can be made small: our brokers are told of little memory, Java's of a share
-of theirs that is 0 % first and 40 % later.
+What "too far behind" means differs in how it can be made small: our brokers are told of little memory, Java's of a
+share of theirs that is 0 % first and 40 % later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One Spark session for the whole run, since starting it costs more than most tests; skipped with the reason where it cannot run."""
+"""One Spark session for the whole run, since starting it costs more than most tests; skipped with the reason where it
+cannot run."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ class Topics:
         return self.producer.queues(topic)
 
     def wait_for_slaves(self, topic: str) -> None:
-        """Until slaves hand out the last message of every queue; a slave that the name server does not know is no help."""
+        """Until slaves hand out the last message of every queue; a slave that the name server does not know is no
+        help."""
         last = {queue: self._reader.max_offset(queue) - 1 for queue in self.queues(topic)}
         deadline = time.monotonic() + 60
         for queue, offset in last.items():

@@ -1,9 +1,11 @@
-"""Figures about the source tree: folders, imports, contracts, definitions without a reader, repeated lines, tests beside code.
+"""Figures about the source tree: folders, imports, contracts, definitions without a reader, repeated lines, tests
+beside code.
 
     python tests/tidy/tree_figures.py              # this checkout
     python tests/tidy/tree_figures.py OTHER        # another one, for instance of an earlier commit
 
-`test_layout.py` fails on some of these figures; the rest is for reading. Everything is found by parsing: nothing is imported.
+`test_layout.py` fails on some of these figures; the rest is for reading. Everything is found by parsing: nothing is
+imported.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The audit's checks: what is wrong between the messages that were acknowledged and those that were consumed.
 
-Pure, and written once: `ledger_tables.py` feeds them from the ledger's files on this machine, `spark/audit.py` as a Spark job.
-Both cut the ledger in the same two ways.  Cut by message number, each message meets all its consumptions; cut by group and
-queue, consumptions are in the order in which a worker saw them.  Findings of pieces are added up.
+Pure, and written once: `ledger_tables.py` feeds them from the ledger's files on this machine, `spark/audit.py` as a
+Spark job. Both cut the ledger in the same two ways. Cut by message number, each message meets all its consumptions; cut
+by group and queue, consumptions are in the order in which a worker saw them. Findings of pieces are added up.
 
-A defect is one of five.  With several consumer groups, each of which consumes everything, each group is checked by itself.
+A defect is one of five. With several consumer groups, each of which consumes everything, each group is checked by
+itself.
 
 lost: acknowledged, never consumed.
-duplicated: consumed again; each time after the first counts.  The same place twice is a second delivery, another place a
+duplicated: consumed again; each time after the first counts. The same place twice is a second delivery, another place a
   message that is stored twice.
 corrupt: consumed with another CRC-32 than it was sent with, or with a head that cannot be read.
 reordered: consumed after a message with a higher offset in its queue; or found only at another place than acknowledged.
@@ -246,8 +247,8 @@ def _check_message(defects: _Defects, group: str, sent: Acknowledged, came: list
 def check_order(seen: Iterable[Seen], group: str, topic: str, broker: str, queue_id: int) -> Findings:
     """Check in which order one group consumed one queue.
 
-    A queue changes hands when consumers come and go, and a new owner begins at the last committed offset; so each worker's
-    order counts for itself, and an offset that this worker has already seen is a repetition, no disorder.
+    A queue changes hands when consumers come and go, and a new owner begins at the last committed offset; so each
+    worker's order counts for itself, and an offset that this worker has already seen is a repetition, no disorder.
 
     Args:
         seen: worker by worker, each in the order of consumption.

@@ -1,4 +1,5 @@
-"""The audit on one machine, and what it has in common with Spark's: the ledger's files as Arrow tables, cut for `checks.py`.
+"""The audit on one machine, and what it has in common with Spark's: the ledger's files as Arrow tables, cut for
+`checks.py`.
 
 A table becomes rows here and nowhere else.  The ledger is cut by message number into buckets, so that only one bucket's
 messages are in memory as Python objects at a time.
@@ -133,7 +134,8 @@ def check_order_table(queue: pa.Table) -> Findings:
 
 
 def name_unreadable(acknowledged: pa.Table, consumed: pa.Table) -> pa.Table:
-    """`consumed`, where a message with an unreadable head has the number acknowledged for its place, if there is one."""
+    """`consumed`, where a message with an unreadable head has the number acknowledged for its place, if there is
+    one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -198,7 +200,8 @@ def _rows(table: pa.Table, names: Sequence[str]) -> Iterator[tuple]:  # type: ig
 
 
 def _values(column: pa.ChunkedArray) -> list[object]:
-    """A column without nulls as a list; ten times as fast as Arrow's own way, which makes an object of each value first."""
+    """A column without nulls as a list; ten times as fast as Arrow's own way, which makes an object of each value
+    first."""
     import pyarrow as pa
 
     if pa.types.is_string(column.type):

@@ -22,7 +22,8 @@ _DONE = "done"
 
 
 class ToolUnavailableError(Exception):
-    """A tool is missing, or its packages cannot be had; the message says which, for a reader or a test's skip reason."""
+    """A tool is missing, or its packages cannot be had; the message says which, for a reader or a test's skip
+    reason."""
 
 
 def find_tool(name: str) -> str:

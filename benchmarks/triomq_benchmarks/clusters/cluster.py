@@ -1,8 +1,9 @@
-"""Whole clusters as child processes, of ours and of the real 4.9.7; everything that starts more than one server is here.
+"""Whole clusters as child processes, of ours and of the real 4.9.7; everything that starts more than one server is
+here.
 
 Clusters of ours are started by `triomq cluster`, those of Java and pairs of both kinds server by server (`servers.py`).
-All is driven by plain calls, which wait in their thread; `in_thread` opens any of them for code that runs in trio's loop.
-Whatever happens, nothing is left over: the processes end first, and the temporary directory is removed last.
+All is driven by plain calls, which wait in their thread; `in_thread` opens any of them for code that runs in trio's
+loop. Whatever happens, nothing is left over: the processes end first, and the temporary directory is removed last.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ async def in_thread(context: AbstractContextManager[T]) -> AsyncIterator[T]:
             await trio.to_thread.run_sync(context.__exit__, None, None, None)
 
 
-# -- ours ----------------------------------------------------------------------------------------------------------------
+# -- ours
+# ----------------------------------------------------------------------------------------------------------------
 
 
 class OurCluster(Child):
@@ -217,7 +219,8 @@ def open_cluster(
             yield cluster
 
 
-# -- Java's --------------------------------------------------------------------------------------------------------------
+# -- Java's
+# --------------------------------------------------------------------------------------------------------------
 
 
 @attrs.define
@@ -354,7 +357,8 @@ def open_single_broker(
         yield SingleBroker(kind, names, serving)
 
 
-# -- a master and its slaves, each of either kind ------------------------------------------------------------------------
+# -- a master and its slaves, each of either kind
+# ------------------------------------------------------------------------
 
 
 @attrs.frozen

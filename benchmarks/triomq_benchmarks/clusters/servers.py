@@ -23,7 +23,8 @@ NAMESRV_MAIN = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
 
 
-# 4.9 refuses what has waited 200 ms; while its JVM is cold, or the machine busy, that would make every sample worthless.
+# 4.9 refuses what has waited 200 ms; while its JVM is cold, or the machine busy, that would make every sample
+# worthless.
 PATIENT = {"waitTimeMillsInSendQueue": 10_000}
 
 

@@ -31,8 +31,8 @@ EXIT_FAILED: Final = 1
 def audit(run_dir: Path, master: str | None, shared: bool | None, as_json: bool) -> None:
     """Compare what was acknowledged with what was consumed in RUN_DIR, and write audit.json there.
 
-    Exit code 0: everything acknowledged was consumed once by each group, in order, as it was, and nothing else. 1: not so,
-    the ledger is incomplete, or there is none.
+    Exit code 0: everything acknowledged was consumed once by each group, in order, as it was, and nothing else. 1: not
+    so, the ledger is incomplete, or there is none.
     """
     try:
         findings = audit_folder(run_dir) if master is None else _on_spark(run_dir, master, shared)

@@ -48,8 +48,9 @@ def engines(
 ) -> None:
     """Run WORKLOAD (quick) by each engine on one cluster of ours, and compare the medians.
 
-    `local` is one process, `processes` two, `spark` is local[2], `spark-cluster` a Master with two Workers that are started
-    for it.  Exit code 0: all rounds passed, and each engine's median is within the others' range from second to second. 130: interrupted.
+    `local` is one process, `processes` two, `spark` is local[2], `spark-cluster` a Master with two Workers that are
+    started for it. Exit code 0: all rounds passed, and each engine's median is within the others' range from second to
+    second. 130: interrupted.
     """
     try:
         workload, _folder = load_workload(workload_name, changes)

@@ -18,7 +18,8 @@ from triomq_benchmarks.workload.flights import NoDataError
 @click.option("--per-trigger", type=click.IntRange(10, 336_776), help="Flights per trigger. Default: an eighth.")
 @click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
 def flights_pipeline(rows: int, per_trigger: int | None, master: str) -> None:
-    """Flights through a topic, a streaming query and a second topic; the query is stopped once, and a master killed, on the way."""
+    """Flights through a topic, a streaming query and a second topic; the query is stopped once, and a master killed, on
+    the way."""
     console = Console()
     try:
         result = measure(rows, per_trigger or max(10, rows // 8), master, lambda text: console.print(f"[dim]{text}"))

@@ -127,9 +127,9 @@ def run(
 ) -> None:  # fmt: skip
     """Run WORKLOAD, a ready one (`triomq bench workloads`) or a file (.toml, .yaml), and measure.
 
-    Exit code 0: measured, and all thresholds kept. 1: a threshold was missed, sends failed, the audit found something, the
-    load generator was late, a worker died, or it could not be done at all. 2: wrong usage, a workload with mistakes.
-    130: interrupted; what was measured until then is written, and marked as partial.
+    Exit code 0: measured, and all thresholds kept. 1: a threshold was missed, sends failed, the audit found something,
+    the load generator was late, a worker died, or it could not be done at all. 2: wrong usage, a workload with
+    mistakes. 130: interrupted; what was measured until then is written, and marked as partial.
     """
     try:
         workload, folder = load_workload(workload_name, changes)

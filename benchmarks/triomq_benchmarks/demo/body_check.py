@@ -1,7 +1,7 @@
 """What was acknowledged and what came back: for every place in every queue the digest of the body that belongs there.
 
-A place is a queue and an offset in it. Eight bytes per message are kept, so that a few hundred thousand cost a few megabytes,
-and a body that is missing, changed, twice there or at a wrong place is noticed.
+A place is a queue and an offset in it. Eight bytes per message are kept, so that a few hundred thousand cost a few
+megabytes, and a body that is missing, changed, twice there or at a wrong place is noticed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class BodyCheck:
         return {queue: len(column) for queue, column in self._acknowledged.items()}
 
     def compare(self) -> Comparison:
-        """Compare the columns. An acknowledgement for a place that was given away already counts as a missing message."""
+        """Compare the columns. An acknowledgement for a place that was given away already counts as a missing
+        message."""
         missing, differing, unknown, acknowledged, received = self._collisions, 0, 0, self._collisions, 0
         for sent, came in self._places():
             acknowledged += sent != _NOTHING

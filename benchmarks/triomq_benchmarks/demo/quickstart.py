@@ -1,8 +1,8 @@
 """``triomq quickstart``: a cluster of processes takes a data set, loses its master, and returns every message.
 
-Start name server, master and slave as processes; send every row through ``producer.send(message, callback)``; wait until the
-slave has them; SIGKILL the master; pull everything from the slave; compare each body with what was acknowledged for its place.
-To learn the SDK, read the sending in `_send_all` and the pulling in `_pull_queue`.
+Start name server, master and slave as processes; send every row through ``producer.send(message, callback)``; wait
+until the slave has them; SIGKILL the master; pull everything from the slave; compare each body with what was
+acknowledged for its place. To learn the SDK, read the sending in `_send_all` and the pulling in `_pull_queue`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""``triomq demo redirect``: a consumer falls behind and catches up, and each queue shows which broker served which offsets.
+"""``triomq demo redirect``: a consumer falls behind and catches up, and each queue shows which broker served which
+offsets.
 
-A master whose readers are further behind than 40 % of its memory would have to read from disk; it sends them to a slave, and
-the slave sends them back once they are near the end again. With 64 MB of memory that happens within seconds: keep up, fall
-behind while a producer sends, catch up, keep up again. Every pull is noted with the broker that answered it.
+A master whose readers are further behind than 40 % of its memory would have to read from disk; it sends them to a
+slave, and the slave sends them back once they are near the end again. With 64 MB of memory that happens within seconds:
+keep up, fall behind while a producer sends, catch up, keep up again. Every pull is noted with the broker that answered
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ MASTER, SLAVE = "broker-a", "broker-a-s"
 QUEUES = 2
 BODY_BYTES = 16 * 1024
 LAG_SHARE = 0.8
-"""How much is sent while the consumer is slow, of the memory: twice the share from which on the master sends readers away."""
+"""How much is sent while the consumer is slow, of the memory: twice the share from which on the master sends readers
+away."""
 KEPT_UP_MESSAGES = 20
 SLOW_PULL_S = 0.02
 LIMIT_S = 60.0

@@ -132,7 +132,8 @@ def _sample(answer: Mapping[str, object], broker_cpu_s: float) -> Sample:
 
 @contextmanager
 def java_driver(java: Java, home: Path) -> Iterator[Driver]:
-    """The process behind the loads `raw` and `java-client`, and of the Java client's consumers. Raises ToolUnavailableError."""
+    """The process behind the loads `raw` and `java-client`, and of the Java client's consumers. Raises
+    ToolUnavailableError."""
     sources = sorted((DRIVERS / "java").glob("*.java"))
     argv = java.command(
         "LoadDriver",

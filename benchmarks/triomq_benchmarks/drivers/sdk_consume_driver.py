@@ -1,7 +1,9 @@
-"""Our consumers as a load: the twin of `drivers/java/ConsumeLoad.java`, one process, one JSON object per line in and out.
+"""Our consumers as a load: the twin of `drivers/java/ConsumeLoad.java`, one process, one JSON object per line in and
+out.
 
 They read a filled topic from its beginning and look at every body, as an application would. Also fills that topic,
-and holds a consumer still whose memory is to be measured. Run as `python -m triomq_benchmarks.drivers.sdk_consume_driver`.
+and holds a consumer still whose memory is to be measured. Run as
+`python -m triomq_benchmarks.drivers.sdk_consume_driver`.
 """
 
 from __future__ import annotations

@@ -150,7 +150,8 @@ def by_second(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
 
 
 def every_second(rows: Sequence[IntervalRow]) -> list[IntervalRow]:
-    """Rows of single seconds with an empty one for each second between them that has none: nothing happened, and that counts.
+    """Rows of single seconds with an empty one for each second between them that has none: nothing happened, and that
+    counts.
 
     Args:
         rows: at most one of each second, as `by_second` gives them.
@@ -183,8 +184,8 @@ class Quantiles:
 def recorded(histogram: HdrHistogram) -> list[tuple[int, int]]:
     """What a histogram holds: the lowest value of each class that has any, ascending, and how many.
 
-    The library looks at each of its 44 thousand classes with several calls for every question; for a generator that reports a
-    second's percentiles while messages are due, that is a tenth of a second too long.
+    The library looks at each of its 44 thousand classes with several calls for every question; for a generator that
+    reports a second's percentiles while messages are due, that is a tenth of a second too long.
     """
     if not histogram.get_total_count():
         return []

@@ -1,8 +1,8 @@
 """What was acknowledged and what was consumed, message by message, in Parquet files for the audit.
 
-The hot path pays for one extension of a flat list per message.  Every few thousand messages the list goes to the ledger's
-own thread, which makes columns of it and, part by part, whole Parquet files: a worker that is killed loses the last
-seconds, never what it wrote before.  Each file says how many workers and which consumer groups the run has, and a
+The hot path pays for one extension of a flat list per message. Every few thousand messages the list goes to the
+ledger's own thread, which makes columns of it and, part by part, whole Parquet files: a worker that is killed loses the
+last seconds, never what it wrote before. Each file says how many workers and which consumer groups the run has, and a
 worker's last file says that it is the last, so that an audit knows by itself whether it has seen everything.
 `audit/checks.py` checks them, `audit/ledger_tables.py` reads them.
 """
@@ -142,7 +142,8 @@ class ParquetLedger:
             self._hand_over((CONSUMED, rows))
 
     def flush(self) -> None:
-        """Begin to write what has come so far, without waiting for it; called now and then, it bounds what a kill loses."""
+        """Begin to write what has come so far, without waiting for it; called now and then, it bounds what a kill
+        loses."""
         self._hand_over_rest()
         self._hand_over(False)
 

@@ -1,7 +1,7 @@
 """What a run of a workload leaves behind, as values: rows, workers, faults, status, and what is needed to repeat it.
 
-`run_files.py` writes these values to files, `report/` draws them and compares two of them, `run/pass_fail.py` decides whether
-a run failed.
+`run_files.py` writes these values to files, `report/` draws them and compares two of them, `run/pass_fail.py` decides
+whether a run failed.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class RunResult:
         thresholds: the workload's, with what was measured.
         decision: whether it passed, and why.
         audit: the audit's figures, if there was one (`audit.json`).
-        drained_s: seconds from the end of sending until consumers had everything; None: they did not, or there are none.
+        drained_s: seconds from the end of sending until consumers had everything; None: they did not, or there are
+            none.
     """
 
     run_id: str

@@ -1,4 +1,5 @@
-"""The reading half of a load generator: pull consumers with a task per queue, or push consumers of the client library."""
+"""The reading half of a load generator: pull consumers with a task per queue, or push consumers of the client
+library."""
 
 from __future__ import annotations
 

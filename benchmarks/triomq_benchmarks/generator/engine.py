@@ -132,8 +132,8 @@ class Engine(Protocol):
             on_row: gets every increment, soon after its second is over.
             started: called once, as soon as the common start is agreed: the wall clock, in seconds since the epoch,
                 at which the measured part begins (second 0 of the rows).
-            ended: gets one result per worker before this ends, however it ends once there was a start; a worker that died or
-                was stopped is among them, with its `failure`.
+            ended: gets one result per worker before this ends, however it ends once there was a start; a worker that
+                died or was stopped is among them, with its `failure`.
 
         Raises:
             EngineError: nothing could be started.

@@ -1,8 +1,8 @@
 """How much time a loop has lost because it could not run, busy itself or starved by others.
 
-A producer that waits for an answer or for a connection waits for the broker; but if the loop does not get to run meanwhile,
-part of that wait is the machine's.  A small task sleeps and looks how late it wakes; what it has lost so far, before and
-after a wait, says how much of the wait was lost.
+A producer that waits for an answer or for a connection waits for the broker; but if the loop does not get to run
+meanwhile, part of that wait is the machine's. A small task sleeps and looks how late it wakes; what it has lost so far,
+before and after a wait, says how much of the wait was lost.
 """
 
 from __future__ import annotations

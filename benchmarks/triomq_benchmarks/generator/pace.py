@@ -1,7 +1,7 @@
 """How late one producer's messages are through the generator's own fault, and not because the broker held it back.
 
-An open loop that is late measures itself.  But a producer whose permitted sends are all unanswered must wait, and is then
-late through no fault of its own; so are the messages behind it, until it has caught up.  Pure.
+An open loop that is late measures itself. But a producer whose permitted sends are all unanswered must wait, and is
+then late through no fault of its own; so are the messages behind it, until it has caught up. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine `processes`: several load generators, each a child process of this machine, with one common start.
 
-A child (`worker_process.py`) takes its share on standard input and answers with lines of JSON.  Its standard input stays
+A child (`worker_process.py`) takes its share on standard input and answers with lines of JSON. Its standard input stays
 open as long as the driver wants it to run: a driver that dies, however it dies, leaves no child behind.
 """
 

@@ -1,7 +1,7 @@
 """A child process of `ProcessEngine`: reads its share, runs it, writes rows and its result as lines of JSON.
 
-Started as `python -m triomq_benchmarks.generator.worker_process`.  Standard input brings the share (pickled by the parent, which is
-the same installation), then the common start; its end ends the run, whatever else happens.
+Started as `python -m triomq_benchmarks.generator.worker_process`. Standard input brings the share (pickled by the
+parent, which is the same installation), then the common start; its end ends the run, whatever else happens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """From the master's SIGKILL to the first message from its slave: how long a reader gets nothing.
 
 One cluster of ours; before every kill a fresh client of our SDK, with one link, the master's, pulls without pause.  The
-clock starts just before the kill and stops when a pull returns messages that the slave served; then the master is started
-again for the next kill.  With Java, the Java client reads the same queue at the same time, so what differs is the client.
+clock starts just before the kill and stops when a pull returns messages that the slave served; then the master is
+started again for the next kill. With Java, the Java client reads the same queue at the same time, so what differs is
+the client.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ async def served_by(consumer: triomq.PullConsumer) -> str | None:
     return result.broker_address if result.messages else None
 
 
-# -- beside the Java client ---------------------------------------------------------------------------------------------
+# -- beside the Java client
+# ---------------------------------------------------------------------------------------------
 
 
 async def measure_beside_java(kills: int, java: Java, home: Path, progress: Callable[[str], None]) -> list[Kill]:

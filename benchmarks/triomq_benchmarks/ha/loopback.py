@@ -1,7 +1,8 @@
-"""The yardstick of catch-up: a file sent over loopback with nothing but `sendfile`, to a reader that does nothing with it.
+"""The yardstick of catch-up: a file sent over loopback with nothing but `sendfile`, to a reader that does nothing with
+it.
 
-The reader is a process of its own, as a slave is. For comparison it can put what it reads into a file, through a buffer or
-inside the kernel: no slave that keeps the bytes can be faster than that.
+The reader is a process of its own, as a slave is. For comparison it can put what it reads into a file, through a buffer
+or inside the kernel: no slave that keeps the bytes can be faster than that.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Keep(enum.StrEnum):
 
 
 def send_file(path: Path, size: int, log: Path, into: Path, keep: Keep) -> float:
-    """Send the first `size` bytes of `path` to a child; seconds from the first byte to the child's word that it has all.
+    """Send the first `size` bytes of `path` to a child; seconds from the first byte to the child's word that it has
+    all.
 
     Args:
       path: what is sent.

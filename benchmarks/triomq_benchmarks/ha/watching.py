@@ -39,7 +39,8 @@ def first_log_file(home: Path) -> Path:
 
 
 class QueueWatch:
-    """Sees messages become readable at a slave, in the first files of a topic's consume queues, which both kinds keep alike."""
+    """Sees messages become readable at a slave, in the first files of a topic's consume queues, which both kinds keep
+    alike."""
 
     def __init__(self, home: Path, topic: str, child: Child) -> None:
         self._folder = home / "store" / "consumequeue" / topic
@@ -80,7 +81,8 @@ class LogWatch:
         self._child = child
 
     def wait(self, begin: int, end: int) -> tuple[float, float]:
-        """Wait until the log reaches `end`; when the bytes at `begin` and before `end` were first seen (`perf_counter`).
+        """Wait until the log reaches `end`; when the bytes at `begin` and before `end` were first seen
+        (`perf_counter`).
 
         Raises:
           ChildError: that took too long, or the slave died.

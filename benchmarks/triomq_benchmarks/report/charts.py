@@ -1,7 +1,8 @@
-"""The plots of a report: latency and rates over time, quantile curves, backlog, replication lag, and who served the reads.
+"""The plots of a report: latency and rates over time, quantile curves, backlog, replication lag, and who served the
+reads.
 
 One run shows several measures in a plot; several runs show the same measure of each, side by side.
-Every value is of a whole second, drawn as a step over that second, or of a merged histogram; nothing is smoothed.  Where
+Every value is of a whole second, drawn as a step over that second, or of a merged histogram; nothing is smoothed. Where
 nothing was measured there is a gap.
 """
 
@@ -217,7 +218,8 @@ def _said(fault: FaultInstant) -> str:
 
 
 def _mark(figure: go.Figure, runs: Sequence[_Run]) -> go.Figure:
-    """Warm-up and drain in grey, faults as lines, as areas where they lasted; no text on another one, nor on the plot."""
+    """Warm-up and drain in grey, faults as lines, as areas where they lasted; no text on another one, nor on the
+    plot."""
     marks = _marks(runs)
     seconds = [row.second for run in runs for row in run.seconds]
     low, high = min([0, *seconds]), max([1, *(second + 1 for second in seconds)])

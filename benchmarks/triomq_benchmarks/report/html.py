@@ -1,4 +1,5 @@
-"""One self-contained HTML page about one run, or about several runs side by side: statuses, plots, tables, configuration.
+"""One self-contained HTML page about one run, or about several runs side by side: statuses, plots, tables,
+configuration.
 
 The page loads nothing from anywhere, so that it can be mailed, archived and opened years later.
 """

@@ -1,4 +1,5 @@
-"""How a run looks while it runs: one line that changes on a terminal, one line per second elsewhere, nothing for `--json`."""
+"""How a run looks while it runs: one line that changes on a terminal, one line per second elsewhere, nothing for
+`--json`."""
 
 from __future__ import annotations
 

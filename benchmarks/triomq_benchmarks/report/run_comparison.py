@@ -1,8 +1,8 @@
-"""Is run B worse than run A?  The answer has an exit code, from merged histograms and from how much the seconds scatter.
+"""Is run B worse than run A? The answer has an exit code, from merged histograms and from how much the seconds scatter.
 
-A difference counts only if it is larger than the tolerance *and* larger than what chance does: the seconds of each run are
-drawn again many times (a bootstrap; in stretches where there are many), and the interval of the ratio must lie on one side
-of 1.  Pure, but for the command.
+A difference counts only if it is larger than the tolerance *and* larger than what chance does: the seconds of each run
+are drawn again many times (a bootstrap; in stretches where there are many), and the interval of the ratio must lie on
+one side of 1. Pure, but for the command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 
 DRAWS = 300
 STRETCHES = 60
-"""Longer runs are drawn in so many stretches: neighbouring seconds are alike, and a long run takes no longer to compare."""
+"""Longer runs are drawn in so many stretches: neighbouring seconds are alike, and a long run takes no longer to
+compare."""
 
 _INTERVAL = 0.95
 _GRID = math.log(1.005)
@@ -77,7 +78,8 @@ class RunComparison:
     Attributes:
         measures: figure by figure.
         differences: settings that are not the same in both, as `name: A -> B`.
-        circumstances: what else is not the same (target, engine, machine), likewise; no obstacle, for it may be the question.
+        circumstances: what else is not the same (target, engine, machine), likewise; no obstacle, for it may be the
+            question.
         obstacles: why the runs cannot be compared; empty if they can.
     """
 

@@ -1,4 +1,5 @@
-"""One workload on one target: topics, engine, faults, monitor, audit; a run that is ended early gives a partial result."""
+"""One workload on one target: topics, engine, faults, monitor, audit; a run that is ended early gives a partial
+result."""
 
 from __future__ import annotations
 

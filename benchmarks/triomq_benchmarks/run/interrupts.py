@@ -11,7 +11,8 @@ import trio
 
 @asynccontextmanager
 async def on_interrupt(action: Callable[[], None]) -> AsyncIterator[None]:
-    """Call `action` for each SIGINT and SIGTERM, for as long as the block lasts; what the block raises comes out plain."""
+    """Call `action` for each SIGINT and SIGTERM, for as long as the block lasts; what the block raises comes out
+    plain."""
 
     async def listen(*, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

@@ -1,4 +1,5 @@
-"""The search for the highest sustainable rate: a rule that says whether a rate was sustained, and a search that asks it.
+"""The search for the highest sustainable rate: a rule that says whether a rate was sustained, and a search that asks
+it.
 
 A rate is sustained when, in one run at that rate,
 
@@ -107,7 +108,8 @@ def examine(
 
 
 def backlog_growth(rows: Sequence[IntervalRow], length_s: float) -> float:
-    """By how much the mean backlog of the last third of the seconds is above that of the first; 0 if it was not measured."""
+    """By how much the mean backlog of the last third of the seconds is above that of the first; 0 if it was not
+    measured."""
     by_second: dict[int, int] = {}
     for row in rows:
         if row.backlog is not None and 0 <= row.second < length_s:

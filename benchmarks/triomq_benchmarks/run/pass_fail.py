@@ -78,7 +78,8 @@ def drained_s(workload: Workload, workers: Sequence[WorkerResult]) -> float | No
 
 
 def caught_up_s(rows: Sequence[IntervalRow]) -> float:
-    """The end of the first second of the measured part after which consumers had less than a second's sends before them."""
+    """The end of the first second of the measured part after which consumers had less than a second's sends before
+    them."""
     backlogs: dict[int, int] = {}
     sent: dict[int, int] = {}
     for row in rows:

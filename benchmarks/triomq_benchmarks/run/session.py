@@ -1,4 +1,5 @@
-"""What `triomq bench run` does: the targets one after the other, each with one run or with a search for the highest rate."""
+"""What `triomq bench run` does: the targets one after the other, each with one run or with a search for the highest
+rate."""
 
 from __future__ import annotations
 

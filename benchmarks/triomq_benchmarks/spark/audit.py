@@ -1,8 +1,8 @@
 """The audit as a Spark job: acknowledged meets consumed on the cluster, checked piece by piece by `audit/checks.py`.
 
 For ledgers that are too large for one machine's memory or patience, and right after a run on Spark, whose session is
-still there.  Messages are cut by a hash of their number into buckets, consumptions by group and queue; each piece comes to a
-Python worker as Arrow tables, and goes back as encoded findings, which the driver adds up.
+still there. Messages are cut by a hash of their number into buckets, consumptions by group and queue; each piece comes
+to a Python worker as Arrow tables, and goes back as encoded findings, which the driver adds up.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def audit_folder_on_spark(session: SparkSession, folder: Path, *, shared: bool |
     Args:
         session: an open one.
         folder: the run directory.
-        shared: whether the cluster's workers see `folder` under the same path; the driver sends them the rows otherwise.
-            Default: only where everything runs on this machine.
+        shared: whether the cluster's workers see `folder` under the same path; the driver sends them the rows
+            otherwise. Default: only where everything runs on this machine.
 
     Raises:
         LedgerError: there is no ledger.

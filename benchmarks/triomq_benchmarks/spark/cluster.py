@@ -1,7 +1,7 @@
 """A standalone Spark cluster on the loopback interface, from the package pyspark alone.
 
-For trying what will run on a cluster elsewhere: a Master and some Workers, each a process of its own.  When the block that
-opened it ends, for whatever reason, they all end, executors included, and their folder is removed.
+For trying what will run on a cluster elsewhere: a Master and some Workers, each a process of its own. When the block
+that opened it ends, for whatever reason, they all end, executors included, and their folder is removed.
 """
 
 from __future__ import annotations

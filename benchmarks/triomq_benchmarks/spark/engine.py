@@ -1,9 +1,10 @@
-"""The Spark engine: load generators as the tasks of one barrier stage, together or not at all, on threads or on a cluster.
+"""The Spark engine: load generators as the tasks of one barrier stage, together or not at all, on threads or on a
+cluster.
 
 A session is opened, slots are counted and workers are looked at before anything else of a run starts.  While the run
 lasts, generators report to the driver over links of their own (`collector.py`), and once more at the end as
-the stage's result; what a link did not bring, the result does.  A stage ends as a whole when one of its tasks dies: what was
-reported until then is kept, and each worker's result says how it ended.
+the stage's result; what a link did not bring, the result does. A stage ends as a whole when one of its tasks dies: what
+was reported until then is kept, and each worker's result says how it ended.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ SLOTS_LIMIT_S: Final = 120.0
 
 QUIET_S: Final = 2.0
 QUIET_MAX_S: Final = 20.0
-"""How long no further executor must come, when all of a cluster is wanted: within these, as long as the first one took.  All are
-started at once, and what makes a machine slow with one makes it slow with the next."""
+"""How long no further executor must come, when all of a cluster is wanted: within these, as long as the first one took.
+All are started at once, and what makes a machine slow with one makes it slow with the next."""
 
 PATIENCE_S: Final = 30.0
 """How long no further executor must come until fewer than were asked for are taken to be all there are."""

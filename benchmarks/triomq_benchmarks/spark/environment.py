@@ -31,7 +31,8 @@ LOOPBACK = "127.0.0.1"
 GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: https://adoptium.net; or set JAVA_HOME"
 GET_SPARK = "pip install 'triomq[spark]'"
 _JAVA_LIMIT_S = 30.0
-# A session of minutes never earns back what the second compiler and the parallel collector cost it: half the JVM's CPU time.
+# A session of minutes never earns back what the second compiler and the parallel collector cost it: half the JVM's CPU
+# time.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
@@ -116,8 +117,8 @@ def prepare_environment(master: str = "local[2]", environment: MutableMapping[st
     """Set the variables that Spark reads when it starts, where the user has not set them.
 
     Workers run this interpreter (`PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON`); on loopback Spark is set to use that
-    interface (`SPARK_LOCAL_IP`), since it would otherwise look for the machine's name in the DNS. The folder of our data
-    source goes to `PYTHONPATH` where it is missing on the path.
+    interface (`SPARK_LOCAL_IP`), since it would otherwise look for the machine's name in the DNS. The folder of our
+    data source goes to `PYTHONPATH` where it is missing on the path.
     """
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -173,14 +174,16 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """A Spark session for as long as the block lasts; one at a time per process, as Spark wants it.
 
-    Ctrl-C stays with the caller: Spark's own handler, which it installs when it is started in the main thread, is not kept.
+    Ctrl-C stays with the caller: Spark's own handler, which it installs when it is started in the main thread, is not
+    kept.
 
     Args:
       master: `local[N]`, `spark://host:port` or what else Spark knows.
       name: the application's name on the cluster's pages.
       settings: further Spark settings; they win over ours.
       level: of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
-      short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring Spark.
+      short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring
+          Spark.
 
     Raises:
       ToolUnavailableError: pyspark or Java is missing.

@@ -1,12 +1,13 @@
-"""A whole pipeline as an example: flights into a topic, a streaming query over it, its results in a second topic, a batch read of those.
+"""A whole pipeline as an example: flights into a topic, a streaming query over it, its results in a second topic, a
+batch read of those.
 
 The query counts the flights of each carrier and hour and sums their delays, in windows of an hour. It is stopped in the
-middle and goes on from its checkpoint; then the master of one half of the topic is killed, and the rest is read from its
-slave. What the batch read finds at the end is what pandas computes from the file.
+middle and goes on from its checkpoint; then the master of one half of the topic is killed, and the rest is read from
+its slave. What the batch read finds at the end is what pandas computes from the file.
 
-The query's output mode is `complete`, since Spark lets no sink in Python take `update`: each trigger writes all windows so far. A
-window's later result follows the earlier ones in the same queue, since the carrier is the sharding key, so the last one
-counts, and a repeat changes nothing.
+The query's output mode is `complete`, since Spark lets no sink in Python take `update`: each trigger writes all windows
+so far. A window's later result follows the earlier ones in the same queue, since the carrier is the sharding key, so
+the last one counts, and a repeat changes nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def run_pipeline(
 
     Args:
         session: Spark's.
-        cluster: two masters with slaves that replicate synchronously, so that what is acknowledged can be read from either.
+        cluster: two masters with slaves that replicate synchronously, so that what is acknowledged can be read from
+            either.
         rows: how many flights.
         per_trigger: how many of them a trigger takes.
         scratch: for the checkpoint.

@@ -1,12 +1,14 @@
-"""What load generators on a Spark cluster and their driver say to each other while a run lasts, and how clocks are compared.
+"""What load generators on a Spark cluster and their driver say to each other while a run lasts, and how clocks are
+compared.
 
-Spark brings results home at the end of a stage only.  So each generator opens two links to the driver: one for rows, its
-result and the word to stop, one for finished files of its ledger, written by the ledger's own thread.  Frames are a length of
-four bytes and a MessagePack value; the first must carry the run's token.  The driver's end is in `collector.py`.
+Spark brings results home at the end of a stage only. So each generator opens two links to the driver: one for rows, its
+result and the word to stop, one for finished files of its ledger, written by the ledger's own thread. Frames are a
+length of four bytes and a MessagePack value; the first must carry the run's token. The driver's end is in
+`collector.py`.
 
-Clocks.  A generator asks the driver for its clock many times, each time noting its own before and after.  Whatever the way
-there and the way back took, the driver answered in between: the answer belongs to the middle, and cannot be wrong by more
-than half the round trip.  The quickest round trip of all gives the estimate and its error, as in NTP.
+Clocks. A generator asks the driver for its clock many times, each time noting its own before and after. Whatever the
+way there and the way back took, the driver answered in between: the answer belongs to the middle, and cannot be wrong
+by more than half the round trip. The quickest round trip of all gives the estimate and its error, as in NTP.
 """
 
 from __future__ import annotations
@@ -169,7 +171,8 @@ def estimate_clock(rounds: Iterable[tuple[int, int, int]]) -> ClockEstimate:
 
 
 class Uplink:
-    """A generator's end of a link, blocking; the run's loop uses the socket between `connect` and the end, and only then."""
+    """A generator's end of a link, blocking; the run's loop uses the socket between `connect` and the end, and only
+    then."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock

@@ -1,8 +1,9 @@
-"""How fast Spark reads a topic: the data source beside one plain pull loop, and beside Parquet files with the same rows.
+"""How fast Spark reads a topic: the data source beside one plain pull loop, and beside Parquet files with the same
+rows.
 
-All three run in turn, several rounds in one process, against one broker of ours; the median counts. Spark's two reads end
-in its `noop` sink, so that every row is made and none is kept. In a last read every task
-runs under a profiler, and its time is split into: waiting for pulls, making Arrow batches, and all the rest.
+All three run in turn, several rounds in one process, against one broker of ours; the median counts. Spark's two reads
+end in its `noop` sink, so that every row is made and none is kept. In a last read every task runs under a profiler, and
+its time is split into: waiting for pulls, making Arrow batches, and all the rest.
 """
 
 from __future__ import annotations

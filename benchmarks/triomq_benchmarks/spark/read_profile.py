@@ -1,6 +1,8 @@
-"""The data source under a profiler: each task's main thread, from its first batch to its last, Spark's part of it included.
+"""The data source under a profiler: each task's main thread, from its first batch to its last, Spark's part of it
+included.
 
-Spark's own profiler does not reach the reads of Python data sources (4.3.0). This module imports pyspark, so it is imported late.
+Spark's own profiler does not reach the reads of Python data sources (4.3.0). This module imports pyspark, so it is
+imported late.
 """
 
 from __future__ import annotations

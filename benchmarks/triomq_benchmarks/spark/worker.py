@@ -1,7 +1,8 @@
-"""What one task of the barrier stage does: be one load generator, in one `trio.run`, and report to the driver all the while.
+"""What one task of the barrier stage does: be one load generator, in one `trio.run`, and report to the driver all the
+while.
 
-Runs in a Python worker of Spark, on whatever machine that is.  Nothing is raised that can be reported to the driver in words: an
-exception here would only make Spark print its own pages about it.
+Runs in a Python worker of Spark, on whatever machine that is. Nothing is raised that can be reported to the driver in
+words: an exception here would only make Spark print its own pages about it.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Order:
 
 
 def probe(_rows: Iterable[int]) -> Iterator[tuple[str, str, str]]:
-    """What a worker is: its host, its interpreter, the version of this distribution; importing this module is the test."""
+    """What a worker is: its host, its interpreter, the version of this distribution; importing this module is the
+    test."""
     import importlib.metadata
     import sys
 

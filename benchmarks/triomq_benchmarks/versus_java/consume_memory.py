@@ -1,4 +1,5 @@
-"""How much memory a push consumer takes when its handlers are held: a child process, a full topic, one figure per limits.
+"""How much memory a push consumer takes when its handlers are held: a child process, a full topic, one figure per
+limits.
 
 The consumer holds what its limits let it hold; then its handlers go on, and it has to get through everything that was
 sent. What may come on top of the limits is one allowance for everything else: Python, the client, answers under way.

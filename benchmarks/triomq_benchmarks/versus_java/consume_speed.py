@@ -1,4 +1,5 @@
-"""How fast consumers are: push and lite pull, our SDK and the Java client, on our broker and on the real one, in one run.
+"""How fast consumers are: push and lite pull, our SDK and the Java client, on our broker and on the real one, in one
+run.
 
 Each broker keeps one filled topic; a sample is a new group that reads it from the beginning and looks at every body,
 timed from its first message. Samples are taken in turns, forwards in one round and backwards in the next, so that

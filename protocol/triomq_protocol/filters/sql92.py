@@ -1,7 +1,8 @@
 """SQL92 filter expressions: from text to a tree. What the tree means for a message is `sql92_evaluate`'s business.
 
-It answers to the grammar of RocketMQ's filter module (docs/protocol/store.md §16.2), with its habits: text behind a complete expression is
-ignored, but the next token must be a token; a comment to the end of the line needs that end; there is no unary number.
+It answers to the grammar of RocketMQ's filter module (docs/protocol/store.md §16.2), with its habits: text behind a
+complete expression is ignored, but the next token must be a token; a comment to the end of the line needs that end;
+there is no unary number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class Sql92Error(LocalProtocolError):
-    """The expression cannot be compiled: it is no SQL92, or compares what cannot be compared. The text says where and why."""
+    """The expression cannot be compiled: it is no SQL92, or compares what cannot be compared. The text says where and
+    why."""
 
 
 class Long(int):

@@ -1,4 +1,5 @@
-"""Writing records: the encoders that a broker runs, for one message and for a batch (upstream `CommitLog`'s append callback).
+"""Writing records: the encoders that a broker runs, for one message and for a batch (upstream `CommitLog`'s append
+callback).
 
 Nothing is checked here: the commit log knows the limits, because they depend on its settings and its files.
 """
@@ -54,7 +55,8 @@ class SharedFields(Protocol):
 
 
 def head_for(born_host: bytes, store_host: bytes, sys_flag: int) -> tuple[Struct, int]:
-    """The Struct of a record's head, and its sysFlag with the IPv6 bits set from the lengths of the two packed hosts."""
+    """The Struct of a record's head, and its sysFlag with the IPv6 bits set from the lengths of the two packed
+    hosts."""
     sys_flag &= ~ANY_HOST_V6
     if len(born_host) != IPV4_HOST_BYTES:
         sys_flag |= BORN_HOST_V6
@@ -86,7 +88,8 @@ def write_record(
     Args:
         buffer: the log file.
         at: where the record begins.
-        end: where it ends: `at`, the sizes of head, body and topic, `PROPERTIES_LENGTH.size`, the size of the properties.
+        end: where it ends: `at`, the sizes of head, body and topic, `PROPERTIES_LENGTH.size`, the size of the
+            properties.
         head: the Struct for the kinds of the two hosts, `HEAD_V4` or what `head_for` says.
         sys_flag: with the IPv6 bits that belong to `head`.
         topic: from `encode_topic`.

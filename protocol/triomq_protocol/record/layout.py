@@ -1,8 +1,10 @@
-"""The layout of a message record: every offset, size, Struct and sysFlag bit, once (docs/protocol/messages.md §4, §7, §14).
+"""The layout of a message record: every offset, size, Struct and sysFlag bit, once
+(docs/protocol/messages.md §4, §7, §14).
 
 A record is a head, then body, topic and properties, the last two each behind its length. The head has a fixed size but
 for its two hosts, which take 8 bytes (IPv4) or 20 (IPv6) each, as two bits of sysFlag say. All numbers are big-endian.
-Offsets and Structs follow from one table of fields; no other module defines any. Upstream `CommitLog`, `MessageSysFlag`.
+Offsets and Structs follow from one table of fields; no other module defines any. Upstream `CommitLog`,
+`MessageSysFlag`.
 """
 
 from struct import Struct, calcsize
@@ -140,7 +142,8 @@ def _batch_structs(born_host_bytes: int, store_host_bytes: int) -> tuple[Struct,
 
 
 BATCH_HEADS: Final = {(born, store): _batch_structs(born, store) for born in _HOST_BYTES for store in _HOST_BYTES}
-"""By the lengths of born and store host: the fields that the records of a batch share, and a head with those as bytes."""
+"""By the lengths of born and store host: the fields that the records of a batch share, and a head with those as
+bytes."""
 
 # A message inside the body of a batch request: a head, the body, the properties behind their length.
 BATCH_ELEMENT_HEAD: Final = Struct(">iiiii")

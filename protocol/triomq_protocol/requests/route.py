@@ -1,5 +1,5 @@
-"""Routes, cluster and key-value configuration of a name server (docs/protocol/namesrv.md): codes 100-102, 105, 106, 205, 206, 216,
-219, 224, 304, 311-313, 327."""
+"""Routes, cluster and key-value configuration of a name server (docs/protocol/namesrv.md): codes 100-102, 105, 106,
+205, 206, 216, 219, 224, 304, 311-313, 327."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 from triomq_protocol.wire.body import Body

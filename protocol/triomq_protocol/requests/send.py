@@ -1,4 +1,5 @@
-"""Sending messages: codes 10, 310, 320 and their answer; replies 324, 325 and the push 326 (docs/protocol/broker-api.md §4)."""
+"""Sending messages: codes 10, 310, 320 and their answer; replies 324, 325 and the push 326
+(docs/protocol/broker-api.md §4)."""
 
 from functools import lru_cache
 from struct import Struct

@@ -1,4 +1,5 @@
-"""Command: one request or response, its header in JSON and in RocketMQ's binary form (docs/protocol/remoting.md §2 and §3)."""
+"""Command: one request or response, its header in JSON and in RocketMQ's binary form (docs/protocol/remoting.md §2
+and §3)."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar

@@ -1,4 +1,5 @@
-"""From offsets to tasks: what lies between two sets of offsets, how much a trigger takes, who reads which part. Pure."""
+"""From offsets to tasks: what lies between two sets of offsets, how much a trigger takes, who reads which part.
+Pure."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def _pieces(part: QueueRange, count: int) -> Iterable[QueueRange]:
 
 
 def limit_rows(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most: int) -> Offsets:
-    """Ends that leave at most so many offsets to be read: each queue gets its share of its backlog, at least one goes on.
+    """Ends that leave at most so many offsets to be read: each queue gets its share of its backlog, at least one goes
+    on.
 
     Args:
         starts: where each queue stands.

@@ -1,8 +1,8 @@
 """Pulls one range of offsets, several parts of it side by side, and hands the answers over in the order of the queue.
 
 A broker answers a pull with some thirty messages at most; who waits for each answer before asking for the next one
-spends most of the time waiting. The range's offsets are known, so it is cut into strides, and some strides are pulled at
-once. What is not (yet) on the broker that was asked is looked for elsewhere; see :class:`Strides`.
+spends most of the time waiting. The range's offsets are known, so it is cut into strides, and some strides are pulled
+at once. What is not (yet) on the broker that was asked is looked for elsewhere; see :class:`Strides`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FILTERED_STRIDE: Final = 8192
 """The same where the broker filters, and may look at many entries for one answer."""
 
 BUFFERED_BYTES: Final = 32 * 1024 * 1024
-"""How much may lie here, pulled and not yet taken. What later strides hold does not stop the one whose turn it is, since
-only its end sets them free."""
+"""How much may lie here, pulled and not yet taken. What later strides hold does not stop the one whose turn it is,
+since only its end sets them free."""
 
 BUNDLE_BYTES: Final = 2 * 1024 * 1024
 """How much is handed over at a time."""
@@ -182,7 +182,8 @@ class Strides:
     # --- one answer ------------------------------------------------------------------------------------------
 
     async def _page(self, at: int, end: int) -> PullResult | None:
-        """The answer for an offset, with something in it or further on; None when there is nothing left before `end`."""
+        """The answer for an offset, with something in it or further on; None when there is nothing left before
+        `end`."""
         result = await self._asked(at, end)
         if _leads_on(result, at):
             return result

@@ -134,7 +134,8 @@ def slices(
         present: which are not null; all, if not given.
     """
     count = len(starts)
-    # A view is the length, and then the text itself if it is short, else its first bytes, a buffer's number, and a place.
+    # A view is the length, and then the text itself if it is short, else its first bytes, a buffer's number, and a
+    # place.
     views = np.empty((count, 4), np.uint32)
     views[:, 0] = lengths
     views[:, 1:] = _fields(data, _WORDS, starts)

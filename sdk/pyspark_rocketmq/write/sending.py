@@ -1,7 +1,7 @@
 """Sends messages and waits for every acknowledgement, with a bounded number of requests under way.
 
-Messages without a sharding key go in any order, in batches. Those with one keep the order of their key: their queue gets
-one request at a time.
+Messages without a sharding key go in any order, in batches. Those with one keep the order of their key: their queue
+gets one request at a time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ BATCH_BYTES: Final = 1024 * 1024
 """Upper bound of a request's body."""
 
 TRIES: Final = 4
-"""How often a request is sent before the task fails. The SDK tries again by itself, but not one that must go to a certain
-queue, and none longer than its deadline; doing the whole task again would repeat far more rows than one request has."""
+"""How often a request is sent before the task fails. The SDK tries again by itself, but not one that must go to a
+certain queue, and none longer than its deadline; doing the whole task again would repeat far more rows than one request
+has."""
 
 PAUSE_S: Final = 0.5
 

@@ -116,7 +116,8 @@ class LoopThread(Generic[Session]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be called here any more: the thread has ended, or belongs to the parent of this process."""
+        """Whether nothing can be called here any more: the thread has ended, or belongs to the parent of this
+        process."""
         return self.pid != os.getpid() or not self._thread.is_alive()
 
     def call(self, run: Callable[[], Awaitable[R]]) -> R:

@@ -286,7 +286,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
 
 
 def _checked(sql: str) -> Sql:
-    """An expression that can be parsed: to one that cannot, brokers answer with every message (docs/protocol/broker-api.md §5.2)."""
+    """An expression that can be parsed: to one that cannot, brokers answer with every message
+    (docs/protocol/broker-api.md §5.2)."""
     try:
         parse(sql)
     except Sql92Error as error:

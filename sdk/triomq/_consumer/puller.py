@@ -41,7 +41,8 @@ from triomq_protocol.wire.command import Command
 _STATUSES: Final = {int(status): status for status in PullStatus}
 
 SUSPEND_MARGIN_S: Final = 10.0
-"""How much longer than the broker may hold a pull the client waits: brokers look every 5 s (docs/protocol/consumer.md §3)."""
+"""How much longer than the broker may hold a pull the client waits: brokers look every 5 s
+(docs/protocol/consumer.md §3)."""
 
 
 class PullCall:
@@ -152,8 +153,8 @@ class _Pull(Waiter):
         self.deadline = now + self._timeout_s
         link = self._link
         self._opaque = opaque = link.next_opaque()
-        # At once: the broker looks for the next messages while these are taken here. Kept until a whole round of answers is
-        # taken, the requests would let the broker idle in the meantime, and its answers us.
+        # At once: the broker looks for the next messages while these are taken here. Kept until a whole round of
+        # answers is taken, the requests would let the broker idle in the meantime, and its answers us.
         link.submit(self._call.frame(self._puller.group, opaque, to_slave=self._node.is_slave), opaque, self, now=True)
 
     def answered(self, answer: Command) -> None:

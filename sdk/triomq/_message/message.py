@@ -51,7 +51,8 @@ class Message(msgspec.Struct, frozen=True):
     wait_store_ok: bool = True
 
     def check(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        """Raise :class:`~triomq.errors.MessageIllegal` or :class:`~triomq.errors.InvalidCall` when a broker would have to refuse this message."""
+        """Raise :class:`~triomq.errors.MessageIllegal` or :class:`~triomq.errors.InvalidCall` when a broker would have
+        to refuse this message."""
         check_topic(self.topic)
         self.check_parts(max_body_bytes)
 

@@ -191,7 +191,8 @@ class StoreConfig:
         return min(95, max(10, self.disk_max_used_space_ratio)) / 100
 
     def update_in_memory_limit(self) -> None:
-        """Derive ``in_memory_limit_bytes`` from the memory and the share of it that counts (accessMessageInMemoryMaxRatio)."""
+        """Derive ``in_memory_limit_bytes`` from the memory and the share of it that counts
+        (accessMessageInMemoryMaxRatio)."""
         total = self.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.in_memory_limit_bytes = total * self.access_message_in_memory_max_ratio // 100
 

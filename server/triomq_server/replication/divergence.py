@@ -121,8 +121,9 @@ class RemoteLog:
         """
         answer = await self._link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
         if answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY):
-            # A 4.9 master fails in its first second, before its statistics have a sample. If it is followed then and its
-            # disk is empty, it counts this slave's first report as a replica of messages that it has not yet stored.
+            # A 4.9 master fails in its first second, before its statistics have a sample. If it is followed then and
+            # its disk is empty, it counts this slave's first report as a replica of messages that it has not yet
+            # stored.
             raise ConnectionError(f"its runtime info is refused for now, with code {answer.code}: {answer.remark}")
         if answer.code != ResponseCode.SUCCESS:
             raise NotComparableError(f"its runtime info is refused with code {answer.code}: {answer.remark}")

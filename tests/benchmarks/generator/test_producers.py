@@ -1,4 +1,5 @@
-"""Producers on a virtual clock against a broker made of a few lines: what an open loop sees of a stall, and a closed one does not."""
+"""Producers on a virtual clock against a broker made of a few lines: what an open loop sees of a stall, and a closed
+one does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The report: everything is on the page, nothing comes from elsewhere, no text of a run is taken for markup, and a real browser draws it."""
+"""The report: everything is on the page, nothing comes from elsewhere, no text of a run is taken for markup, and a real
+browser draws it."""
 
 from __future__ import annotations
 
@@ -280,7 +281,8 @@ def test_figures_have_the_digits_that_matter(value: float, shown: str) -> None:
     assert figure(value) == shown
 
 
-# --- the command -------------------------------------------------------------------------------------------------------
+# --- the command
+# -------------------------------------------------------------------------------------------------------
 
 
 def report(*arguments: str | Path) -> Any:
@@ -348,7 +350,8 @@ def test_without_the_packages_it_says_how_to_get_them(
     assert not (tmp_path / "report.html").exists()
 
 
-# --- a real browser ----------------------------------------------------------------------------------------------------
+# --- a real browser
+# ----------------------------------------------------------------------------------------------------
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "chrome-headless-shell")
 FLAGS = (

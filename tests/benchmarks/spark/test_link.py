@@ -1,4 +1,5 @@
-"""Generators and driver talk over real sockets, without Spark: rows once, files whole, clocks compared, strangers sent away."""
+"""Generators and driver talk over real sockets, without Spark: rows once, files whole, clocks compared, strangers sent
+away."""
 
 from __future__ import annotations
 

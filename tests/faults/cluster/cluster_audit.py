@@ -1,7 +1,7 @@
 """The ledger outside of the cluster, and the audit of what the nodes' files hold against it.
 
-Files are read as bytes, by the protocol's own reader of records: nothing of the store that is on trial is used. The same
-audit serves simulated disks and real directories.
+Files are read as bytes, by the protocol's own reader of records: nothing of the store that is on trial is used. The
+same audit serves simulated disks and real directories.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def read_log(files: Files, root: str, topic: str) -> Contents:
 
 
 def queue_faults(files: Files, root: str, topic: str, contents: Contents) -> list[str]:
-    """Compare the consume queues of a store that was closed in order with its log: the same messages at the same offsets."""
+    """Compare the consume queues of a store that was closed in order with its log: the same messages at the same
+    offsets."""
     faults: list[str] = []
     queues = {place[0] for place in contents.bodies}
     for queue_id in sorted(queues):

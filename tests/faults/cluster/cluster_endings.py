@@ -1,4 +1,5 @@
-"""How a simulated schedule ends, and what must hold then: everybody comes back, a slave takes over, or a disk is gone."""
+"""How a simulated schedule ends, and what must hold then: everybody comes back, a slave takes over, or a disk is
+gone."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ async def check_offsets(world: World) -> None:
 
 
 async def return_of_the_master(world: World) -> None:
-    """While the master is away consumers go on at a slave, and one is set back there: both hold when the master is back."""
+    """While the master is away consumers go on at a slave, and one is set back there: both hold when the master is
+    back."""
     ahead, back = (triomq.MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in (0, 1))
 
     async def commit(consumer: triomq.PullConsumer, offsets: dict[triomq.MessageQueue, int]) -> None:

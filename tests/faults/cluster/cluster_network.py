@@ -1,9 +1,9 @@
 """A network inside one process that can be slow, cut, silent and half dead, as a seed wants it.
 
-Every life of a node gets a `SimHost`, whose `dial` and `listen` go wherever nodes and clients take such arguments. Bytes
-arrive after a latency, in pieces of any size, in order. A pair of nodes can be cut (connections break, new ones are refused)
-or muted (bytes and dials hang until it ends); a muted node stands for a stopped process. Everything random comes from one
-generator, so that a seed repeats it all.
+Every life of a node gets a `SimHost`, whose `dial` and `listen` go wherever nodes and clients take such arguments.
+Bytes arrive after a latency, in pieces of any size, in order. A pair of nodes can be cut (connections break, new ones
+are refused) or muted (bytes and dials hang until it ends); a muted node stands for a stopped process. Everything random
+comes from one generator, so that a seed repeats it all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The ledger of committed consumer offsets: what consumers were told is committed must not be forgotten.
 
-What a broker promises: a commit is in its memory when it answers, and in its file one `flushConsumerOffsetInterval` later. So
-a commit survives unless a broker that was up then is killed before it has written (`lost`). Everything else holds without
-exception. A node's own table never falls, whatever it merges and whichever node comes back. When all nodes are back, the master
-has every commit that survived, whichever broker took it.
+What a broker promises: a commit is in its memory when it answers, and in its file one `flushConsumerOffsetInterval`
+later. So a commit survives unless a broker that was up then is killed before it has written (`lost`). Everything else
+holds without exception. A node's own table never falls, whatever it merges and whichever node comes back. When all
+nodes are back, the master has every commit that survived, whichever broker took it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The parent process of a cluster on trial: like `triomq cluster --control`, but each slave reaches its master through a proxy.
+"""The parent process of a cluster on trial: like `triomq cluster --control`, but each slave reaches its master through
+a proxy.
 
 python cluster_parent.py DIRECTORY '{"sync": true, "flush": false, "slaves": 1, "proxy": 12345, "settings": {}}'
 """

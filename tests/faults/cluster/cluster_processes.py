@@ -1,4 +1,5 @@
-"""Seeded disasters in a cluster of real processes: SIGKILL, SIGSTOP, partitions and restarts under load, then the audit of the files.
+"""Seeded disasters in a cluster of real processes: SIGKILL, SIGSTOP, partitions and restarts under load, then the audit
+of the files.
 
     python tests/faults/cluster/cluster_processes.py --count 200
     python tests/faults/cluster/cluster_processes.py --pair java/ours --count 20    # a 4.9.7 master, our slaves

@@ -17,9 +17,11 @@ class Setting:
       flush: SYNC_FLUSH: SEND_OK promises that the master's disk has it.
       slaves: how many.
       disk_lost: at the end the master is gone with its disk, and a slave takes its place.
-      power: the master's machine may lose its power, which leaves it what it had forced to its disk: perhaps less than a
+      power: the master's machine may lose its power, which leaves it what it had forced to its disk: perhaps less than
+          a
         slave has.
-      returns: the master that is gone with its disk comes back as the master, with an empty one; only then a slave takes
+      returns: the master that is gone with its disk comes back as the master, with an empty one; only then a slave
+          takes
         its place, by order and while it runs.
       succession: at the end a slave takes the master's place, and the old master comes back as a slave, perhaps with
         messages that its successor has not.

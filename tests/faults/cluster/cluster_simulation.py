@@ -1,8 +1,9 @@
-"""A whole cluster in one process: name server, master, slaves, senders and a reader, on a virtual clock, in-memory network and disks.
+"""A whole cluster in one process: name server, master, slaves, senders and a reader, on a virtual clock, in-memory
+network and disks.
 
-A seed decides everything: how the cluster is set up, what is sent, and which nodes are killed, stopped, muted, cut off or slowed
-down, and when. Every acknowledgement goes into a ledger outside; afterwards the nodes' files are read and compared with it.
-The same seed does the same again, down to the order of tasks.
+A seed decides everything: how the cluster is set up, what is sent, and which nodes are killed, stopped, muted, cut off
+or slowed down, and when. Every acknowledgement goes into a ledger outside; afterwards the nodes' files are read and
+compared with it. The same seed does the same again, down to the order of tasks.
 
     python tests/faults/cluster/cluster_simulation.py --count 1000      # seeds 0 to 999
     python tests/faults/cluster/cluster_simulation.py --first 4711 -v   # one seed, with its events

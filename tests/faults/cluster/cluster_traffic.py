@@ -87,8 +87,8 @@ async def read_to_end(world: World, consumer: triomq.PullConsumer, more: Callabl
 async def commit(world: World) -> None:
     """Consumers read on and commit, through the SDK, at whatever broker that finds.
 
-    A commit that fails may still arrive, whenever a network lets it, so its group ends with it and another one begins. Each
-    group stops at some queues early: a commit that nobody repeats must not be forgotten either.
+    A commit that fails may still arrive, whenever a network lets it, so its group ends with it and another one begins.
+    Each group stops at some queues early: a commit that nobody repeats must not be forgotten either.
     """
     chance = random.Random(f"commits {world.seed}")
     async with world.client("committer") as client:

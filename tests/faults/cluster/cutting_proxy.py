@@ -1,4 +1,5 @@
-"""A TCP proxy on the loopback address that can cut or silence what runs through it: the partition between a slave and its master.
+"""A TCP proxy on the loopback address that can cut or silence what runs through it: the partition between a slave and
+its master.
 
 It stands for a broker with both its ports, the ordinary one and the next one for replication.
 """

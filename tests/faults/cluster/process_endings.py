@@ -1,4 +1,5 @@
-"""How a schedule with real processes ends: everybody comes back, or the master's disk is lost and a slave takes its place."""
+"""How a schedule with real processes ends: everybody comes back, or the master's disk is lost and a slave takes its
+place."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ async def _check_offsets(trial: Trial, nodes: Nodes) -> None:
 
 
 async def _return_of_the_master(trial: Trial, nodes: Nodes) -> None:
-    """While the master is away consumers go on at a slave, and one of ours is set back there: both hold when it is back."""
+    """While the master is away consumers go on at a slave, and one of ours is set back there: both hold when it is
+    back."""
     slave = trial.slaves[0]
     expected = {0: 9, 1: 7}
     if trial.pair.slave is Kind.JAVA:

@@ -1,4 +1,5 @@
-"""Who uses the real cluster while it suffers: senders, consumers that commit, and an auditor that looks at committed offsets."""
+"""Who uses the real cluster while it suffers: senders, consumers that commit, and an auditor that looks at committed
+offsets."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ async def send(nodes: Nodes, ledger: Ledger, name: str, seed: int, *, synchronou
 async def commit(nodes: Nodes, offsets: OffsetLedger, seed: int, more: More) -> None:
     """Consumers commit at whatever broker the SDK finds.
 
-    A commit that fails may still arrive, so its group ends with it; and each group stops at some queues early: a commit that
-    nobody repeats must not be forgotten either.
+    A commit that fails may still arrive, so its group ends with it; and each group stops at some queues early: a commit
+    that nobody repeats must not be forgotten either.
     """
     chance = random.Random(f"commits {seed}")
     async with triomq.open_client(nodes.name_servers) as client:

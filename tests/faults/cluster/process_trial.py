@@ -1,19 +1,21 @@
-"""One schedule with real processes: traffic, faults drawn by a seed, an ending, and the audit of what the nodes' files hold.
+"""One schedule with real processes: traffic, faults drawn by a seed, an ending, and the audit of what the nodes' files
+hold.
 
 What is expected of a pair, master and slave each ours or the real 4.9.7:
 
-* Whatever a master has acknowledged is in its log, and in the logs of all its slaves when everybody is back. SIGKILL leaves
-  the page cache, so this holds for ASYNC_FLUSH and ASYNC_MASTER too, and for Java's as for ours.
-* SEND_OK of a SYNC_MASTER is on a slave at once: at every moment at which the master is gone, and when its disk is lost.
-  Of all other statuses, and of ASYNC_MASTER, nothing is promised without the master's disk.
-* A master that comes back without its disk promises nothing on behalf of slaves that have more, and these keep what they
-  have. A 4.9 slave even of an empty master keeps its log, but takes over its topics: they are created anew after its
-  promotion. (A 4.9 master believes a first report beyond its own end; our slave never makes one, since it compares first.
-  A 4.9 slave does not compare: once our empty master's log has outgrown it, it would follow, so nothing is sent to it for long.)
-* Committed offsets: no table of ours falls, and our master ends with every commit that survived (`cluster_offsets`). A 4.9
-  slave copies its master's offsets whatever it has itself, so commits that it took while our master was back already, but
-  not known to the consumer, are not promised; those that it took before are: our master asks. Of a 4.9 master nothing is
-  expected: it begins to write offsets ten seconds after its start, and asks nobody.
+* Whatever a master has acknowledged is in its log, and in the logs of all its slaves when everybody is back. SIGKILL
+  leaves the page cache, so this holds for ASYNC_FLUSH and ASYNC_MASTER too, and for Java's as for ours.
+* SEND_OK of a SYNC_MASTER is on a slave at once: at every moment at which the master is gone, and when its disk is
+  lost. Of all other statuses, and of ASYNC_MASTER, nothing is promised without the master's disk.
+* A master that comes back without its disk promises nothing on behalf of slaves that have more, and these keep what
+  they have. A 4.9 slave even of an empty master keeps its log, but takes over its topics: they are created anew after
+  its promotion. (A 4.9 master believes a first report beyond its own end; our slave never makes one, since it compares
+  first. A 4.9 slave does not compare: once our empty master's log has outgrown it, it would follow, so nothing is sent
+  to it for long.)
+* Committed offsets: no table of ours falls, and our master ends with every commit that survived (`cluster_offsets`). A
+  4.9 slave copies its master's offsets whatever it has itself, so commits that it took while our master was back
+  already, but not known to the consumer, are not promised; those that it took before are: our master asks. Of a 4.9
+  master nothing is expected: it begins to write offsets ten seconds after its start, and asks nobody.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Nodes that are started one by one, each with a configuration that may change: brokers of either kind, ours and the real 4.9.7."""
+"""Nodes that are started one by one, each with a configuration that may change: brokers of either kind, ours and the
+real 4.9.7."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A master that lost its machine's power comes back without what its slave has: readers must see one history, not two."""
+"""A master that lost its machine's power comes back without what its slave has: readers must see one history, not
+two."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 import attrs
 
 LOCK_RULE_S = 30.0
-"""How long a member trusts its last successful lock (docs/protocol/consumer.md §7): the longest that two may work in one queue."""
+"""How long a member trusts its last successful lock (docs/protocol/consumer.md §7): the longest that two may work in
+one queue."""
 
 Queue = tuple[str, int]
 """Broker name and queue id."""
@@ -112,7 +113,8 @@ class Ledger:
         return faults
 
     def overlap_faults(self) -> list[str]:
-        """Ordered: two members work in one queue only in the time that a broker's restart, which loses locks, allows."""
+        """Ordered: two members work in one queue only in the time that a broker's restart, which loses locks,
+        allows."""
         faults = []
         for queue, calls in self._by_queue().items():
             calls.sort(key=lambda each: each.begin_s)

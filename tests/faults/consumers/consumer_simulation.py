@@ -1,4 +1,5 @@
-"""A consumer group under disaster, in one process: members join, leave and are killed, brokers restart, on a virtual clock.
+"""A consumer group under disaster, in one process: members join, leave and are killed, brokers restart, on a virtual
+clock.
 
 A seed decides everything.  Every acknowledgement, every call of a handler and every assignment goes into a ledger; in
 the end nothing acknowledged may be unhandled, ordered groups have kept each queue's order, no queue had two owners for
@@ -40,8 +41,8 @@ OWNED_TWICE_MAX_S = 25.0
 COMMITTED_S = 120.0
 """Longest until all that was done is committed, and stays so: a lock that nobody gave back lasts 60 s."""
 STEADY_S = 11.0
-"""Offsets are told every 5 s, first after 10 s: a member that took a queue before its last owner had told where it stood
-began earlier, and says so by then."""
+"""Offsets are told every 5 s, first after 10 s: a member that took a queue before its last owner had told where it
+stood began earlier, and says so by then."""
 LEAST_ACKS = 20
 SENDING_MAX_S = 30.0
 """A broker that is back takes messages again long before."""

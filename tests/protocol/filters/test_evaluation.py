@@ -1,4 +1,5 @@
-"""SQL92 values: tables of operators and types (docs/protocol/store.md §16.2), and generated expressions against an oracle."""
+"""SQL92 values: tables of operators and types (docs/protocol/store.md §16.2), and generated expressions against an
+oracle."""
 
 from __future__ import annotations
 

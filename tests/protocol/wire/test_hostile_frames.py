@@ -1,4 +1,5 @@
-"""Frames at the limits of a decoder, byte by byte, in both header dialects; whatever comes, the error is a ProtocolError."""
+"""Frames at the limits of a decoder, byte by byte, in both header dialects; whatever comes, the error is a
+ProtocolError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pulling one range: order, holes, slaves that are behind, and what is gone; on the virtual clock, with brokers that are dictionaries."""
+"""Pulling one range: order, holes, slaves that are behind, and what is gone; on the virtual clock, with brokers that
+are dictionaries."""
 
 from __future__ import annotations
 

@@ -47,6 +47,6 @@ def test_unique_keys_stay_unique_over_milliseconds_and_months():
     assert [int(key[28:], 16) for key in made] == list(range(len(made)))
     assert {key[:8] for key in made} == {"0A010203"}
     assert len({key[12:20] for key in made}) == 1
-    # Four bytes hold all of a month, but only read as an unsigned number. A clock set back is an accident: its times are
-    # not true.
+    # Four bytes hold all of a month, but only read as an unsigned number. A clock set back is an accident: its times
+    # are not true.
     assert all(int(key[20:28], 16) < 31 * day_ms + 7_200_000 for key in made[: len(times)])

@@ -1,4 +1,5 @@
-"""Which member of a group gets which queues: pure rules that every member computes alike (docs/protocol/consumer.md §11.4).
+"""Which member of a group gets which queues: pure rules that every member computes alike
+(docs/protocol/consumer.md §11.4).
 
 Members do not communicate: each works out the whole group's shares from the same two lists and takes
 its own.  So every member must use the same rule.  All rules but :class:`Sticky` give, bit for bit, what Java's

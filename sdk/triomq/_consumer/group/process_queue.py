@@ -31,10 +31,11 @@ class FlowLimits:
 
     Args:
         count: messages (``pullThresholdForQueue``).
-        size_bytes: memory that is kept for them: whole pulled answers, and their objects (``pullThresholdSizeForQueue``).
+        size_bytes: memory that is kept for them: whole pulled answers, and their objects
+            (``pullThresholdSizeForQueue``).
         span: from the first offset held to the last (``consumeConcurrentlyMaxSpan``); not for ordered consumers.
-        topic_count: messages of all of a topic's queues that are this member's; each may hold its part of it, instead of
-            ``count`` (``pullThresholdForTopic``). None: no such limit.
+        topic_count: messages of all of a topic's queues that are this member's; each may hold its part of it, instead
+            of ``count`` (``pullThresholdForTopic``). None: no such limit.
         topic_size_bytes: the same for memory, instead of ``size_bytes`` (``pullThresholdSizeForTopic``).
     """
 

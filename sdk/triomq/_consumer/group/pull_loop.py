@@ -35,7 +35,8 @@ ERROR_PAUSE_S: Final = 1.0
 """Pause after any other failure (``pullTimeDelayMillsWhenException``)."""
 
 QUARANTINE_S: Final = 10.0
-"""How long a queue rests after an illegal offset, so that handlers under way can end (docs/protocol/consumer.md §6.2)."""
+"""How long a queue rests after an illegal offset, so that handlers under way can end
+(docs/protocol/consumer.md §6.2)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -397,7 +398,8 @@ class PullEngine:
 
     async def _after_failure(self, error: MQError, failures: int) -> None:
         unknown = isinstance(error, SubscriptionRefused | NotFound)
-        # A broker that is busy or has restarted may not know the group yet: worth a warning if one more heartbeat is no help.
+        # A broker that is busy or has restarted may not know the group yet: worth a warning if one more heartbeat is no
+        # help.
         level = logging.WARNING if failures == (2 if unknown else 1) else logging.INFO
         log.log(level, "a pull failed and will be repeated: %s", error)
         if isinstance(error, BrokerBusy):

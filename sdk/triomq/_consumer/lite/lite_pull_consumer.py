@@ -1,4 +1,5 @@
-"""The lite pull consumer: messages are fetched ahead in the background, the caller polls them (docs/protocol/consumer.md §5).
+"""The lite pull consumer: messages are fetched ahead in the background, the caller polls them
+(docs/protocol/consumer.md §5).
 
 Either it subscribes topics and shares their queues with its group, or its caller assigns queues.  What was
 polled counts as consumed when the caller comes back for more, or commits; offsets go to the broker every five

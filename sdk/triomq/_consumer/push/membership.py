@@ -253,7 +253,8 @@ class PushMembership(Membership):
             self._ordered.remove(queue)
         locks = self._locks
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
-            # Before the next member can read it (docs/protocol/consumer.md §11.3), and also when this one ends meanwhile.
+            # Before the next member can read it (docs/protocol/consumer.md §11.3), and also when this one ends
+            # meanwhile.
             await self.positions.persist([queue])
             if locks is not None and not undelivered:
                 await locks.unlock([queue], wait=False)
@@ -264,7 +265,8 @@ class PushMembership(Membership):
         return True
 
     async def topic_changed(self, topic: str, /) -> None:
-        """Queues of a topic have moved: heartbeats carry a newer version of its subscription (docs/protocol/consumer.md §11.3)."""
+        """Queues of a topic have moved: heartbeats carry a newer version of its subscription
+        (docs/protocol/consumer.md §11.3)."""
         subscription = self.subscriptions.get(topic)
         if subscription is not None:
             # Brokers first: a pull with a newer version than a broker knows is refused.

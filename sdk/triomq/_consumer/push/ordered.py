@@ -1,4 +1,5 @@
-"""Ordered consumption: per queue one handler at a time, only under a lock, retried in place (docs/protocol/consumer.md §9).
+"""Ordered consumption: per queue one handler at a time, only under a lock, retried in place
+(docs/protocol/consumer.md §9).
 
 Upstream: ``ConsumeMessageOrderlyService``.
 """

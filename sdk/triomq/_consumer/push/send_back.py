@@ -1,4 +1,5 @@
-"""Failed messages on their way back to the broker: to the group's retry topic, or its dead letters (docs/protocol/consumer.md §10).
+"""Failed messages on their way back to the broker: to the group's retry topic, or its dead letters
+(docs/protocol/consumer.md §10).
 
 A message has left this client only when a broker has confirmed it.  Upstream:
 ``DefaultMQPushConsumerImpl.sendMessageBack``.
