@@ -1,1 +1,1 @@
-"""RocketMQ's bytes and what they mean; nothing in here waits, listens, dials or looks at a clock."""
+"""RocketMQ's wire and storage formats: encoding and decoding only. Nothing here does I/O, waits, or reads a clock."""

@@ -7,7 +7,7 @@ Source: docs/protocol/remoting.md §7 and §8, docs/protocol/namesrv.md §1.1, d
 import enum
 
 VERSION = 407
-"""What we send as `version`: the ordinal of 4.9.7, the version whose wire format this package speaks."""
+"""What we send as `version`: the ordinal of 4.9.7, the version whose wire format this package implements."""
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """The suffix of many Java remarks."""
@@ -42,7 +42,7 @@ class LanguageCode(enum.IntEnum):
 
 
 class RequestCode(enum.IntEnum):
-    """What a request asks for."""
+    """The operation that a request names."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -135,7 +135,7 @@ class RequestCode(enum.IntEnum):
 
 
 class ResponseCode(enum.IntEnum):
-    """How a request ended."""
+    """The result of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -179,7 +179,7 @@ class ResponseCode(enum.IntEnum):
 _FIRST_V4 = 212  # ordinal of V4_0_0_SNAPSHOT
 _FIRST_V5 = 412
 _HIGHER_VERSION = 612
-# The ordinals of 3.x are irregular; these are the ones that steer behaviour (docs/protocol/remoting.md §7).
+# The ordinals of 3.x are irregular; these are the ones on which behaviour depends (docs/protocol/remoting.md §7).
 _V3 = {26: "V3_0_6_SNAPSHOT", 28: "V3_0_7_SNAPSHOT", 37: "V3_0_11", 62: "V3_1_8_SNAPSHOT", 63: "V3_1_8",
        79: "V3_2_6", 115: "V3_4_6", 121: "V3_4_9", 137: "V3_5_8"}  # fmt: skip
 
@@ -187,7 +187,7 @@ _V3 = {26: "V3_0_6_SNAPSHOT", 28: "V3_0_7_SNAPSHOT", 37: "V3_0_11", 62: "V3_1_8_
 def version_description(version: int) -> str:
     """Name of a version number, for example `V4_9_7` for 407; past the end `HIGHER_VERSION`, as upstream `MQVersion`.
 
-    Of the irregular 3.x numbers only those that steer behaviour are named; the rest read `V3_<ordinal>`.
+    Of the irregular 3.x numbers only those on which behaviour depends are named; the rest read `V3_<ordinal>`.
     """
     if version >= _HIGHER_VERSION:
         return "HIGHER_VERSION"

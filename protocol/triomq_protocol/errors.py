@@ -1,16 +1,16 @@
-"""What can go wrong between bytes and meaning; the caller's side, the peer's side, or one unusable request."""
+"""Errors of encoding and decoding: caused by the caller, by the peer, or by one unusable request."""
 
 
 class ProtocolError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Base class of the errors that this package raises."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to write something the format cannot carry, or used the API in a wrong order: fix the caller."""
+    """The value cannot be represented in the format, or the API was called in a wrong order: correct the caller."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent bytes that are no frames of this protocol: close the link, nothing can be read behind them."""
+    """The peer sent bytes that are not frames of this protocol: close the link, nothing after them can be read."""
 
 
 class HeaderError(ProtocolError):

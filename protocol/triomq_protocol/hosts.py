@@ -1,4 +1,4 @@
-"""Addresses as records and ids carry them: 4 or 16 bytes of IP, then the port as int32."""
+"""Addresses as records and ids contain them: 4 or 16 bytes of IP, then the port as int32."""
 
 import ipaddress
 from functools import lru_cache
@@ -14,7 +14,7 @@ def pack_host(ip: str, port: int) -> bytes:
         mapped = getattr(address, "ipv4_mapped", None)
         return (mapped or address).packed + port.to_bytes(4, "big")
     except (ValueError, OverflowError) as error:
-        raise LocalProtocolError(f"no address: {ip!r} port {port}") from error
+        raise LocalProtocolError(f"not an IP address and port: {ip!r} port {port}") from error
 
 
 @lru_cache(4096)

@@ -1,4 +1,4 @@
-"""Java's idea of text: hash codes over UTF-16 units, UTF-8 of lone surrogates (docs/protocol/messages.md §6)."""
+"""Java's text rules: hash codes over UTF-16 units, UTF-8 of lone surrogates (docs/protocol/messages.md §6)."""
 
 import re
 from functools import lru_cache
@@ -73,7 +73,7 @@ _UNIQUE_ID_TAIL = 12
 
 
 def java_hash_with_prefix(prefix: str, text: str) -> int:
-    """`java_hash(prefix + text)`; the prefix's share is remembered (index keys are `topic#key`)."""
+    """`java_hash(prefix + text)`; the hash of the prefix is cached (index keys are `topic#key`)."""
     if len(text) in _UNIQUE_ID_LENGTHS:
         prefix += text[:-_UNIQUE_ID_TAIL]
         text = text[-_UNIQUE_ID_TAIL:]
@@ -108,14 +108,14 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 
 def join_pairs(text: str) -> str:
-    """Make one character of two surrogates that belong together."""
+    """Join the two surrogates of a pair into one character."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def join_surrogates(text: str) -> str:
-    """Text as Java's UTF-8 encoder sees it: pairs joined, a lone surrogate read as `?`."""
+    """Text as Java's UTF-8 encoder reads it: pairs joined, a lone surrogate read as `?`."""
     return _LONE.sub("?", join_pairs(text))
 
 

@@ -43,7 +43,7 @@ def _from_hex(what: str, text: str) -> bytes:
     try:
         data = bytes.fromhex(text)
     except ValueError as error:
-        raise BodyError(what, f"{text[:60]!r} is no hex") from error
+        raise BodyError(what, f"{text[:60]!r} is not hexadecimal") from error
     if len(data) not in (_IPV4_ID_BYTES, _IPV6_ID_BYTES) or 2 * len(data) != len(text):
         raise BodyError(what, f"{len(text)} characters")
     return data

@@ -1,4 +1,4 @@
-"""Names and limits that every program of a cluster agrees on: topics, groups, properties, broker ids.
+"""Names and limits that all programs of a cluster share: topics, groups, properties, broker ids.
 
 What users or operators may choose is not here. Upstream `TopicValidator`, `MixAll`, `MessageConst`, `Validators`.
 """
@@ -10,13 +10,13 @@ MASTER_ID: Final = 0
 
 # Topics (docs/protocol/messages.md §9).
 RETRY_PREFIX: Final = "%RETRY%"
-"""Before a group's name: the topic of its messages that are tried again."""
+"""Prefix of a group's name: the topic of messages to be consumed again."""
 DLQ_PREFIX: Final = "%DLQ%"
-"""Before a group's name: the topic of its messages that were tried too often."""
+"""Prefix of a group's name: the topic of messages that have used up their retries."""
 DEFAULT_TOPIC: Final = "TBW102"
-"""Whose settings a topic gets that is created by a send."""
+"""The topic whose settings are the defaults of a topic that a send creates."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""Where delayed messages wait; queue n holds level n + 1."""
+"""The topic of delayed messages until they are due; queue n holds level n + 1."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -26,7 +26,7 @@ BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
-"""Behind a cluster's name: the topic of request-reply answers."""
+"""Suffix of a cluster's name: the topic of request-reply answers."""
 
 SYSTEM_TOPICS: Final = (
     DEFAULT_TOPIC,
@@ -39,7 +39,8 @@ SYSTEM_TOPICS: Final = (
     SELF_TEST_TOPIC,
     OFFSET_MOVED_TOPIC,
 )
-"""What every broker has, in the order of docs/protocol/messages.md §9; a Java set's order depends on its insertions."""
+"""The topics that every broker has, in the order of docs/protocol/messages.md §9; a Java set's order depends on its
+insertions."""
 
 FORBIDDEN_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
@@ -58,7 +59,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
-"""Groups that every broker knows from its start."""
+"""Groups that exist on every broker from its start."""
 
 # Limits.
 MAX_TOPIC_BYTES: Final = 127

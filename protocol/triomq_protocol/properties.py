@@ -46,7 +46,7 @@ def get_property(text: str, name: str) -> str | None:
 
 
 def _find_segment(text: str, wanted: str) -> int:
-    """Start of the last segment that begins with `wanted` and has a value behind it; -1 if there is none."""
+    """Start of the last segment that begins with `wanted` and has a value; -1 if there is none."""
     limit = len(text)
     while True:
         at = text.rfind(wanted, 0, limit)

@@ -1,4 +1,4 @@
-"""The HA dialogue: 8-byte offset reports, 12-byte transfer heads (docs/protocol/ha.md §2; upstream `HAConnection`)."""
+"""The HA protocol: 8-byte offset reports, 12-byte transfer heads (docs/protocol/ha.md §2; upstream `HAConnection`)."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -65,15 +65,15 @@ class TransferDecoder:
         return _HEAD.size - len(self._head)
 
     def skip(self, size: int) -> None:
-        """Go on behind bytes of the body that were received without this decoder."""
+        """Continue after bytes of the body that were received without this decoder."""
         self.offset += size
         self.left -= size
 
     def feed(self, data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-        """Yield (log offset, bytes left of the transfer, the part of them that is here), in order.
+        """Yield (log offset, bytes left of the transfer, the part of them received so far), in order.
 
         A head alone yields an empty part, and so does a heartbeat: its offset can be checked before any byte of the
-        body is there. The size is as the master wrote it, even if it is negative. The views are of `data`.
+            body has arrived. The size is as the master wrote it, even if it is negative. The views are of `data`.
         """
         at = 0
         end = len(data)

@@ -1,7 +1,7 @@
 """SQL92 filters: from a tree to a function over a message's properties.
 
-Properties are text, so the meaning of a comparison depends on what the other side is; every odd result here is
-RocketMQ's (docs/protocol/store.md §16.2: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`). Each node
+Properties are text, so the meaning of a comparison depends on what the other side is; every surprising result here is
+RocketMQ's own (docs/protocol/store.md §16.2: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`). Each node
 becomes one closure, made once per expression.
 """
 
@@ -68,7 +68,8 @@ class Sql92Filter:
     evaluate: Callable[[Properties], bool | None]
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties is wanted: only if the expression is true; errors are no match."""
+        """Whether a message with these properties is wanted: only if the expression is true; an error is not a
+        match."""
         try:
             return self.evaluate(properties) is True
         except EvaluationError:
@@ -90,7 +91,7 @@ def _truth(node: Node) -> Callable[[Properties], bool | None]:
         name = node.name
         return lambda properties: False if name in properties else None
     assert is_boolean(node)
-    return _value(node)  # type: ignore[return-value] # that is what is_boolean says
+    return _value(node)  # type: ignore[return-value] # is_boolean has checked that
 
 
 def _value(node: Node) -> Evaluate:
@@ -128,7 +129,7 @@ def _not(operand: Callable[[Properties], bool | None], properties: Properties) -
 def _logic(
     operands: tuple[Callable[[Properties], bool | None], ...], decisive: bool, properties: Properties
 ) -> bool | None:
-    """AND is decided by a false operand, OR by a true one; operands behind it are not looked at."""
+    """AND is decided by a false operand, OR by a true one; later operands are not evaluated."""
     result: bool | None = not decisive
     for operand in operands:
         value = operand(properties)
@@ -196,7 +197,7 @@ def _compare(sign: Callable[[Any, Any], bool], left: Evaluate, right: Evaluate, 
     a, b = left(properties), right(properties)
     if a is None or b is None:
         return None
-    assert not isinstance(a, bool) and not isinstance(b, bool)  # noqa: PT018 - the parser lets no boolean stand here
+    assert not isinstance(a, bool) and not isinstance(b, bool)  # noqa: PT018 - the parser allows no boolean here
     if isinstance(a, str) and isinstance(b, str):
         return sign(_order_of(_double(a)), _order_of(_double(b)))
     a, b = _numbers(a, b)
@@ -211,7 +212,7 @@ def _order_of(value: float) -> tuple[bool, float, float]:
     return (True, 0.0, 0.0) if isnan(value) else (False, value, copysign(1.0, value))
 
 
-# -- text that meets a number
+# -- text compared with a number
 
 
 def _numbers(a: str | float, b: str | float) -> tuple[float, float]:
@@ -232,14 +233,14 @@ def _number(text: str, like: float) -> float:
         value = int(text)
         if -limit <= value < limit:
             return value
-    raise EvaluationError(f"{text[:64]!r} is no integer of {limit.bit_length()} bits")
+    raise EvaluationError(f"{text[:64]!r} is not an integer of {limit.bit_length()} bits")
 
 
 def _double(text: str) -> float:
     """`Double.valueOf`."""
     found = _DOUBLE.match(text.strip(_BLANKS))
     if found is None:
-        raise EvaluationError(f"{text[:64]!r} is no number")
+        raise EvaluationError(f"{text[:64]!r} is not a number")
     sign = -1.0 if found["sign"] == "-" else 1.0
     if found["name"] is not None:
         return float("nan") if found["name"] == "NaN" else sign * float("inf")

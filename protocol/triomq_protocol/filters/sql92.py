@@ -1,8 +1,9 @@
-"""SQL92 filter expressions: from text to a tree. What the tree means for a message is `sql92_evaluate`'s business.
+"""SQL92 filter expressions: from text to a tree. `evaluation` compiles the tree to a function of a message's
+properties.
 
-It answers to the grammar of RocketMQ's filter module (docs/protocol/store.md §16.2), with its habits: text behind a
-complete expression is ignored, but the next token must be a token; a comment to the end of the line needs that end;
-there is no unary number.
+The grammar is that of RocketMQ's filter module (docs/protocol/store.md §16.2), with its peculiarities: text after a
+complete expression is ignored, but the next token must be valid; a comment to the end of the line needs a line end; a
+sign is an operator and not part of a number.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ import attrs
 from triomq_protocol.errors import LocalProtocolError
 
 TEXT_MAX = 16_384
-"""Characters of an expression. RocketMQ has no limit; compiling this much takes some ten milliseconds."""
+"""Maximum length of an expression in characters. RocketMQ has no limit; compiling this much takes about 10 ms."""
 DEPTH_MAX = 100
-"""Brackets, signs and comparisons inside each other. RocketMQ's parser ends in a stack overflow much later."""
+"""Maximum nesting of brackets, signs and comparisons. RocketMQ's parser overflows its stack at a much greater depth."""
 
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 
 
 class Sql92Error(LocalProtocolError):
-    """The expression cannot be compiled: it is no SQL92, or compares what cannot be compared. The text says where and
-    why."""
+    """The expression cannot be compiled: it is not valid SQL92, or compares values that cannot be compared. The text
+    gives position and reason."""
 
 
 class Long(int):
-    """An integer literal that does not fit into 32 bits: text it meets is read as 64 bits."""
+    """An integer literal that does not fit into 32 bits: text compared with it is parsed as 64 bits."""
 
     __slots__ = ()
 
@@ -62,7 +63,7 @@ class Property:
 
 @attrs.frozen
 class Negative:
-    """Unary minus; never folded, so that `-5` is no literal to the checks, as in Java's `UnaryExpression`."""
+    """Unary minus; never folded, so that the checks do not take `-5` for a literal, as in Java's `UnaryExpression`."""
 
     operand: Node
 
@@ -162,7 +163,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Reads one token ahead and no further, as the reference does: an unknown character behind that is never seen."""
+    """Reads one token ahead and no further, as the reference does: an unknown character after that is never read."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -237,7 +238,7 @@ class _Parser:
     def _equality(self) -> Node:
         left, depth = self._comparison(), self._depth
         while (kind := self._peek()) in ("=", "<>", "IS"):
-            self._deeper()  # a chain of these is a tree that leans to the left
+            self._deeper()  # a chain of these is a left-deep tree
             self._take(kind)
             if kind == "IS":
                 negated = self._accept("NOT")
@@ -346,7 +347,7 @@ def _float(word: str) -> float:
     return value
 
 
-# -- what may stand where
+# -- which operands are allowed where
 
 
 def is_boolean(node: Node) -> bool:

@@ -1,7 +1,7 @@
 """Reading a log's bytes back, record by record, with the test of recovery and dispatch (docs/protocol/store.md §14.2).
 
 Beyond Java's test, the offset that a record carries is compared with its place. `RecordView` reads a record that is
-known to be whole. Upstream `CommitLog.checkMessageAndReturnSize`.
+known to be complete. Upstream `CommitLog.checkMessageAndReturnSize`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from triomq_protocol.record.layout import (
 
 
 class Finding(Enum):
-    """What the log holds where a record was looked for, if not a record."""
+    """What the log holds instead of the expected record."""
 
     BLANK = "the end-of-file mark"
     NOTHING = "zeros: nothing was written here"
-    INCOMPLETE = "a record whose end is not there"
+    INCOMPLETE = "a record whose end is missing"
     BAD_MAGIC = "neither a record nor an end-of-file mark"
     BAD_LENGTH = "a record whose lengths disagree"
     BAD_OFFSET = "a record that belongs elsewhere in the log"
@@ -49,7 +49,7 @@ class Finding(Enum):
 
 
 class LogRecord(msgspec.Struct, gc=False):
-    """What dispatch needs to know of a record."""
+    """The fields of a record that dispatch uses."""
 
     offset: int
     size: int

@@ -1,7 +1,7 @@
 """Writing records: the encoders that a broker runs, for one message and for a batch (upstream `CommitLog`'s append
 callback).
 
-Nothing is checked here: the commit log knows the limits, because they depend on its settings and its files.
+Nothing is checked here: the commit log checks the limits, because they depend on its settings and its files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _write_mark, _pack_length = MARK.pack_into, PROPERTIES_LENGTH.pack
 
 
 class Fields(Protocol):
-    """What a record says of a message whatever its place in the log; the store's `NewRecord` has these fields."""
+    """The fields of a record that do not depend on its place in the log; the store's `NewRecord` has them."""
 
     queue_id: int
     body: bytes | memoryview
@@ -45,7 +45,7 @@ class Fields(Protocol):
 
 
 class SharedFields(Protocol):
-    """What all records of a batch have in common; the store's `NewBatch` has these fields."""
+    """The fields that all records of a batch share; the store's `NewBatch` has them."""
 
     queue_id: int
     born_timestamp: int
@@ -83,14 +83,14 @@ def write_record(
     store_timestamp: int,
     fields: Fields,
 ) -> None:
-    """Write one record; its first eight bytes come last, so that a process that dies leaves a whole record or none.
+    """Write one record; its first eight bytes come last, so that a killed process leaves a complete record or none.
 
     Args:
         buffer: the log file.
         at: where the record begins.
         end: where it ends: `at`, the sizes of head, body and topic, `PROPERTIES_LENGTH.size`, the size of the
             properties.
-        head: the Struct for the kinds of the two hosts, `HEAD_V4` or what `head_for` says.
+        head: the Struct for the kinds of the two hosts, `HEAD_V4` or the result of `head_for`.
         sys_flag: with the IPv6 bits that belong to `head`.
         topic: from `encode_topic`.
         queue_offset: place in the queue.
@@ -122,7 +122,7 @@ class EncodedBatch(NamedTuple):
     """The records of a batch.
 
     Attributes:
-        data: their bytes, next to each other.
+        data: their bytes, concatenated.
         entries: physical offset, size and tags code of one record after the other, as the consume queue keeps them.
         physical_offsets: where each begins.
     """

@@ -1,9 +1,9 @@
 """The layout of a message record: every offset, size, Struct and sysFlag bit, once
 (docs/protocol/messages.md §4, §7, §14).
 
-A record is a head, then body, topic and properties, the last two each behind its length. The head has a fixed size but
-for its two hosts, which take 8 bytes (IPv4) or 20 (IPv6) each, as two bits of sysFlag say. All numbers are big-endian.
-Offsets and Structs follow from one table of fields; no other module defines any. Upstream `CommitLog`,
+A record is a head, then body, topic and properties, the last two each preceded by its length. The head has a fixed size
+but for its two hosts, which take 8 bytes (IPv4) or 20 (IPv6) each, as two bits of sysFlag indicate. All numbers are
+big-endian. Offsets and Structs follow from one table of fields; no other module defines any. Upstream `CommitLog`,
 `MessageSysFlag`.
 """
 
@@ -85,17 +85,18 @@ SYS_FLAG_AT: Final = field_offset("sys_flag")
 BORN_TIMESTAMP_AT: Final = field_offset("born_timestamp")
 BORN_HOST_AT: Final = field_offset("born_host")
 STORE_TIMESTAMP_AT: Final = field_offset("store_timestamp")
-"""Behind an IPv4 born host."""
+"""The fields after an IPv4 born host."""
 STORE_TIMESTAMP_AT_V6: Final = STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES
-"""Behind an IPv6 born host."""
+"""The fields after an IPv6 born host."""
 HEAD_V4: Final = _whole_head(IPV4_HOST_BYTES, IPV4_HOST_BYTES)
 """All fields of a head with two IPv4 hosts."""
 HEADS: Final = {(born, store): _whole_head(born, store) for born in _HOST_BYTES for store in _HOST_BYTES}
 """All fields of a head, by the lengths of born and store host."""
 BODY_AT: Final = HEAD_V4.size
-"""Behind two IPv4 hosts."""
+"""The fields after two IPv4 hosts."""
 
-# What stands behind the born host is found from the store timestamp on, and what stands behind both from the body back.
+# Fields after the born host are located forward from the store timestamp, fields after both hosts backward from the
+# body.
 STORE_HOST_AFTER_TIMESTAMP: Final = field_offset("store_host") - STORE_TIMESTAMP_AT
 BODY_AFTER_TIMESTAMP: Final = BODY_AT - STORE_TIMESTAMP_AT
 """From the store timestamp to the body, over an IPv4 store host."""
@@ -113,23 +114,23 @@ FIXED_BYTES: Final = BODY_AT + TAIL_LENGTHS_BYTES
 """Size of a record with IPv4 hosts, without body, topic and properties: no record is smaller."""
 
 MARK: Final = _head("size", "magic")
-"""The first two words, of a record and of the mark at a file's end. Written last, they make a record exist."""
+"""The first two words, of a record and of the mark at a file's end. Written last: without them there is no record."""
 SHAPE_V4: Final = _head("size", "sys_flag", "body_length")
-"""What leads to all other places in a record; the last of them is meaningless unless both hosts are IPv4."""
+"""The fields from which all positions in a record follow; the last is meaningless unless both hosts are IPv4."""
 PLACE: Final = _head("size", "magic", "physical_offset")
-"""Which record this claims to be."""
+"""The fields that identify a record."""
 CHECKED: Final = _head(
     "size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag"
 )  # fmt: skip
-"""What recovery looks at, before the hosts."""
+"""The fields that recovery reads, before the hosts."""
 DISPATCHED_V4: Final = _head(
     "size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag", "store_timestamp", "body_length"
 )
-"""What dispatch looks at, where both hosts are IPv4."""
+"""The fields that dispatch reads, where both hosts are IPv4."""
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
-# The records of one batch have these fields of the head in common; they are packed once and stand in each as bytes.
+# The records of one batch have these fields of the head in common; they are packed once and copied into each.
 _BATCH_COMMON: Final = ("sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times",
                         "prepared_transaction_offset")  # fmt: skip
 
@@ -145,7 +146,7 @@ BATCH_HEADS: Final = {(born, store): _batch_structs(born, store) for born in _HO
 """By the lengths of born and store host: the fields that the records of a batch share, and a head with those as
 bytes."""
 
-# A message inside the body of a batch request: a head, the body, the properties behind their length.
+# A message inside the body of a batch request: a head, the body, the properties preceded by their length.
 BATCH_ELEMENT_HEAD: Final = Struct(">iiiii")
 """Size, magic and checksum (ignored by brokers), flag, body length."""
 BATCH_ELEMENT_SHAPE: Final = Struct(">12xii")

@@ -52,14 +52,14 @@ class RecordView:
     """A record inside a buffer; fields are decoded when asked for.
 
     Args:
-        data: bytes or memoryview that hold the record; it is kept alive by the view.
+        data: bytes or memoryview that hold the record; the view keeps a reference to it.
         at: where it starts.
 
     Attributes:
         size_bytes: of the whole record.
         sys_flag: bits of `layout`: compression, transaction, IPv6 hosts.
 
-    Raises BodyError if the record does not lie wholly inside the buffer or its lengths disagree.
+    Raises BodyError if the record is not entirely inside the buffer or its lengths disagree.
     """
 
     __slots__ = (
@@ -280,14 +280,14 @@ def record_starts(body: bytes) -> list[int]:
 
 
 def queue_offset_at(data: bytes, at: int) -> int:
-    """The queue offset of the record that starts there; the caller knows that there is one."""
+    """The queue offset of the record that starts there; the caller guarantees that there is one."""
     return int(_int64(data, at + QUEUE_OFFSET_AT)[0])
 
 
 def stored_body(data: bytes, at: int, unless: int) -> bytes | None:
     """The body of the record that starts there; None if `sys_flag` has one of these bits, or hosts are not IPv4.
 
-    The caller knows that there is a record.
+    The caller guarantees that there is a record.
     """
     _, sys_flag, body_bytes = _shape_v4(data, at)
     if sys_flag & (unless | ANY_HOST_V6):

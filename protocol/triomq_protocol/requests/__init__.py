@@ -1,4 +1,4 @@
-"""Headers and bodies of every request and answer, one module per conversation; all are exported here."""
+"""Headers and bodies of every request and answer, one module per group of requests; all are exported here."""
 
 from triomq_protocol.requests.admin import (
     BrokerStatsData,

@@ -1,4 +1,4 @@
-"""Watching and steering consumers and producers: codes 203, 204, 208, 220-223, 300, 303, 307-309, 314, 317, 328
+"""Monitoring and controlling consumers and producers: codes 203, 204, 208, 220-223, 300, 303, 307-309, 314, 317, 328
 (docs/protocol/broker-api.md §14)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
@@ -71,7 +71,7 @@ class GetConsumeStatsRequest(Header, kw_only=True):
 
 
 class OffsetWrapper(Body, kw_only=True):
-    """How far a group is in one queue."""
+    """A group's progress in one queue."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -199,7 +199,7 @@ class ConsumeStatus(Body, kw_only=True):
 
 
 class ConsumerRunningInfo(Body, kw_only=True):
-    """A consumer about itself: answer body of 307."""
+    """The state that a consumer reports: answer body of 307."""
 
     jstack: str | None = None
     mq_table: dict[MessageQueue, ProcessQueueInfo] = {}

@@ -16,7 +16,7 @@ CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 class SubscriptionData(Body, kw_only=True):
-    """What a consumer group wants of one topic; sets are lists in Java's order."""
+    """A consumer group's subscription to one topic; sets are lists in Java's order."""
 
     class_filter_mode: bool = False
     code_set: list[int] = []

@@ -1,4 +1,4 @@
-"""The queue of a topic on a broker: the value that half of the bodies speak of."""
+"""The queue of a topic on a broker: a value used in many bodies."""
 
 from triomq_protocol.java_text import java_hash
 from triomq_protocol.wire.body import FrozenBody

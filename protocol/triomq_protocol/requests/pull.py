@@ -60,7 +60,7 @@ def encode_pull_answer_head(
 
     Args:
         request: the pull; its opaque and, unless `serialize` is given, its serialization are used.
-        body_bytes: how many bytes the caller will send behind this head.
+        body_bytes: how many bytes the caller will send after this head.
         serialize: answers after a suspension are JSON in Java whatever the request was (docs/protocol/remoting.md §3).
     """
     if request.serialize if serialize is None else serialize:

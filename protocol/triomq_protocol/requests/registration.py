@@ -75,7 +75,7 @@ class TopicConfig(Body, kw_only=True):
     write_queue_nums: int = 16
 
     def line(self) -> str:
-        """The five tokens of the compressed registration; order and topicSysFlag do not travel in it."""
+        """The five tokens of the compressed registration; order and topicSysFlag are not part of it."""
         return f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} {self.topic_filter_type}"
 
     @classmethod
@@ -124,7 +124,7 @@ class RegisterBrokerBody(Body, kw_only=True):
         configs = [TopicConfig.from_line(reader.part().decode("utf-8", "replace")) for _ in range(reader.count())]
         servers = loads(reader.part())
         if not isinstance(servers, list):
-            raise BodyError(_COMPRESSED, "the filter servers are no list")
+            raise BodyError(_COMPRESSED, "the filter servers are not a list")
         return cls(
             filter_server_list=[str(server) for server in servers],
             topic_config_serialize_wrapper=TopicConfigTable(

@@ -33,7 +33,7 @@ class BrokerData(Body, kw_only=True):
 
 
 class TopicRouteData(Body, kw_only=True):
-    """Answer body of 105: where a topic lives."""
+    """Answer body of 105: the brokers and queues of a topic."""
 
     broker_datas: list[BrokerData] | None = None
     filter_server_table: dict[str, list[str]] | None = None

@@ -1,1 +1,1 @@
-"""How requests travel: frames, commands, JSON and binary headers, bodies."""
+"""The remoting format: frames, commands, JSON and binary headers, bodies."""

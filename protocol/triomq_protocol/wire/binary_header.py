@@ -13,7 +13,7 @@ from triomq_protocol.java_text import utf8
 _FIXED = Struct(">hbhiii")  # code, language, version, opaque, flag, length of the remark
 _FIXED_BYTES = _FIXED.size
 _MAX_NAME_BYTES = 32767
-_MAX_FIELDS = 4096  # no command has more than thirty; a header full of empty ones must not hold up everybody else
+_MAX_FIELDS = 4096  # no command has more than thirty; a header full of empty ones must not block other links
 _LANGUAGES: dict[int, str] = {int(code): code.name for code in LanguageCode}
 
 
@@ -65,7 +65,7 @@ def encode_area(pairs: Iterable[tuple[str | None, str | None]]) -> bytes:
 def decode_binary_header(data: bytes) -> BinaryHeader:
     """Read a header. Raises RemoteProtocolError.
 
-    As in Java a negative length of remark or map reads as none, and bytes behind the map are no error: `end` says
+    As in Java a negative length of remark or map reads as none, and bytes after the map are not an error: `end` is
     where the map ended, and the frame's body begins there.
     """
     size = len(data)

@@ -14,7 +14,7 @@ from triomq_protocol.wire.fastjson import ObjectKey, dumps, dumps_pretty, loads
 
 
 class JsonCodec:
-    """What all bodies can do; mixed into Body and FrozenBody, which are the bases to derive from."""
+    """Encoding and decoding of all bodies: a mixin of the base classes Body and FrozenBody."""
 
     __slots__ = ()
 
@@ -45,14 +45,15 @@ class JsonCodec:
     def from_json(cls, value: object) -> Self:
         """A body from what `fastjson.loads` returned. Raises BodyError."""
         if not isinstance(value, dict):
-            raise BodyError(cls.__name__, "the body is no JSON object")
+            raise BodyError(cls.__name__, "the body is not a JSON object")
         try:
             return typing.cast("Self", _converter(typing.cast("Any", cls))(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise BodyError(cls.__name__, str(error)) from error
 
 
-# An unknown member may be a known one in another case, which only the tolerant way knows; hence forbid_unknown_fields.
+# An unknown member may be a known one in another case, which only the tolerant decoder matches; hence
+# forbid_unknown_fields.
 
 
 class Body(JsonCodec, msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +68,7 @@ _Convert = Callable[[Any], Any]
 
 
 class _MisfitError(ValueError):
-    """A member that cannot be read, with the names of those it stands in: `outer.inner: why`."""
+    """A member that cannot be read, with the names of its enclosing members: `outer.inner: reason`."""
 
     def __init__(self, member: str, error: Exception) -> None:
         super().__init__(f"{member}.{error}" if isinstance(error, _MisfitError) else f"{member}: {error}")
@@ -85,7 +86,7 @@ def _quote_numbers(data: bytes) -> bytes:
 
 @lru_cache(None)
 def _fast_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
-    """Standard JSON of exactly the declared types; anything else goes the tolerant way."""
+    """Standard JSON of exactly the declared types; anything else is left to the tolerant decoder."""
     return msgspec.json.Decoder(cls).decode
 
 

@@ -17,7 +17,7 @@ from triomq_protocol.wire.header import Header, Int32, header_from_fields, json_
 H = TypeVar("H", bound=Header)
 _NO_EXT = msgspec.Raw()
 _DECODERS: dict[type[Header], Callable[[msgspec.Raw], Any]] = {}
-"""The fast readers of header classes: one look-up in a dictionary, on the path of every request."""
+"""The fast readers of header classes: one look-up in a dictionary, used for every request."""
 _MAX_WIRE_BYTES = 0x7FFFFFFF
 _MAX_HEADER_BYTES = 0xFFFFFF
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 else:
 
     class _Local:
-        """Type of what is no member of a JSON header; the decoder turns away a header that has one of these names."""
+        """Type of attributes that are not members of a JSON header; the decoder rejects a header with one of their
+        names."""
 
     _LocalInt = _LocalBytes = _LocalFields = _LocalHeader = _Local
 
@@ -49,7 +50,7 @@ def _remember_decoder(cls: type[H]) -> Callable[[msgspec.Raw], H]:
 
 
 class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
-    """One frame's meaning. Fast to make and to read; ext fields are decoded only when asked for.
+    """One decoded frame. Fast to create and to read; ext fields are decoded on access.
 
     A JSON header is decoded straight into this struct. Make commands with `request` and `answer`.
 
@@ -62,9 +63,9 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         serialize: how the header was (will be) written, a SerializeType.
         body: b"" if there is none.
         language_name: the writer's language by name; None if it is unknown. See `language`.
-        raw_ext: received ext fields as they came: JSON text, or the map area of a binary header. They fit `serialize`
+        raw_ext: received ext fields, not decoded: JSON text, or the map area of a binary header. They fit `serialize`
             as received; to send a received command in the other form, make a new one from its `fields`.
-        extra, header_object: ext fields and header object of a command made here.
+        extra, header_object: ext fields and header object of a command created locally.
     """
 
     code: Int32 = 0
@@ -99,7 +100,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
     def fields(self) -> dict[str, str] | None:
         """All ext fields as text, in wire order; None if the frame had none. Decoded anew at every call.
 
-        Fields without value (null) are left out. Raises HeaderError if the received fields are no map.
+        Fields without value (null) are left out. Raises HeaderError if the received fields are not a map.
         """
         pairs = self.field_pairs()
         if pairs is None:
@@ -107,7 +108,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         return {name: value for name, value in pairs if name is not None and value is not None}
 
     def field_pairs(self) -> list[tuple[str | None, str | None]] | None:
-        """The ext fields as they stand on the wire, duplicates, null names and null values included."""
+        """The ext fields in wire order, duplicates, null names and null values included."""
         raw = bytes(self.raw_ext)
         if raw:
             if self.serialize:
@@ -133,7 +134,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
             try:
                 decoded: H = (_DECODERS.get(cls) or _remember_decoder(cls))(raw)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                pass  # the slow path tells what is wrong, or reads what only Java would
+                pass  # the slow path names the bad field, or reads what only Java accepts
             else:
                 return decoded
         return header_from_fields(cls, self.fields)
@@ -237,11 +238,11 @@ def _json_pairs(raw: bytes) -> list[tuple[str | None, str | None]] | None:
     try:
         members = loads(raw)
     except BodyError as error:
-        raise HeaderError("extFields", "is no JSON") from error
+        raise HeaderError("extFields", "is not JSON") from error
     if members is None:
         return None
     if not isinstance(members, dict):
-        raise HeaderError("extFields", "is no map")
+        raise HeaderError("extFields", "is not a map")
     return [(str(name), ext_text(value)) for name, value in members.items()]
 
 
@@ -255,11 +256,11 @@ def ext_text(value: object) -> str | None:
 # ---------------------------------------------------------------- received headers
 
 
-def _turn_away(_: type, value: object) -> object:
-    raise ValueError(f"no member of a header: {value!r}"[:200])
+def _reject_member(_: type, value: object) -> object:
+    raise ValueError(f"not a member of a header: {value!r}"[:200])
 
 
-_decode_json = msgspec.json.Decoder(Command, dec_hook=_turn_away).decode
+_decode_json = msgspec.json.Decoder(Command, dec_hook=_reject_member).decode
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 
 
@@ -278,13 +279,13 @@ def _decode_tolerantly(header: bytes) -> Command:
     try:
         members = loads(header)
     except BodyError as error:
-        raise RemoteProtocolError(f"header is no JSON: {error}") from error
+        raise RemoteProtocolError(f"header is not JSON: {error}") from error
     if not isinstance(members, dict):
-        raise RemoteProtocolError("header is no JSON object")
+        raise RemoteProtocolError("header is not a JSON object")
     found = {str(name).lower(): value for name, value in members.items()}
     ext = found.get("extfields")
     if ext is not None and not isinstance(ext, dict):
-        raise RemoteProtocolError("extFields is no JSON object")
+        raise RemoteProtocolError("extFields is not a JSON object")
     return Command(
         code=_int32("code", found),
         flag=_int32("flag", found),
@@ -312,15 +313,15 @@ def _int32(name: str, members: dict[str, object]) -> int:
     except (ValueError, OverflowError):
         number = None
     if number is None or (isinstance(value, str) and not -0x80000000 <= number <= 0x7FFFFFFF):
-        raise RemoteProtocolError(f"header member {name} is no number: {str(value)[:100]!r}")
+        raise RemoteProtocolError(f"header member {name} is not a number: {str(value)[:100]!r}")
     wrapped = number & 0xFFFFFFFF
     return wrapped - 0x100000000 if wrapped > 0x7FFFFFFF else wrapped
 
 
 def decode_binary_command(data: bytes, body_bytes: int) -> Command:
-    """A command from its binary header and the bytes behind it. Raises RemoteProtocolError.
+    """A command from its binary header and the bytes after it. Raises RemoteProtocolError.
 
-    Like Java's reader it takes the body from where the header's fields end, even if the header is said to be longer.
+    Like Java's reader the body begins where the header's fields end, even if the declared header length is greater.
     """
     parts = decode_binary_header(data[: len(data) - body_bytes])
     return Command(

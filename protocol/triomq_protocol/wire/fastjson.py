@@ -1,7 +1,7 @@
 """The JSON dialect of the Java side (FastJSON 1.2.69; docs/protocol/remoting.md §13).
 
-The writer puts map keys that are not text raw before the colon, which is no valid JSON; the reader takes that and
-more. Speed matters little here: hot headers have templates of their own, and plain JSON is read by msgspec.
+The writer puts map keys that are not text raw before the colon, which is not valid JSON; the reader accepts that and
+more. Speed matters little here: frequent headers have templates, and standard JSON is parsed by msgspec.
 """
 
 import math
@@ -20,11 +20,11 @@ MAX_DEPTH = 64
 """Deeper nesting is refused; the protocol's own bodies nest at most six levels."""
 
 MAX_TOLERANT_BYTES = 4 << 20
-"""The tolerant reader takes half a microsecond for a byte; a longer text would hold up everybody else."""
+"""The tolerant reader takes 0.5 µs per byte; a longer text would block the event loop too long."""
 
 
 class ObjectKey(tuple[tuple[str, object], ...]):
-    """A JSON object that stood as a map key: its members as (name, value) pairs sorted by name; hashable."""
+    """A JSON object used as a map key: its members as (name, value) pairs sorted by name; hashable."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class _Reader:
     def document(self) -> object:
         value = self.value(0)
         if self.skip():
-            raise self.fail("text behind the document")
+            raise self.fail("text after the document")
         return value
 
     def value(self, depth: int) -> object:
@@ -99,7 +99,7 @@ class _Reader:
         self.at += 1
         while True:
             match = plain.match(self.text, self.at)
-            if match is None:  # cannot be: the pattern matches the empty string
+            if match is None:  # unreachable: the pattern matches the empty string
                 raise self.fail("string expected")
             parts.append(match.group())
             self.at = match.end() + 1
@@ -107,7 +107,7 @@ class _Reader:
             if char == quote_char:
                 break
             if not char:
-                raise self.fail("string without end")
+                raise self.fail("unterminated string")
             parts.append(self.escape())
             escaped = True
         return join_pairs("".join(parts)) if escaped else parts[0]
@@ -169,7 +169,7 @@ class _Reader:
 
 def _frozen_members(value: object) -> ObjectKey:
     if not isinstance(value, dict):
-        raise BodyError("JSON", "map key is no object")
+        raise BodyError("JSON", "map key is not an object")
     return ObjectKey(sorted((str(name), _frozen(member)) for name, member in value.items()))
 
 
@@ -196,7 +196,7 @@ def loads(data: bytes | str) -> object:
 
 
 def _check_depth(value: object) -> None:
-    """Hold what msgspec read to the tolerant reader's limit: the writer recurses. Raises BodyError."""
+    """Apply the tolerant reader's depth limit to what msgspec has parsed: the writer recurses. Raises BodyError."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -213,7 +213,7 @@ def _check_depth(value: object) -> None:
 def loads_tolerant(data: bytes | str) -> object:
     """`loads` without the attempt to read standard JSON first. Raises BodyError."""
     if len(data) > MAX_TOLERANT_BYTES:
-        raise BodyError("JSON", f"{len(data)} bytes of no standard JSON, the limit is {MAX_TOLERANT_BYTES}")
+        raise BodyError("JSON", f"{len(data)} bytes of non-standard JSON, the limit is {MAX_TOLERANT_BYTES}")
     text = data if isinstance(data, str) else bytes(data).decode("utf-8", "replace")
     try:
         return _Reader(text).document()
@@ -243,7 +243,7 @@ def _escape_char(match: re.Match[str]) -> str:
 
 
 def java_double(value: float) -> str:
-    """`Double.toString`, and `null` for what JSON cannot say."""
+    """`Double.toString`, and `null` for values that JSON cannot represent."""
     if not math.isfinite(value):
         return "null"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -353,7 +353,7 @@ class _Writer:
 
 
 def dumps(value: object) -> bytes:
-    """Write compactly: dict order is kept, int and ObjectKey and Struct keys stand raw before the colon.
+    """Write compactly: dict order is kept, int and ObjectKey and Struct keys are written raw before the colon.
 
     msgspec Structs are written with their members in alphabetical order, None members left out.
     """

@@ -16,15 +16,15 @@ _BINARY_LIMIT = 2 << 24
 class FrameDecoder:
     """Turns received bytes into commands, however they are split.
 
-    What is held is at most one incomplete frame; a large body that arrives in pieces is copied twice, not once for
-    each piece.
+    At most one incomplete frame is buffered; a large body that arrives in pieces is copied twice, not once for each
+    piece.
 
     Args:
-        max_frame_bytes: a longer frame is an error before its bytes are collected.
+        max_frame_bytes: a longer frame is rejected before it is buffered.
 
     Attributes:
-        fault: why nothing can be read any more, after bytes that are no frame. The good frames in front of such bytes
-            have been returned: the caller handles them, looks here, and closes the link.
+        fault: the error that ended decoding, after bytes that are not a frame. Valid frames before them have been
+            returned: the caller handles these, checks `fault`, and closes the link.
     """
 
     __slots__ = ("_buffer", "_max_total", "_need", "fault")
@@ -36,7 +36,7 @@ class FrameDecoder:
         self.fault: RemoteProtocolError | None = None
 
     def feed(self, data: bytes) -> list[Command]:  # noqa: C901 - one loop: a call less for each frame
-        """All frames completed by `data`. Raises RemoteProtocolError when a broken one comes first; see `fault`."""
+        """All frames completed by `data`. Raises RemoteProtocolError if the first frame is invalid; see `fault`."""
         if self.fault is not None:
             raise self.fault
         buffer = self._buffer

@@ -18,7 +18,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Header(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of all header classes; attribute `queue_id` travels as ext field `queueId`.
+    """Base of all header classes; attribute `queue_id` is sent as ext field `queueId`.
 
     A field without default is required: a request in which it is missing or malformed raises HeaderError. A field
     with a default follows Java's lenient rule: absent or malformed reads as the default. None is not sent.

@@ -135,7 +135,7 @@ def test_three_valued_logic(left: str, right: str) -> None:
     assert compile_filter(f"{left} AND {right}").matches({}) is (both is True)
 
 
-def test_operands_behind_a_decision_are_not_evaluated() -> None:
+def test_operands_after_a_decision_are_not_evaluated() -> None:
     assert outcome("a > 1 OR word > 1", a="2", word="x") is True
     assert outcome("a > 5 AND word > 1", a="2", word="x") is False
     assert outcome("a > 5 OR word > 1", a="2", word="x") == "error"
@@ -169,9 +169,9 @@ def test_the_filter_needs_the_value_true() -> None:
     assert [wanted.matches(properties) for properties in ({"a": "2"}, {"a": "1"}, {}, {"a": "x"})] == [
         True, False, False, False,
     ]  # fmt: skip
-    with pytest.raises(LocalProtocolError, match="'x' is no integer of 32 bits"):
+    with pytest.raises(LocalProtocolError, match="'x' is not an integer of 32 bits"):
         wanted.evaluate({"a": "x"})
-    with pytest.raises(LocalProtocolError, match="is no integer of 64 bits"):
+    with pytest.raises(LocalProtocolError, match="is not an integer of 64 bits"):
         compile_filter("a > 3000000000").evaluate({"a": "x"})
 
 

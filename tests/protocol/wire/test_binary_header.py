@@ -54,7 +54,7 @@ def test_a_length_beyond_the_header_is_refused(size: int) -> None:
         decode_binary_header(header(0, b"", size, b"four"))
 
 
-def test_bytes_behind_the_map_are_left_to_the_body() -> None:
+def test_bytes_after_the_map_belong_to_the_body() -> None:
     area = encode_area([("a", "b")])
     assert decode_binary_header(header(2, b"hi", len(area), area + b"body")).end == 21 + 2 + len(area)
 
@@ -141,6 +141,6 @@ def test_a_name_has_at_most_32767_bytes() -> None:
 def test_what_is_written_is_read(pairs: list[tuple[str | None, str | None]], remark: str) -> None:
     area = encode_area(pairs)
     data = encode_binary_header(5, LanguageCode.GO, 407, -7, 3, remark, area)
-    parts = decode_binary_header(data + b"behind")
+    parts = decode_binary_header(data + b"after")
     assert (parts.code, parts.language_name, parts.version, parts.opaque, parts.flag) == (5, "GO", 407, -7, 3)
     assert (parts.remark or "", decode_area(parts.area), parts.end) == (remark, pairs, len(data))

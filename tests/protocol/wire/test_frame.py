@@ -61,7 +61,7 @@ def test_byte_by_byte(commands: list[Command]) -> None:
 
 
 @given(COMMANDS, st.integers(0, 30))
-def test_bytes_behind_a_frame_wait_for_theirs(command: Command, count: int) -> None:
+def test_bytes_after_a_frame_start_the_next_one(command: Command, count: int) -> None:
     frame = command.encode()
     decoder = FrameDecoder()
     assert len(decoder.feed(frame + frame[:count])) == (2 if count >= len(frame) else 1)
