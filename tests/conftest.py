@@ -1,4 +1,4 @@
-"""What every ring shares: where the golden bytes lie, and figures that a run prints at its end."""
+"""What every suite shares: where the golden bytes lie, and figures that a run prints at its end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What code and pages refer to is in the repository: pages, numbered sections, links, and the files that the
-architecture page names."""
+"""What code and pages refer to is in the repository: pages, numbered sections, links, and the files that the pages
+about architecture and contributing name."""
 
 from __future__ import annotations
 
@@ -174,20 +174,26 @@ def tree_of(block: str) -> list[str]:
     return folders
 
 
-def test_the_architecture_page_names_files_that_exist() -> None:
-    named = re.findall(r"`((?:protocol|sdk|server|benchmarks|tests|docs)/[\w./-]*)`", ARCHITECTURE.read_text())
-    assert len(named) > 40
+@pytest.mark.parametrize(
+    ("page", "least"), [(ARCHITECTURE, 40), (DOCS / "contributing.md", 25)], ids=["architecture", "contributing"]
+)
+def test_pages_name_files_that_exist(page: Path, least: int) -> None:
+    named = re.findall(r"`((?:protocol|sdk|server|benchmarks|tests|docs)/[\w./-]*)`", page.read_text())
+    assert len(named) > least
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_the_architecture_page_shows_every_package() -> None:
+def test_the_architecture_page_shows_every_package_and_suite() -> None:
     shown = {folder.rstrip("/") for folder in tree_of(blocks_of(ARCHITECTURE, "text")[0])}
     there = {
         name(path.parent)
         for path in tracked(".py")
         if path.name == "__init__.py" and "tests" not in path.relative_to(ROOT).parts
     }
-    assert {"docs", "tests"} | there == shown
+    suites = {
+        "/".join(path.relative_to(ROOT).parts[:2]) for path in tracked(".py", ".json") if ROOT / "tests" in path.parents
+    }
+    assert {"docs", "tests"} | there | {folder for folder in suites if (ROOT / folder).is_dir()} == shown
 
 
 def test_the_architecture_page_states_the_import_rules() -> None:

@@ -100,6 +100,15 @@ def test_names_say_what_is_inside() -> None:
     assert [name for name in tracked() if vague.search(name)] == []
 
 
+def test_fragments_of_the_changelog_have_names_that_towncrier_takes() -> None:
+    kinds = [
+        kind["directory"] for kind in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
+    ]
+    legal = re.compile(rf"\+[a-z0-9-]+\.({'|'.join(kinds)})\.md")
+    fragments = [path.name for path in (ROOT / "docs" / "newsfragments").iterdir() if not path.name.startswith(".")]
+    assert [name for name in fragments if not legal.fullmatch(name)] == []
+
+
 def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 

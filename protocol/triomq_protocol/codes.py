@@ -10,7 +10,7 @@ VERSION = 407
 """What we send as `version`: the ordinal of 4.9.7, the version whose wire format this package implements."""
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""The suffix of many Java remarks."""
+"""What 4.9 appends to many remarks (upstream `FAQUrl`)."""
 
 NOT_SET_REMARK = "not set any response code"
 """The remark Java leaves on some successful answers (docs/protocol/remoting.md §8)."""

@@ -1,6 +1,6 @@
 """Real Java 4.9.7 servers and clients beside ours.
 
-Every test of this ring is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
+Every test of this suite is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
 cannot be had. Servers live for the whole session unless a test needs to stop one; names of topics keep tests apart.
 """
 

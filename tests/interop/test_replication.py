@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 class Starts(Protocol):
-    """The ring's `Servers`."""
+    """The suite's `Servers`."""
 
     scratch: Path
 

@@ -41,14 +41,14 @@ class _Unavailable(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Where pyspark is missing, nothing of this ring is imported."""
+    """Where pyspark is missing, nothing of this suite is imported."""
     if importlib.util.find_spec("pyspark") is None:
         return _Unavailable.from_parent(parent, path=module_path)
     return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip this ring, and nothing else, where pyspark or Java is missing; Spark's own warnings are not ours to mend."""
+    """Skip this suite, and nothing else, where pyspark or Java is missing; Spark's own warnings are not ours to mend."""
     here = [item for item in items if "tests/spark/" in item.nodeid]
     if not here:
         return
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session that all tests of this ring share: `local[2]`, data sources in Python with filter push-down."""
+    """The session that all tests of this suite share: `local[2]`, data sources in Python with filter push-down."""
     settings = {"spark.sql.python.filterPushdown.enabled": "true"}
     with open_session(MASTER, name="triomq-tests", settings=settings, short_lived=True) as session:
         yield session

@@ -1,4 +1,4 @@
-"""Load generators as tasks of a barrier stage, in the ring's own session: whole runs, killed ones, cancelled ones."""
+"""Load generators as tasks of a barrier stage, in the suite's own session: whole runs, killed ones, cancelled ones."""
 
 from __future__ import annotations
 

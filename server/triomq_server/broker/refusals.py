@@ -3,10 +3,6 @@ handlers use."""
 
 from __future__ import annotations
 
-FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""What 4.9 appends to many remarks (`FAQUrl`)."""
-
-
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 """How a slave refuses changes of its topics and groups, which are copies of its master's."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import attrs
 
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.codes import FAQ, RequestCode, ResponseCode
 from triomq_protocol.requests import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
@@ -44,8 +44,6 @@ from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Handlers, Link, ignored
 
 _log = logging.getLogger(__name__)
-
-FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 # 3.0.11: before it, a registration's body is the bare topic table.
 _VERSION_OF_REGISTER_BODY = 37

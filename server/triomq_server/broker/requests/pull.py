@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import trio
 
-from triomq_protocol.codes import RequestCode, ResponseCode, SerializeType
+from triomq_protocol.codes import FAQ, RequestCode, ResponseCode, SerializeType
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import TEXT_MAX, Sql92Error
 from triomq_protocol.filters.tags import parse_subscription
@@ -23,7 +23,7 @@ from triomq_protocol.requests.pull import PullMessageRequest, PullMessageRespons
 from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.refusals import FAQ, RefusedError
+from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.suggestion import pull_outcome
 from triomq_server.broker.tables.consumer_filters import PropertyMatcher, RetryMatcher, compiled, is_tag_type
 from triomq_server.broker.tables.held_pulls import HeldPull

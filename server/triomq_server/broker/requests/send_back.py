@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.codes import FAQ, RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT_SUB
 from triomq_protocol.names import DELAY, DLQ_PREFIX, ORIGIN_MESSAGE_ID, RETRY_PREFIX, RETRY_TOPIC, WAIT
@@ -17,7 +17,7 @@ from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.transaction import ConsumerSendMsgBackRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.refusals import FAQ, RefusedError
+from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.rewriting import store_properties
 from triomq_server.broker.requests.send_checks import VERSION_WITH_MAX_RECONSUME_TIMES
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark

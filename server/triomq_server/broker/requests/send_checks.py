@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from triomq_protocol.codes import ResponseCode
+from triomq_protocol.codes import FAQ, ResponseCode
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, perm_text
 from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
@@ -16,7 +16,7 @@ from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.refusals import FAQ, RefusedError
+from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark
 from triomq_server.store import AppendStatus
 from triomq_server.wire import Link
