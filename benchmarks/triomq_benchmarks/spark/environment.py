@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 
@@ -204,9 +205,29 @@ def open_session(
         with _own_interrupts():
             session = builder.getOrCreate()
         try:
+            if not spark_looks_for_sources(spark_home()):
+                from pyspark_rocketmq import DefaultSource
+
+                session.dataSource.register(DefaultSource)
             yield session
         finally:
             session.stop()
+
+
+def spark_home() -> Path:
+    """The folder that Spark is installed in."""
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def spark_looks_for_sources(home: Path) -> bool:
+    """Whether Spark finds Python data sources by itself.
+
+    It looks only if all entries of its own Python path exist, and one of them is the URL of a jar below `home`: a blank or
+    a letter that URLs escape is `%20` there, and names no file.
+    """
+    return quote(str(home)) == str(home)
 
 
 def end_java() -> None:

@@ -18,6 +18,7 @@ from triomq_benchmarks.spark.environment import (
     local_slots,
     prepare_environment,
     session_settings,
+    spark_looks_for_sources,
 )
 
 
@@ -91,6 +92,13 @@ def test_the_users_variables_win() -> None:
     assert environment == {
         "PYSPARK_PYTHON": "/opt/python", "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("home", "looks"), [("/opt/spark-4.3_a~b", True), ("/home/a user/pyspark", False), ("/home/jörg/pyspark", False)]
+)
+def test_where_spark_looks_for_sources(home: str, looks: bool) -> None:
+    assert spark_looks_for_sources(Path(home)) is looks
 
 
 def test_only_loopback_is_bound_to_loopback(tmp_path: Path) -> None:
