@@ -208,7 +208,7 @@ def test_two_java_and_two_python_members_come_go_and_die(
     assert len(ledger.acknowledged) >= MESSAGES_MIN
 
 
-# --- the audit itself: a group's life without a fault, and faults planted into it ----------------------------------
+# --- the audit itself: a group's run without a fault, and faults injected into it ---------------------------------
 
 TOPIC = "T"
 Q = ("broker-a", 0)
@@ -264,7 +264,7 @@ def test_a_faultless_life_has_no_faults(ordered: bool) -> None:
         pytest.param(lambda events: events.insert(1, handled(1, 1112)), {"doubled"}, set(), id="both at work in one queue"),
     ],
 )  # fmt: skip
-def test_planted_faults_are_found(change: Any, found: set[str], found_unordered: set[str]) -> None:
+def test_injected_faults_are_detected(change: Any, found: set[str], found_unordered: set[str]) -> None:
     assert faults_of(changed(faultless(), change)) == found
     assert faults_of(changed(faultless(), change), ordered=False) == found_unordered
 

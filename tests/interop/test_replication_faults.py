@@ -1,8 +1,8 @@
 """Fault schedules with mixed pairs: a Java master with our slaves, our master with Java slaves.
 
 TRIOMQ_FAULT_SCHEDULES sets how many schedules per pair, TRIOMQ_SEED the first one. What is expected of a pair is told
-in `tests/faults/cluster/process_trial.py`; `cluster_processes.py --pair java/ours --first SEED -v` beside it runs one
-again.
+in `tests/faults/cluster/process_schedule.py`; `cluster_processes.py --pair java/ours --first SEED -v` beside it runs
+one again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def test_nothing_acknowledged_is_lost(
 ) -> None:
     monkeypatch.syspath_prepend(str(LEDGER))
     from cluster_processes import summary
-    from process_trial import run_schedule
+    from process_schedule import run_schedule
     from separate_nodes import Pair
 
     begin = time.perf_counter()
@@ -47,7 +47,7 @@ async def test_a_synchronous_master_may_lose_its_disk(
 ) -> None:
     monkeypatch.syspath_prepend(str(LEDGER))
     from cluster_setting import Setting
-    from process_trial import run_schedule
+    from process_schedule import run_schedule
     from separate_nodes import Pair
 
     setting = Setting(

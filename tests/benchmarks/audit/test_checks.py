@@ -1,4 +1,4 @@
-"""The audit finds what was planted and nothing else; the ledger keeps what it was told."""
+"""The audit finds the injected defects and nothing else; the ledger keeps what was recorded."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted_messages import GROUPS, check_exactly, write_ledger
+from injected_messages import GROUPS, check_exactly, write_ledger
 
 from triomq_benchmarks.audit.checks import EXAMPLES_MAX, Defect, Findings, check_messages, check_order
 from triomq_benchmarks.audit.ledger_tables import audit_folder, find_ledger
 from triomq_benchmarks.figures.ledger import LedgerError, folder_sink, open_ledger
 
-PLANTS = [frozenset(), *(frozenset({defect}) for defect in Defect), frozenset(Defect)]
+DEFECT_SETS = [frozenset(), *(frozenset({defect}) for defect in Defect), frozenset(Defect)]
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: "+".join(sorted(plant)) or "nothing")
-def test_finds_exactly_what_was_planted(plant: frozenset[Defect], tmp_path: Path) -> None:
-    write_ledger(tmp_path, plant)
-    check_exactly(audit_folder(tmp_path), plant)
+@pytest.mark.parametrize("defects", DEFECT_SETS, ids=lambda defects: "+".join(sorted(defects)) or "nothing")
+def test_finds_exactly_the_injected_defects(defects: frozenset[Defect], tmp_path: Path) -> None:
+    write_ledger(tmp_path, defects)
+    check_exactly(audit_folder(tmp_path), defects)
 
 
 def test_buckets_judge_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

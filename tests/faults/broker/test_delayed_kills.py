@@ -1,7 +1,7 @@
 """SIGKILL while delayed messages wait and are delivered, again and again on the same directory.
 
-Every acknowledged message comes, none before its time. A kill may repeat what was delivered since delayOffset.json was
-written last, and nothing older.
+Every acknowledged message is delivered, none before its time. A kill may repeat messages that were delivered since
+delayOffset.json was last written, and no older ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READY_LIMIT_S = 30
 TOPIC = "later"
 DELAYS_S = {1: 1, 2: 2, 3: 1}
 WRITTEN_EVERY_MS = 300
-# A table is written this much later than it should be on a machine that has other things to do.
+# On a loaded machine a table may be written this much later than due.
 PATIENCE_MS = 2000
 SETTINGS = {
     "brokerIP1": "127.0.0.1",
@@ -48,7 +48,7 @@ SETTINGS = {
 
 @asynccontextmanager
 async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
-    """A server process that has said that it is ready; killed at the end of the block at the latest."""
+    """A server process that has reported that it is ready; killed at the end of the block at the latest."""
     with log.open("ab") as errors:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
@@ -100,7 +100,7 @@ async def everything(client: triomq.Client) -> list[triomq.ReceivedMessage]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-async def test_every_delayed_message_comes(
+async def test_every_delayed_message_is_delivered(
     tmp_path: Path, flush: str, figures: Callable[[str], None], seed: int
 ) -> None:
     chance = random.Random(f"{seed} delayed {flush}")
@@ -130,15 +130,15 @@ async def test_every_delayed_message_comes(
     for message in seen:
         copies[message.body].append(message.stored_ms)
         early_ms = message.born_ms + 1000 * DELAYS_S[int(message.properties["DELAY"])] - message.stored_ms
-        assert early_ms <= 0, f"{message.body!r} came {early_ms} ms before its time"
+        assert early_ms <= 0, f"{message.body!r} was delivered {early_ms} ms before its time"
     lost = acknowledged.keys() - copies.keys()
-    assert not lost, f"{len(lost)} acknowledged messages never came: {sorted(lost)[:10]}"
+    assert not lost, f"{len(lost)} acknowledged messages were never delivered: {sorted(lost)[:10]}"
     repeated = {body: times for body, times in copies.items() if len(times) > 1}
     for body, times in repeated.items():
         recent = [kill_ms for kill_ms in kills_ms if 0 <= kill_ms - times[0] + 50 <= WRITTEN_EVERY_MS + PATIENCE_MS]
-        assert recent, f"{body!r} came again although it was delivered long before any kill"
+        assert recent, f"{body!r} was delivered again although the first delivery was long before any kill"
     figures(
-        f"{flush}: {KILLS} kills, {len(acknowledged)} delayed messages acknowledged, {len(copies)} came, "
+        f"{flush}: {KILLS} kills, {len(acknowledged)} delayed messages acknowledged, {len(copies)} delivered, "
         f"{len(repeated)} of them more than once, 0 lost"
     )
     assert len(acknowledged) > 20 * KILLS, "too little load to prove anything"

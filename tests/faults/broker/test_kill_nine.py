@@ -1,8 +1,8 @@
 """SIGKILL under load, twenty times in a row, always on the same directory.
 
-What was acknowledged with synchronous flush must be there afterwards. So must it with asynchronous flush, since a
-killed process leaves its written pages to the kernel: only a loss of power may lose the last flush interval. Queue
-offsets have neither gaps nor repetitions. Log and queue files are tiny, so that kills hit roll-overs too.
+Messages acknowledged with synchronous flush must be stored afterwards. So must those with asynchronous flush, since the
+kernel keeps the written pages of a killed process: only a loss of power may lose the last flush interval. Queue offsets
+have neither gaps nor repetitions. Log and queue files are tiny, so that kills hit roll-overs too.
 """
 
 import json
@@ -40,7 +40,7 @@ SETTINGS = {
 
 @asynccontextmanager
 async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
-    """A server process that has said that it is ready; killed at the end of the block at the latest."""
+    """A server process that has reported that it is ready; killed at the end of the block at the latest."""
     with log.open("ab") as errors:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
@@ -71,11 +71,11 @@ class Ledger:
         assert result.status is triomq.SendStatus.SEND_OK
         for index, body in enumerate(bodies):
             place = (result.queue.queue_id, result.queue_offset + index)
-            assert place not in self.bodies, f"{place} was given away twice"
+            assert place not in self.bodies, f"{place} was assigned twice"
             self.bodies[place] = body
 
     async def verify(self, client: triomq.Client) -> None:
-        """Read on from the end of the last check: every offset is there, every acknowledged body is in its place."""
+        """Read on from the end of the last check: every offset exists, every acknowledged body is at its offset."""
         async with client.pull_consumer("auditor") as consumer:
             for queue in await consumer.fetch_queues(TOPIC):
                 offset = self.verified[queue.queue_id]
@@ -94,7 +94,7 @@ class Ledger:
 
 
 async def create_topic(client: triomq.Client) -> None:
-    """Create the topic and wait until the name servers have its route."""
+    """Create the topic and wait until its route is on the name servers."""
     await client.admin.create_topic(TOPIC, queues=QUEUES)
     with trio.fail_after(5):
         while True:
@@ -170,8 +170,8 @@ async def test_nothing_acknowledged_is_lost(
     assert acknowledged > 50 * KILLS, "too little load to prove anything"
 
 
-async def test_the_auditor_notices_a_loss(tmp_path: Path) -> None:
-    """The same ledger with one acknowledgement too many, and with one body changed."""
+async def test_the_ledger_detects_a_loss(tmp_path: Path) -> None:
+    """The same ledger with an extra acknowledgement, and with one body changed."""
     (port, broker_port) = free_ports(2)
     log = tmp_path / "servers.log"
     flags = [f"--set={key}={value}" for key, value in (SETTINGS | {"namesrvAddr": f"127.0.0.1:{port}"}).items()]

@@ -9,7 +9,7 @@ from triomq_server.store import AppendStatus, NewRecord, ReadStatus, open_store
 
 
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue/t/0"])
-async def test_an_empty_file_at_the_end_is_nothing(tmp_path: Path, folder: str) -> None:
+async def test_an_empty_file_at_the_end_is_ignored(tmp_path: Path, folder: str) -> None:
     config = StoreConfig(
         store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=200
     )

@@ -1,6 +1,6 @@
 """The ledger outside of the cluster, and the audit of what the nodes' files hold against it.
 
-Files are read as bytes, by the protocol's own reader of records: nothing of the store that is on trial is used. The
+Files are read as bytes, by the protocol's own reader of records: no code of the store under test is used. The
 same audit serves simulated disks and real directories.
 """
 
@@ -33,7 +33,7 @@ class Files(Protocol):
         """All bytes of a file."""
 
     def exists(self, path: str) -> bool:
-        """Whether it is there."""
+        """Whether a file exists."""
 
 
 @attrs.frozen
@@ -41,9 +41,9 @@ class Ack:
     """One acknowledged message.
 
     Attributes:
-        place: where the broker says that it is.
+        place: the position that the broker answered.
         body: what was sent.
-        replicated: the broker promised that a slave has it too.
+        replicated: the broker acknowledged it as replicated to a slave.
         sender: who sent it; one sender sends one message after the other.
     """
 
@@ -55,7 +55,7 @@ class Ack:
 
 @attrs.define
 class Ledger:
-    """Everything that was acknowledged, in the order in which senders heard of it."""
+    """Everything that was acknowledged, in the order in which senders received the answers."""
 
     acks: list[Ack] = attrs.Factory(list)
     refused: int = 0
@@ -64,14 +64,14 @@ class Ledger:
     def acknowledge(
         self, place: Place, bodies: Iterable[bytes], *, status: str, synchronous: bool, sender: str
     ) -> None:
-        """A send was answered: `bodies` lie from `place` on."""
+        """A send was answered: `bodies` are stored from `place` on."""
         self.statuses[status] += 1
         queue_id, offset = place
         for index, body in enumerate(bodies):
             self.acks.append(Ack((queue_id, offset + index), body, synchronous and status == "SEND_OK", sender))
 
     def own_faults(self) -> list[str]:
-        """What is wrong whatever the nodes hold: places given away twice, a sender's messages out of order."""
+        """Faults visible without the nodes' files: places assigned twice, a sender's messages out of order."""
         faults: list[str] = []
         seen: set[Place] = set()
         last: dict[tuple[str, int], int] = {}
@@ -81,7 +81,7 @@ class Ledger:
             seen.add(ack.place)
             line = (ack.sender, ack.place[0])
             if ack.place[1] <= last.get(line, -1):
-                faults.append(f"order: {ack.sender} was told {ack.place} after offset {last[line]}")
+                faults.append(f"order: {ack.sender} was answered {ack.place} after offset {last[line]}")
             last[line] = ack.place[1]
         return faults
 
@@ -92,7 +92,7 @@ class Contents:
 
     Attributes:
         bodies: by place.
-        faults: gaps, repetitions, and records that are not sound.
+        faults: gaps, repetitions, and damaged records.
         log: the log's bytes up to its end, by the offset of the file's start.
         end: the log's end.
     """
@@ -116,7 +116,7 @@ def read_log(files: Files, root: str, topic: str) -> Contents:
         start = int(name)
         if start > end:
             if any(files.read(f"{folder}/{name}")):
-                faults.append(f"log: a hole from {end} to {start}")
+                faults.append(f"log: a gap from {end} to {start}")
             break
         data = files.read(f"{folder}/{name}")
         at = 0
@@ -143,7 +143,7 @@ def read_log(files: Files, root: str, topic: str) -> Contents:
 
 
 def queue_faults(files: Files, root: str, topic: str, contents: Contents) -> list[str]:
-    """Compare the consume queues of a store that was closed in order with its log: the same messages at the same
+    """Compare the consume queues of a store that was shut down cleanly with its log: the same messages at the same
     offsets."""
     faults: list[str] = []
     queues = {place[0] for place in contents.bodies}
@@ -178,10 +178,10 @@ def missing(acks: Iterable[Ack], holders: Mapping[str, Contents]) -> list[str]:
 
 
 def differing(one: Contents, other: Contents) -> list[str]:
-    """Logs that should be the same bytes wherever both have any."""
+    """Differences between logs, which must be equal bytes wherever both have any."""
     faults = []
     for start in one.log.keys() & other.log.keys():
         both = min(len(one.log[start]), len(other.log[start]))
         if one.log[start][:both] != other.log[start][:both]:
-            faults.append(f"histories differ in the log file that starts at {start}")
+            faults.append(f"logs differ in the file that starts at {start}")
     return faults

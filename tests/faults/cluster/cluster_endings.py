@@ -1,5 +1,4 @@
-"""How a simulated schedule ends, and what must hold then: everybody comes back, a slave takes over, or a disk is
-gone."""
+"""The final phase of a simulated schedule and its checks: all nodes restart, a slave takes over, or a disk is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from functools import partial
 
 import trio
 from cluster_audit import Contents, Ledger, differing, missing, queue_faults, read_log
-from cluster_traffic import ask_offset, look_at_offsets, read_to_end
+from cluster_traffic import query_offset, query_offsets, read_to_end
 from cluster_world import MASTER, NAME_SERVER, PORTS, TOPIC, World
 
 import triomq
@@ -18,7 +17,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.commands.admin import AdminError, OpenLink, change_role, cut
 from triomq_server.wire import LinkError, open_link
 
-SETTLE_S = 90.0
+CATCH_UP_LIMIT_S = 90.0
 METADATA_S = 12.0
 """Slaves ask their master every ten seconds."""
 
@@ -28,11 +27,13 @@ def contents_of(world: World, name: str) -> Contents:
 
 
 def check_slaves(world: World) -> None:
-    """The master is gone, perhaps for ever: what it promised to be on a slave must be there now."""
+    """The master is down, perhaps for good: what it acknowledged as replicated must be on a slave now."""
     if world.setting.synchronous:
-        promised = [ack for ack in world.ledger.acks if ack.replicated]
-        faults = missing(promised, {name: contents_of(world, name) for name in world.slaves})
-        world.faults += [f"{fault} (at {trio.current_time():.3f}, the master just gone)" for fault in faults]
+        replicated = [ack for ack in world.ledger.acks if ack.replicated]
+        faults = missing(replicated, {name: contents_of(world, name) for name in world.slaves})
+        world.faults += [
+            f"{fault} (at {trio.current_time():.3f}, just after the master was killed)" for fault in faults
+        ]
 
 
 async def log_end(world: World, name: str) -> int:
@@ -45,32 +46,32 @@ async def log_end(world: World, name: str) -> int:
         return -1
 
 
-async def settle(world: World) -> None:
-    """Everything runs and nothing disturbs: slaves catch up."""
+async def wait_caught_up(world: World) -> None:
+    """Start every node, inject no faults, and wait until the slaves have caught up."""
     for node in world.nodes.values():
         node.start()
-    with trio.move_on_after(SETTLE_S if not world.setting.power else SETTLE_S / 3):
+    with trio.move_on_after(CATCH_UP_LIMIT_S if not world.setting.power else CATCH_UP_LIMIT_S / 3):
         while True:
             ends = {name: await log_end(world, name) for name in (MASTER, *world.slaves)}
             if len(set(ends.values())) == 1 and -1 not in ends.values():
                 return
             await trio.sleep(0.5)
     if not world.setting.power:
-        world.faults.append(f"stuck: after {SETTLE_S:g} quiet seconds the logs end at {ends}")
+        world.faults.append(f"stuck: after {CATCH_UP_LIMIT_S:g} seconds without faults the logs end at {ends}")
 
 
 async def check_offsets(world: World) -> None:
-    """After a round of metadata every broker has every commit that survived."""
+    """After a metadata synchronization every broker has every commit that survived."""
     await trio.sleep(METADATA_S)
     for name in (MASTER, *world.slaves):
-        # A slave that its master's loss of power has left ahead takes nothing from it.
+        # A slave that is ahead of its master after the master's loss of power takes nothing from it.
         if name == MASTER or not world.setting.power:
-            world.offsets.check(name, await look_at_offsets(world, name, list(world.offsets.commits)))
+            world.offsets.check(name, await query_offsets(world, name, list(world.offsets.commits)))
 
 
 async def return_of_the_master(world: World) -> None:
-    """While the master is away consumers go on at a slave, and one is set back there: both hold when the master is
-    back."""
+    """While the master is down consumers commit to a slave, and one is reset there: both survive the master's
+    restart."""
     ahead, back = (triomq.MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in (0, 1))
 
     async def commit(consumer: triomq.PullConsumer, offsets: dict[triomq.MessageQueue, int]) -> None:
@@ -89,20 +90,20 @@ async def return_of_the_master(world: World) -> None:
             while set(found := await _offsets_of(world, name, "patients")) != {0, 1}:  # noqa: ASYNC110 -- a broker that starts
                 await trio.sleep(0.02)
         if found != {0: 9, 1: 7}:
-            world.faults.append(f"rolled back: {name} has {found} {when}, not 9 as committed and 7 as ordered")
+            world.faults.append(f"rolled back: {name} has {found} {when}, not 9 as committed and 7 as reset")
 
     async with world.client("patient") as client, client.pull_consumer("patients") as consumer:
         await commit(consumer, {ahead: 5, back: 50})
         await trio.sleep(METADATA_S)
-        world.note("the master is away for a while")
+        world.note("the master is down for a while")
         world.nodes[MASTER].kill()
         await trio.sleep(1)
         await commit(consumer, {ahead: 9, back: 7})
         world.nodes[MASTER].start()
-        await check(MASTER, "as soon as it is back")
+        await check(MASTER, "just after its restart")
         await trio.sleep(2 * METADATA_S)
         for name in (MASTER, *world.slaves):
-            await check(name, "when all is quiet again")
+            await check(name, "after two synchronizations")
 
 
 async def _offsets_of(world: World, name: str, group: str) -> dict[int, int]:
@@ -110,61 +111,62 @@ async def _offsets_of(world: World, name: str, group: str) -> dict[int, int]:
     with suppress(OSError, LinkError, trio.TooSlowError), trio.fail_after(5):
         async with open_link(f"127.0.0.1:{PORTS[name]}", dial=world.network.host("auditor").dial) as link:
             for queue_id in (0, 1):
-                offset = await ask_offset(link, group, queue_id)
+                offset = await query_offset(link, group, queue_id)
                 if offset is not None:
                     found[queue_id] = offset
     return found
 
 
 async def audit_all(world: World) -> int:
-    """Stop in order and look at every node's files; returns the number of messages stored."""
+    """Shut down cleanly and check every node's files; returns the number of messages stored."""
     names = (MASTER, *world.slaves)
     for name in reversed((*world.nodes,)):
         await world.nodes[name].stop()
     contents = {name: contents_of(world, name) for name in names}
     for name in names:
         found = contents[name].faults + queue_faults(world.nodes[name].disk, "/store", TOPIC, contents[name])
-        histories = differing(contents[MASTER], contents[name])
+        differences = differing(contents[MASTER], contents[name])
         if not world.setting.power or name == MASTER:
-            found += histories + missing(world.ledger.acks, {name: contents[name]})
-        elif not histories and contents[name].end < contents[MASTER].end:
-            # A slave that has what its master lost must not follow; every other one must.
-            found.append(f"stuck: it ends at {contents[name].end} with its master's history")
+            found += differences + missing(world.ledger.acks, {name: contents[name]})
+        elif not differences and contents[name].end < contents[MASTER].end:
+            # A slave that has messages which its master lost must not follow; every other one must.
+            found.append(f"stuck: it ends at {contents[name].end} without having diverged from its master")
         world.faults += [f"{name}: {fault}" for fault in found]
     check_slaves(world)
     return len(contents[MASTER].bodies)
 
 
 async def _promote(world: World) -> str:
-    """The master is gone: the slave with the longest log takes its place. Returns its name."""
+    """Make the slave with the longest log the master, after the master was killed. Returns its name."""
     check_slaves(world)
-    await trio.sleep(5)  # what the master had sent is still under way
-    heir = max(world.slaves, key=lambda name: contents_of(world, name).end)
-    world.note(f"{heir} becomes the master")
-    await world.nodes[heir].stop()
-    world.roles[heir] = "ASYNC_MASTER"
+    await trio.sleep(5)  # what the master had sent is still in transit
+    successor = max(world.slaves, key=lambda name: contents_of(world, name).end)
+    world.note(f"{successor} becomes the master")
+    await world.nodes[successor].stop()
+    world.roles[successor] = "ASYNC_MASTER"
     world.nodes["namesrv"].start()
-    world.nodes[heir].start()
+    world.nodes[successor].start()
     await trio.sleep(15)
-    return heir
+    return successor
 
 
 async def lose_the_master(world: World) -> int:
-    """The master's machine burns down; its best slave becomes master, and the SDK reads what was promised."""
+    """The master loses its disk; the slave with the longest log becomes master, and the SDK reads what was
+    acknowledged."""
     world.note("the master's disk is lost")
     world.nodes[MASTER].kill()
-    world.nodes[MASTER].burn()
-    heir = await (_master_returns_empty if world.setting.returns else _promote)(world)
-    async with world.client("heirs-reader") as client, client.pull_consumer("heirs-readers") as consumer:
+    world.nodes[MASTER].lose_disk()
+    successor = await (_master_returns_empty if world.setting.returns else _promote)(world)
+    async with world.client("successor-reader") as client, client.pull_consumer("successor-readers") as consumer:
         world.read.clear()
         await read_to_end(world, consumer, lambda: False)
     for ack in world.ledger.acks:
         if ack.replicated and world.read.get(ack.place) != ack.body:
-            world.faults.append(f"lost: {ack.body[:12]!r} at {ack.place} cannot be read from {heir}")
+            world.faults.append(f"lost: {ack.body[:12]!r} at {ack.place} cannot be read from {successor}")
     if world.setting.returns:
         try:
             dropped = await cut(NAME_SERVER, f"127.0.0.1:{PORTS[MASTER]}", _as_operator(world))
-            world.note(f"by order, {dropped} bytes of the old master are dropped")
+            world.note(f"on command, {dropped} bytes of the old master are dropped")
         except AdminError as error:
             world.faults.append(f"stuck: the old master cannot be cut: {error}")
     else:
@@ -176,11 +178,11 @@ async def lose_the_master(world: World) -> int:
         await world.nodes[name].stop()
     found = {name: contents_of(world, name) for name in names}
     for name in names:
-        faults = found[name].faults + differing(found[name], found[heir])
-        if found[name].end != found[heir].end:
-            faults.append(f"stuck: it ends at {found[name].end}, {heir} at {found[heir].end}")
+        faults = found[name].faults + differing(found[name], found[successor])
+        if found[name].end != found[successor].end:
+            faults.append(f"stuck: it ends at {found[name].end}, {successor} at {found[successor].end}")
         world.faults += [f"{name}: {fault}" for fault in faults]
-    return len(found[heir].bodies)
+    return len(found[successor].bodies)
 
 
 def _as_operator(world: World) -> OpenLink:
@@ -188,7 +190,7 @@ def _as_operator(world: World) -> OpenLink:
 
 
 async def _master_returns_empty(world: World) -> str:
-    """It must promise nothing on behalf of slaves that have more than it, and they must keep what they have."""
+    """It must acknowledge nothing as replicated to slaves whose logs are longer, and these must keep their logs."""
     check_slaves(world)
     before = {name: contents_of(world, name) for name in world.slaves}
     world.nodes["namesrv"].start()
@@ -198,56 +200,58 @@ async def _master_returns_empty(world: World) -> str:
         for number in range(5):
             result = await producer.send(triomq.Message("probes", b"%d" % number))
             if result.status is triomq.SendStatus.SEND_OK:
-                world.faults.append("lost: an empty master counts a slave that has another history")
+                world.faults.append("lost: an empty master counts a slave whose log has diverged")
     await trio.sleep(METADATA_S)
     for name in world.slaves:
         now = contents_of(world, name)
         if now.end < before[name].end or differing(now, before[name]):
-            world.faults.append(f"cut: {name} ended at {before[name].end}, now at {now.end}, and nobody has ordered it")
-    heir = max(world.slaves, key=lambda name: contents_of(world, name).end)
-    world.note(f"by order, {heir} becomes the master")
+            world.faults.append(f"cut: {name} ended at {before[name].end}, now at {now.end}, without a command")
+    successor = max(world.slaves, key=lambda name: contents_of(world, name).end)
+    world.note(f"on command, {successor} becomes the master")
     await change_role(NAME_SERVER, f"127.0.0.1:{PORTS[MASTER]}", "SLAVE", open_link=_as_operator(world))
-    await change_role(NAME_SERVER, f"127.0.0.1:{PORTS[heir]}", "SYNC_MASTER", open_link=_as_operator(world))
+    await change_role(NAME_SERVER, f"127.0.0.1:{PORTS[successor]}", "SYNC_MASTER", open_link=_as_operator(world))
     await trio.sleep(40)
-    return heir
+    return successor
 
 
 async def succeed(world: World) -> int:
-    """The master is gone, a slave takes its place and messages; then the old master comes back as a slave.
+    """A slave replaces the killed master and accepts messages; then the old master restarts as a slave.
 
-    If it has nothing of its own it follows. If it has, it must not lose it without an order: it stays as it is.
+    If it has no messages that its successor lacks, it follows. If it has, it must not truncate them without a command.
     """
     world.nodes[MASTER].kill()
     world.network.heal()
     before = contents_of(world, MASTER)
-    heir = await _promote(world)
+    successor = await _promote(world)
     later = Ledger()
-    async with world.client("heirs-sender") as client, client.producer("heirs-load") as producer:
-        # Enough to outgrow what the old master has of its own: a slave that does not compare would go on from there.
+    async with world.client("successor-sender") as client, client.producer("successor-load") as producer:
+        # Enough for the log to become longer than the old master's: a slave that does not compare would continue there.
         for number in range(40):
             body = b"later-%d " % number + bytes(2000)
             result = await producer.send(triomq.Message(TOPIC, body))
             place = (result.queue.queue_id, result.queue_offset)
             later.acknowledge(place, [body], status="SEND_OK", synchronous=True, sender="later")
-    world.note("the old master comes back as a slave")
+    world.note("the old master restarts as a slave")
     world.roles[MASTER] = "SLAVE"
     world.nodes[MASTER].start()
     await trio.sleep(30)
-    names = (heir, *(name for name in world.slaves if name != heir), MASTER)
+    names = (successor, *(name for name in world.slaves if name != successor), MASTER)
     for name in reversed(names):
         await world.nodes[name].stop()
     contents = {name: contents_of(world, name) for name in names}
-    promised = [ack for ack in world.ledger.acks if ack.replicated] + later.acks
+    replicated = [ack for ack in world.ledger.acks if ack.replicated] + later.acks
     faults = [f"{name}: {fault}" for name in names for fault in contents[name].faults]
-    faults += missing(promised, {heir: contents[heir]}) + missing(world.ledger.acks, {MASTER: contents[MASTER]})
+    faults += missing(replicated, {successor: contents[successor]}) + missing(
+        world.ledger.acks, {MASTER: contents[MASTER]}
+    )
     for start, data in before.log.items():
         if contents[MASTER].log.get(start, b"")[: len(data)] != data:
-            faults.append(f"cut: the old master's log file {start} has lost bytes, and nobody has ordered it")
-    followers = [name for name in names if name not in (heir, MASTER)]
-    if not differing(before, contents[heir]) and before.end <= contents[heir].end:
+            faults.append(f"cut: the old master's log file {start} has lost bytes, without a command")
+    followers = [name for name in names if name not in (successor, MASTER)]
+    if not differing(before, contents[successor]) and before.end <= contents[successor].end:
         followers.append(MASTER)
     for name in followers:
-        if contents[name].end != contents[heir].end or differing(contents[name], contents[heir]):
-            faults.append(f"stuck: {name} ends at {contents[name].end}, {heir} at {contents[heir].end}")
+        if contents[name].end != contents[successor].end or differing(contents[name], contents[successor]):
+            faults.append(f"stuck: {name} ends at {contents[name].end}, {successor} at {contents[successor].end}")
     world.faults += faults
-    return len(contents[heir].bodies)
+    return len(contents[successor].bodies)

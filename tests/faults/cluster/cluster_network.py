@@ -1,8 +1,8 @@
-"""A network inside one process that can be slow, cut, silent and half dead, as a seed wants it.
+"""A simulated network inside one process: a seed decides which connections are slow, cut or muted.
 
-Every life of a node gets a `SimHost`, whose `dial` and `listen` go wherever nodes and clients take such arguments.
+Every run of a node gets a `SimHost`, whose `dial` and `listen` go wherever nodes and clients take such arguments.
 Bytes arrive after a latency, in pieces of any size, in order. A pair of nodes can be cut (connections break, new ones
-are refused) or muted (bytes and dials hang until it ends); a muted node stands for a stopped process. Everything random
+are refused) or muted (bytes and dials hang until it ends); muting a node simulates a stopped process. Everything random
 comes from one generator, so that a seed repeats it all.
 """
 
@@ -17,7 +17,7 @@ import trio
 
 LATENCY_S = (0.0002, 0.002)
 _PIECE_SHARE = 0.1
-"""How often a read gets only the first part of what is there."""
+"""Probability that a read returns only the first part of the received bytes."""
 
 
 class _Pipe:
@@ -31,13 +31,13 @@ class _Pipe:
         self.ended = self.reset = self.done = False
         self.wake = trio.Event()
         self.sleep: trio.CancelScope | None = None
-        """The reader's, while it waits."""
+        """Set while the reader waits."""
 
     def put(self, data: bytes) -> None:
-        """Bytes on their way; none are the end of the stream."""
+        """Send bytes; an empty value is the end of the stream."""
         self.last_at = max(self.last_at, trio.current_time() + self.network.latency_s(self.source, self.target))
         self.waiting.append((self.last_at, data))
-        # The reader sleeps until the bytes are due: waking it twice would cost a third of the simulation.
+        # The reader sleeps until the bytes are due: waking it twice takes a third of the simulation's time.
         if self.sleep is not None and not self.network.is_mute(self.source, self.target):
             self.sleep.deadline = min(self.sleep.deadline, self.last_at)
 
@@ -46,7 +46,7 @@ class _Pipe:
         wake.set()
 
     def break_off(self, *, deliver: bool) -> None:
-        """The sender is gone: with a reset, or with everything delivered before the end."""
+        """The sender was killed: reset the connection, or deliver everything and then the end of the stream."""
         if deliver:
             if not self.ended:
                 self.ended = True
@@ -77,7 +77,7 @@ class _Pipe:
     def _take(self, data: bytes, max_bytes: int) -> bytes:
         if not data:
             self.done = True
-            return b""  # stays: the end is the end for every further read
+            return b""  # kept: every further read gets the end of the stream too
         chance = self.network.chance
         size = min(len(data), max_bytes)
         if size > 1 and chance.random() < _PIECE_SHARE:
@@ -102,7 +102,7 @@ class SimStream(trio.abc.HalfCloseableStream):
             raise trio.ClosedResourceError
         pipe = self.outgoing
         if pipe.ended or pipe.reset or self.incoming.reset:
-            raise trio.BrokenResourceError("the connection is gone")
+            raise trio.BrokenResourceError("the connection is closed")
         if data:
             pipe.put(bytes(data))
 
@@ -130,14 +130,14 @@ class SimStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     def crash(self, *, deliver: bool) -> None:
-        """The process of this end is gone; what it had sent arrives, or not."""
+        """The process of this end was killed; `deliver` says whether what it had sent arrives."""
         self.outgoing.break_off(deliver=deliver)
         self.incoming.reset = True
         self.incoming.wake_reader()
 
 
 class SimListener(trio.abc.Listener[trio.abc.Stream]):
-    """Hands out what was dialled."""
+    """Accepts the connections that were dialled."""
 
     def __init__(self, host: SimHost, address: str) -> None:
         self.host = host
@@ -158,7 +158,7 @@ class SimListener(trio.abc.Listener[trio.abc.Stream]):
 
 
 class SimHost:
-    """The network as one life of one node sees it."""
+    """The network of one run of one node."""
 
     def __init__(self, network: SimNetwork, name: str) -> None:
         self.network = network
@@ -174,7 +174,7 @@ class SimHost:
         return await self.network.connect(self, address)
 
     def crash(self, *, deliver: bool) -> None:
-        """The process is gone: nothing is heard of it any more, whatever its tasks still do."""
+        """The process was killed: nothing more is sent from it, even if its tasks still run."""
         self.alive = False
         self.network.drop_listeners(self)
         for stream in self.streams:
@@ -183,11 +183,11 @@ class SimHost:
 
 
 class SimNetwork:
-    """All of it.
+    """The simulated network.
 
     Args:
         chance: decides latencies and pieces.
-        owners: address -> name of the node that listens there, dead or alive.
+        owners: address -> name of the node that listens there, running or not.
     """
 
     def __init__(self, chance: random.Random, owners: dict[str, str]) -> None:
@@ -203,24 +203,24 @@ class SimNetwork:
         self._changed = trio.Event()
 
     def host(self, name: str) -> SimHost:
-        """A new life of a node."""
+        """The network of a new run of a node."""
         return SimHost(self, name)
 
     # -- faults
 
     def mute_node(self, name: str) -> Callable[[], None]:
-        """Nothing reaches or leaves a node; returns what ends it."""
+        """Hold all bytes to and from a node; returns the function that ends this."""
         self._mute_nodes.add(name)
         return partial(self._unmute, self._mute_nodes, name)
 
     def mute_pair(self, one: str, other: str) -> Callable[[], None]:
-        """Nothing passes between two nodes; returns what ends it."""
+        """Hold all bytes between two nodes; returns the function that ends this."""
         pair = frozenset((one, other))
         self._mute_pairs.add(pair)
         return partial(self._unmute, self._mute_pairs, pair)
 
     def cut_pair(self, one: str, other: str) -> Callable[[], None]:
-        """Connections between two nodes break and are refused; returns what ends it."""
+        """Break connections between two nodes and refuse new ones; returns the function that ends this."""
         pair = frozenset((one, other))
         self._cut_pairs.add(pair)
         for pipe in self._pipes:
@@ -229,32 +229,32 @@ class SimNetwork:
         return partial(self._unmute, self._cut_pairs, pair)
 
     def slow_pair(self, one: str, other: str, most_s: float) -> Callable[[], None]:
-        """Bytes between two nodes take up to so long; returns what ends it."""
+        """Delay bytes between two nodes by up to `most_s`; returns the function that ends this."""
         pair = frozenset((one, other))
         self._slow[pair] = most_s
         return partial(self._hurry, pair)
 
     def heal(self) -> None:
-        """No faults any more."""
+        """End all faults."""
         for faults in (self._mute_nodes, self._mute_pairs, self._cut_pairs, self._slow):
             faults.clear()
-        self._stir()
+        self._wake_all()
 
     def _hurry(self, pair: frozenset[str]) -> None:
         self._slow.pop(pair, None)
 
     def _unmute(self, faults: set[object], what: object) -> None:
         faults.discard(what)
-        self._stir()
+        self._wake_all()
 
-    def _stir(self) -> None:
+    def _wake_all(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
         for pipe in self._pipes:
             pipe.wake_reader()
 
     def is_mute(self, one: str, other: str) -> bool:
-        """Whether nothing passes now."""
+        """Whether bytes between two nodes are held now."""
         return (
             one in self._mute_nodes
             or other in self._mute_nodes
@@ -262,7 +262,7 @@ class SimNetwork:
         )
 
     def latency_s(self, one: str, other: str) -> float:
-        """How long the next bytes are under way."""
+        """The latency of the next bytes."""
         slow = self._slow.get(frozenset((one, other))) if self._slow else None
         return self.chance.uniform(0, slow) if slow is not None else self.chance.uniform(*LATENCY_S)
 
@@ -271,30 +271,30 @@ class SimNetwork:
     def add_listener(self, host: SimHost, address: str) -> SimListener:
         """Raises OSError when the address is taken."""
         if not host.alive:
-            raise OSError("this host is dead")
+            raise OSError("this host has crashed")
         if address in self._listeners:
             raise OSError(f"{address} is taken")
         listener = self._listeners[address] = SimListener(host, address)
         return listener
 
     def forget(self, listener: SimListener) -> None:
-        """It was closed."""
+        """Remove a closed listener."""
         if self._listeners.get(listener.address) is listener:
             del self._listeners[listener.address]
 
     def drop_listeners(self, host: SimHost) -> None:
-        """Nobody listens there any more."""
+        """Remove all listeners of a host."""
         self._listeners = {address: each for address, each in self._listeners.items() if each.host is not host}
 
     async def connect(self, host: SimHost, address: str) -> trio.abc.Stream:
-        """Raises OSError when nobody listens there, or the way is cut; hangs while it is mute."""
+        """Connect. Raises OSError when there is no listener, or the connection is cut; waits while it is muted."""
         owner = self._owners[address]
         await trio.sleep(self.latency_s(host.name, owner))
         while host.alive and self.is_mute(host.name, owner):
             await self._changed.wait()
         listener = self._listeners.get(address)
         if not host.alive or listener is None or frozenset((host.name, owner)) in self._cut_pairs:
-            raise ConnectionRefusedError(f"nobody can be reached at {address}")
+            raise ConnectionRefusedError(f"no listener can be reached at {address}")
         self._ports += 1
         there, here = _Pipe(self, host.name, owner), _Pipe(self, owner, host.name)
         server_host, _, port = address.rpartition(":")

@@ -1,9 +1,9 @@
-"""The ledger of committed consumer offsets: what consumers were told is committed must not be forgotten.
+"""The ledger of committed consumer offsets: an acknowledged commit must not be lost.
 
-What a broker promises: a commit is in its memory when it answers, and in its file one `flushConsumerOffsetInterval`
+What a broker guarantees: a commit is in its memory when it answers, and in its file one `flushConsumerOffsetInterval`
 later. So a commit survives unless a broker that was up then is killed before it has written (`lost`). Everything else
-holds without exception. A node's own table never falls, whatever it merges and whichever node comes back. When all
-nodes are back, the master has every commit that survived, whichever broker took it.
+holds without exception. Offsets in a node's own table never decrease, whatever it merges and whichever node restarts.
+When all nodes run again, the master has every commit that survived, whichever broker took it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, int]
 
 @attrs.frozen
 class Commit:
-    """An acknowledged commit: when it was asked for, and when answered."""
+    """An acknowledged commit: when it was requested, and when answered."""
 
     offset: int
     asked_at: float
@@ -28,41 +28,41 @@ class Commit:
 
 @attrs.define
 class OffsetLedger:
-    """All commits, all losses of memory, and how far each node was seen to have them.
+    """All commits, all losses of memory, and the offsets observed on each node.
 
     Attributes:
       commits: acknowledged ones, by key; within a key offsets only grow.
-      losses: from when on a node's memory may not have been written, and when it was killed.
-      faults: tables that fell, and commits that were forgotten.
-      looks: how often a node told an offset.
+      losses: since when a node's memory may not have been written, and when it was killed.
+      faults: offsets that decreased, and commits that were lost.
+      observations: how many offsets were observed.
     """
 
     commits: dict[Key, list[Commit]] = attrs.field(factory=lambda: defaultdict(list))
     losses: list[tuple[float, float]] = attrs.Factory(list)
     faults: list[str] = attrs.Factory(list)
-    looks: int = 0
+    observations: int = 0
     _seen: dict[tuple[str, Key], list[tuple[float, int]]] = attrs.field(factory=lambda: defaultdict(list))
 
     def committed(self, key: Key, offset: int, asked_at: float, acked_at: float) -> None:
-        """A broker has answered a commit."""
+        """Record that a broker answered a commit."""
         self.commits[key].append(Commit(offset, asked_at, acked_at))
 
     def lost(self, node: str, since: float, at: float) -> None:
-        """A node was killed at `at`; what it learned after `since` may not have been written."""
+        """A node was killed at `at`; what it received after `since` may not have been written."""
         self.losses.append((since, at))
         for (name, _), seen in self._seen.items():
             while name == node and seen and seen[-1][0] > since:
                 seen.pop()
 
-    def burnt(self, node: str) -> None:
-        """A node has lost its disk."""
+    def disk_lost(self, node: str) -> None:
+        """Record that a node lost its disk."""
         for name, key in list(self._seen):
             if name == node:
                 del self._seen[name, key]
 
     def observe(self, node: str, key: Key, offset: int, at: float) -> None:
-        """A node tells its offset: not less than it told before."""
-        self.looks += 1
+        """Record an offset that a node reports; less than before is a fault."""
+        self.observations += 1
         seen = self._seen[node, key]
         if seen and offset < seen[-1][1]:
             self.faults.append(
@@ -72,7 +72,7 @@ class OffsetLedger:
             seen.append((at, offset))
 
     def newest(self) -> list[Key]:
-        """Keys worth a look: those in use, and some that are not any more."""
+        """Keys to observe: those in use, and some that were used last."""
         return list(self.commits)[-12:]
 
     def surviving(self) -> Iterator[tuple[Key, Commit]]:
@@ -95,7 +95,7 @@ class OffsetLedger:
         ]
 
     def check(self, node: str, offsets: dict[Key, int]) -> None:
-        """Everybody is back: this node has every commit that survived."""
+        """Check, when all nodes run again, that a node has every commit that survived."""
         self.faults += [f"rolled back: {node} ends with {text}" for text in self.lacking(offsets)]
 
     @property

@@ -1,5 +1,5 @@
-"""The parent process of a cluster on trial: like `triomq cluster --control`, but each slave reaches its master through
-a proxy.
+"""The parent process of a cluster under test: like `triomq cluster --control`, but each slave reaches its master
+through a proxy.
 
 python cluster_parent.py DIRECTORY '{"sync": true, "flush": false, "slaves": 1, "proxy": 12345, "settings": {}}'
 """
@@ -11,18 +11,18 @@ import sys
 from pathlib import Path
 
 import attrs
-from planted_faults import PLANTED
+from injected_faults import FAULTS
 
 from triomq_server.cluster.plan import plan_cluster
 from triomq_server.cluster.processes import ClusterProcesses
 
 
 def main() -> int:
-    # A node that stands still says where, when asked by this signal.
+    # A node that hangs prints its stacks on this signal.
     faulthandler.register(signal.SIGUSR1)
     asked = json.loads(sys.argv[2])
-    if asked["planted"]:
-        PLANTED[asked["planted"]](setattr)
+    if asked["injected"]:
+        FAULTS[asked["injected"]](setattr)
     plan = plan_cluster(
         Path(sys.argv[1]),
         slaves=asked["slaves"],

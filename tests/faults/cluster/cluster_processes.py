@@ -1,11 +1,11 @@
-"""Seeded disasters in a cluster of real processes: SIGKILL, SIGSTOP, partitions and restarts under load, then the audit
+"""Seeded faults in a cluster of real processes: SIGKILL, SIGSTOP, partitions and restarts under load, then the audit
 of the files.
 
     python tests/faults/cluster/cluster_processes.py --count 200
     python tests/faults/cluster/cluster_processes.py --pair java/ours --count 20    # a 4.9.7 master, our slaves
     python tests/faults/cluster/cluster_processes.py --pair ours/java --first 17 -v
 
-What is expected of each pair is told in `process_trial`.
+`process_schedule` describes what is expected of each pair.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trio
 from cluster_setting import counts, kinds
-from process_trial import Outcome, run_schedule
+from process_schedule import Outcome, run_schedule
 from separate_nodes import OURS, Pair
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
@@ -46,7 +46,9 @@ def summary(outcomes: list[Outcome], spent_s: float, pair: Pair = OURS) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--pair", choices=PAIRS, default=PAIRS[0], help="whose master, whose slaves")
+    parser.add_argument(
+        "--pair", choices=PAIRS, default=PAIRS[0], help="implementation of the master and of the slaves"
+    )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds")
     parser.add_argument("-v", "--verbose", action="store_true", help="show events")
@@ -57,7 +59,7 @@ def main() -> int:
         try:
             java = find_java()
         except ToolUnavailableError as error:
-            print(f"no RocketMQ 4.9.7 here: {error}", file=sys.stderr)
+            print(f"RocketMQ 4.9.7 is not available: {error}", file=sys.stderr)
             return 2
     begin = time.perf_counter()
     outcomes = []

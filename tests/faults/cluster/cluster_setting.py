@@ -1,4 +1,4 @@
-"""What a seed makes of a cluster, and what its run showed."""
+"""The settings that a seed chooses for a cluster, and the result of its run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ import attrs
 
 @attrs.frozen
 class Setting:
-    """What a seed makes of the cluster.
+    """The settings that a seed chooses for the cluster.
 
     Attributes:
-      synchronous: SYNC_MASTER: SEND_OK promises that a slave has the message.
-      flush: SYNC_FLUSH: SEND_OK promises that the master's disk has it.
+      synchronous: SYNC_MASTER: SEND_OK guarantees that a slave has the message.
+      flush: SYNC_FLUSH: SEND_OK guarantees that the master's disk has it.
       slaves: how many.
-      disk_lost: at the end the master is gone with its disk, and a slave takes its place.
-      power: the master's machine may lose its power, which leaves it what it had forced to its disk: perhaps less than
-          a
-        slave has.
-      returns: the master that is gone with its disk comes back as the master, with an empty one; only then a slave
-          takes
-        its place, by order and while it runs.
-      succession: at the end a slave takes the master's place, and the old master comes back as a slave, perhaps with
-        messages that its successor has not.
+      disk_lost: in the final phase the master loses its disk, and a slave replaces it.
+      power: the master's machine may lose its power and keep only what was forced to its disk: perhaps less than a
+          slave has.
+      returns: the master that lost its disk restarts as the master, with an empty one; only then a slave replaces it,
+          on command and without a restart.
+      succession: in the final phase a slave replaces the master, and the old master restarts as a slave, perhaps with
+          messages that its successor lacks.
     """
 
     synchronous: bool
@@ -49,7 +47,7 @@ class Setting:
 
 @attrs.frozen
 class Outcome:
-    """What a seed showed; `digest` is equal for equal runs."""
+    """The result of a seed; `digest` is equal for equal runs."""
 
     seed: int
     setting: Setting
@@ -74,7 +72,7 @@ _NAMED = {
 
 
 def counts(found: Counter[str]) -> str:
-    """For the last line of a run."""
+    """Counts of faults by kind, for the last line of a run."""
     others = sum(found.values()) - sum(found[kind] for kind in _NAMED)
     return ", ".join([*(f"{name} {found[kind]}" for kind, name in _NAMED.items()), f"others {others}"])
 

@@ -30,8 +30,8 @@ from cluster_endings import (
     check_slaves,
     lose_the_master,
     return_of_the_master,
-    settle,
     succeed,
+    wait_caught_up,
 )
 from cluster_setting import Outcome, counts, kinds
 from cluster_traffic import commit, read, read_to_end, send, watch_offsets
@@ -41,7 +41,7 @@ EVENTS = (8, 14)
 GAP_S = (0.05, 1.5)
 LEAST_ACKS = 10
 RETURNS = 0.4
-"""How often a master is sent away once more at the end."""
+"""Probability that the master is killed once more in the final phase."""
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ async def _kill(world: World, name: str, lasting_s: float) -> None:
     node = world.nodes[name]
     if not node.up:
         return
-    # A slave's acknowledgement is for its memory, so it keeps its power where that was promised.
+    # A slave acknowledges before it flushes, so it loses no power where its acknowledgement counts.
     may_lose_power = world.setting.power if name == MASTER else name in world.slaves and not world.setting.synchronous
     power = may_lose_power and world.chance.random() < 0.5
     world.note(f"kill {name}{' by loss of power' if power else ''} for {lasting_s:.2f} s")
@@ -135,14 +135,14 @@ async def _run(seed: int) -> Outcome:
                     world.network.cut_pair(MASTER, name)
                 await trio.sleep(1.5)
             world.sending = False
-        world.note("quiet")
+        world.note("no more faults")
         world.faults += world.ledger.own_faults()
         if world.setting.disk_lost:
             stored = await lose_the_master(world)
         elif world.setting.succession:
             stored = await succeed(world)
         else:
-            await settle(world)
+            await wait_caught_up(world)
             world.read.clear()
             async with world.client("last-reader") as client, client.pull_consumer("last-readers") as consumer:
                 await read_to_end(world, consumer, lambda: False)

@@ -1,4 +1,4 @@
-"""Who uses the simulated cluster while it suffers: senders, a reader that remembers, and consumers that commit."""
+"""The load on the simulated cluster during faults: senders, a reader that compares, and consumers that commit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from triomq_server.wire import Link, LinkError, open_link
 
 THINK_S = 0.35
 LOOK_S = 0.7
-QUIET_ROUNDS = 10
-"""So many rounds over all queues without a message, and a reader takes itself to be at the end."""
+IDLE_ROUNDS = 10
+"""Rounds over all queues without a message after which a reader has reached the end."""
 READ_LIMIT_S = 300.0
 
 
@@ -48,7 +48,7 @@ async def send(world: World, name: str) -> None:
 
 
 async def read(world: World, name: str) -> None:
-    """Pull from wherever the brokers say, and remember: what was read once must never be something else later."""
+    """Pull from the suggested brokers; a place that was read once must never hold another message later."""
     async with world.client(name) as client, client.pull_consumer("readers") as consumer:
         await read_to_end(world, consumer, lambda: world.sending)
 
@@ -58,7 +58,7 @@ async def read_to_end(world: World, consumer: triomq.PullConsumer, more: Callabl
     positions = dict.fromkeys(queues, 0)
     latest = trio.current_time() + READ_LIMIT_S
     idle_rounds = 0
-    while more() or idle_rounds < QUIET_ROUNDS:
+    while more() or idle_rounds < IDLE_ROUNDS:
         idle_rounds += 1
         if trio.current_time() > latest:
             break
@@ -77,7 +77,7 @@ async def read_to_end(world: World, consumer: triomq.PullConsumer, more: Callabl
                     world.faults.append(f"changed: the reader got another message from {place} than before")
                 positions[queue] = message.queue_offset + 1
             if not result.messages and result.next_offset != positions[queue]:
-                # What a reader saw before it was acknowledged may be gone with the master's power.
+                # A message that was read before it was acknowledged may be lost with the master's power.
                 if not world.setting.power:
                     world.faults.append(f"order: the reader was sent from {positions[queue]} to {result.next_offset}")
                 positions[queue] = result.next_offset
@@ -85,10 +85,10 @@ async def read_to_end(world: World, consumer: triomq.PullConsumer, more: Callabl
 
 
 async def commit(world: World) -> None:
-    """Consumers read on and commit, through the SDK, at whatever broker that finds.
+    """Consumers read on and commit, through the SDK, to any broker that it finds.
 
     A commit that fails may still arrive, whenever a network lets it, so its group ends with it and another one begins.
-    Each group stops at some queues early: a commit that nobody repeats must not be forgotten either.
+    Each group stops early at some queues: a commit that is never repeated must not be lost either.
     """
     chance = random.Random(f"commits {world.seed}")
     async with world.client("committer") as client:
@@ -115,7 +115,7 @@ async def commit(world: World) -> None:
 
 
 async def watch_offsets(world: World) -> None:
-    """Ask every broker, again and again, how far the groups are."""
+    """Query the groups' offsets from every broker, repeatedly."""
     async with trio.open_nursery() as nursery:
         for name in (MASTER, *world.slaves):
             nursery.start_soon(_watch_offsets_of, world, name)
@@ -124,20 +124,20 @@ async def watch_offsets(world: World) -> None:
 async def _watch_offsets_of(world: World, name: str) -> None:
     while world.sending:
         await trio.sleep(LOOK_S)
-        await look_at_offsets(world, name, world.offsets.newest())
+        await query_offsets(world, name, world.offsets.newest())
 
 
-async def look_at_offsets(world: World, name: str, keys: Sequence[Key]) -> dict[Key, int]:
-    """What a broker has of these; nothing if it cannot be asked."""
+async def query_offsets(world: World, name: str, keys: Sequence[Key]) -> dict[Key, int]:
+    """The offsets that a broker has for these keys; empty if it does not answer."""
     found: dict[Key, int] = {}
     life = world.nodes[name].lives
     try:
         with trio.move_on_after(2):
             async with open_link(f"127.0.0.1:{PORTS[name]}", dial=world.network.host("auditor").dial) as link:
                 for key in keys:
-                    offset = await ask_offset(link, *key)
+                    offset = await query_offset(link, *key)
                     if not world.nodes[name].up or world.nodes[name].lives != life:
-                        break  # the answer of a node that is no more
+                        break  # the answer of a node that was killed meanwhile
                     found[key] = offset or 0
                     world.offsets.observe(name, key, found[key], trio.current_time())
     except (OSError, LinkError):
@@ -145,7 +145,7 @@ async def look_at_offsets(world: World, name: str, keys: Sequence[Key]) -> dict[
     return found
 
 
-async def ask_offset(link: Link, group: str, queue_id: int) -> int | None:
+async def query_offset(link: Link, group: str, queue_id: int) -> int | None:
     """A group's offset at one broker; None if it has none."""
     header = QueryConsumerOffsetRequest(consumer_group=group, topic=TOPIC, queue_id=queue_id)
     answer = await link.request(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header), 2)

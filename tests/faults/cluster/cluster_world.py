@@ -45,7 +45,7 @@ class SimNode:
         self._ended = trio.Event()
 
     def start(self) -> None:
-        """A new life, on the disk as it is."""
+        """Start on the disk as it is."""
         if not self.up:
             self.up = True
             self.lives += 1
@@ -53,7 +53,8 @@ class SimNode:
             self.world.nursery.start_soon(self._live, self._host, self._scope, self._ended)
 
     def kill(self, *, power: bool = False) -> None:
-        """SIGKILL: what was written stays. With the machine's power, only what was forced to the disk surely does."""
+        """SIGKILL: what was written remains. After a loss of power, only what was forced to the disk certainly
+        remains."""
         if self.up:
             assert self._host is not None
             chance = self.world.chance
@@ -66,7 +67,7 @@ class SimNode:
             self.up = False
 
     def _with_latency(self, disk: MemoryDisk) -> MemoryDisk:
-        """Forcing bytes to the disk takes a while, so that a slave may have what its master's disk does not."""
+        """Add latency to forcing bytes to the disk, so that a slave may have what its master's disk does not."""
 
         async def run(chore: Callable[[], Any]) -> Any:
             await trio.sleep(self.world.network.chance.uniform(*SYNC_S))
@@ -75,13 +76,13 @@ class SimNode:
         disk.run = run  # type: ignore[method-assign]
         return disk
 
-    def burn(self) -> None:
-        """The disk is lost; the node is down."""
+    def lose_disk(self) -> None:
+        """Lose the disk; the node must be down."""
         self.disk = self._with_latency(MemoryDisk(now_ms=self.world.clock))
-        self.world.offsets.burnt(self.name)
+        self.world.offsets.disk_lost(self.name)
 
     async def stop(self) -> None:
-        """In order, as SIGTERM asks."""
+        """Shut down cleanly, as on SIGTERM."""
         if self.up:
             self.up = False
             self._scope.cancel()
@@ -92,7 +93,7 @@ class SimNode:
             with scope:
                 await self.serve(self, host)
         except Exception as error:
-            # What a dead node's tasks run into is nobody's business.
+            # Errors in the tasks of a killed node do not count.
             if host.alive:
                 self.world.faults.append(f"{self.name} ended by itself: {error!r}")
                 logging.getLogger(__name__).exception("%s", self.name)
@@ -126,7 +127,7 @@ class World:
         self.roles[MASTER] = "SYNC_MASTER" if self.setting.synchronous else "ASYNC_MASTER"
 
     def clock(self) -> int:
-        """The wall clock of everybody, ms."""
+        """The wall clock of all nodes and clients, ms."""
         return EPOCH_MS + int(trio.current_time() * 1000)
 
     def note(self, text: str) -> None:

@@ -1,7 +1,7 @@
-"""A TCP proxy on the loopback address that can cut or silence what runs through it: the partition between a slave and
+"""A TCP proxy on the loopback address that can cut or mute its connections: the network partition between a slave and
 its master.
 
-It stands for a broker with both its ports, the ordinary one and the next one for replication.
+It listens on two ports like a broker: the ordinary one, and the next one for replication.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import trio
 
 
 class CuttingProxy:
-    """Forwards to one target, which may come and go.
+    """Forwards to one target, which may be down for a time.
 
     Attributes:
       port: where it listens, here and one above.
-      target: host and port of the broker; None refuses everybody.
+      target: host and port of the broker; None refuses every connection.
     """
 
     def __init__(self, port: int) -> None:
@@ -29,7 +29,7 @@ class CuttingProxy:
         self._links: set[trio.CancelScope] = set()
 
     def lead_to(self, address: str) -> None:
-        """New connections go to this broker."""
+        """Forward new connections to this broker."""
         host, _, port = address.rpartition(":")
         self.target = (host, int(port))
 
@@ -52,7 +52,7 @@ class CuttingProxy:
         self._flowing = trio.Event()
 
     def heal(self) -> None:
-        """As if nothing had been."""
+        """End all faults: accept connections and forward again."""
         self._cut = False
         self._flowing.set()
 

@@ -1,4 +1,4 @@
-"""Nodes as real processes: what a schedule needs of them, and our own cluster's, forked from one parent."""
+"""Nodes as real processes: their interface to a schedule, and the nodes of our own cluster, forked from one parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MASTER = "broker-a"
 SLAVES = ("broker-a-s", "broker-a-s2")
 NAME_SERVER = "namesrv-0"
 READY_S = 90.0
-"""A Java broker needs half a minute on a machine that has other things to do."""
+"""A Java broker needs half a minute on a loaded machine."""
 OFFSETS_WRITTEN_S = 0.2
 SETTINGS = {
     "mappedFileSizeCommitLog": "262144",
@@ -55,7 +55,7 @@ class Nodes(Protocol):
       lives: how often each was started.
       addresses: where each serves.
       name_servers: what a client is opened with.
-      faults: what no schedule had asked for: nodes that ended by themselves, or could not start.
+      faults: nodes that exited unexpectedly, or could not start.
     """
 
     pids: dict[str, int]
@@ -65,20 +65,20 @@ class Nodes(Protocol):
     faults: list[str]
 
     async def until(self, name: str, *, up: bool) -> None:
-        """Until a node is ready, or gone. Raises trio.TooSlowError."""
+        """Wait until a node is ready, or has ended. Raises trio.TooSlowError."""
 
     def signal(self, name: str, number: int) -> bool:
         """Send a signal to a node; False if it does not run."""
 
     async def start(self, name: str) -> None:
-        """Start a node that is gone, as it was configured."""
+        """Start a node that has ended, with its configuration."""
 
     def store(self, name: str) -> str:
         """A broker's store directory."""
 
 
-class Ends:
-    """Who is there, and who was meant to go; for both kinds of nodes."""
+class NodeRegistry:
+    """The processes that run, and those whose exit is expected; for both kinds of nodes."""
 
     def __init__(self) -> None:
         self.pids: dict[str, int] = {}
@@ -87,43 +87,43 @@ class Ends:
         self.name_servers = ""
         self.faults: list[str] = []
         self.stopping = False
-        self._meant: set[int] = set()
-        self._heard = trio.Event()
+        self._expected_exits: set[int] = set()
+        self._changed = trio.Event()
 
-    def heard(self) -> None:
-        """Something has changed."""
-        heard, self._heard = self._heard, trio.Event()
-        heard.set()
+    def notify(self) -> None:
+        """Wake the tasks in `until`: a node became ready or ended."""
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
 
     def ready(self, name: str, pid: int) -> None:
-        """A node serves."""
+        """Record that a node is ready."""
         self.pids[name] = pid
         self.lives[name] = self.lives.get(name, 0) + 1
 
     def ended(self, name: str, pid: int, status: object) -> None:
-        """A process is gone."""
+        """Record that a process has ended."""
         if self.pids.get(name) == pid:
             del self.pids[name]
-        if pid not in self._meant and not self.stopping:
+        if pid not in self._expected_exits and not self.stopping:
             self.faults.append(f"{name} ended by itself with status {status}")
 
     async def until(self, name: str, *, up: bool) -> None:
         with trio.fail_after(READY_S):
             while (name in self.pids) != up or not self.name_servers:
-                await self._heard.wait()
+                await self._changed.wait()
 
     def signal(self, name: str, number: int) -> bool:
         pid = self.pids.get(name)
-        if not pid:  # never 0, which would be ourselves
+        if not pid:  # never 0: that would signal this process group
             return False
         if number in (signal.SIGKILL, signal.SIGTERM):
-            self._meant.add(pid)
+            self._expected_exits.add(pid)
         os.kill(pid, number)
         return True
 
 
-class ForkedNodes(Ends):
-    """The parent of the nodes, and what it has said."""
+class ForkedNodes(NodeRegistry):
+    """The parent process of the nodes, and the events that it reported."""
 
     def __init__(self, parent: trio.Process, home: Path) -> None:
         super().__init__()
@@ -141,12 +141,12 @@ class ForkedNodes(Ends):
         async for data in self.parent.stdout:
             *lines, received = (received + data).split(b"\n")
             for line in lines:
-                self._hear(json.loads(line))
-            self.heard()
+                self._handle(json.loads(line))
+            self.notify()
         if not self.stopping:
             self.faults.append("the parent ended by itself")
 
-    def _hear(self, event: dict[str, object]) -> None:
+    def _handle(self, event: dict[str, object]) -> None:
         kind = event["event"]
         if kind == "ready":
             self.name_servers = str(event["name_servers"])
@@ -160,7 +160,7 @@ class ForkedNodes(Ends):
             assert isinstance(pid, int)
             self.ended(str(event["name"]), pid, event["status"])
         elif kind == "error":
-            self.faults.append(f"the parent says: {event['error']}")
+            self.faults.append(f"the parent reports: {event['error']}")
 
     async def start(self, name: str) -> None:
         assert self.parent.stdin is not None
@@ -169,14 +169,14 @@ class ForkedNodes(Ends):
 
 
 @asynccontextmanager
-async def forked_nodes(home: Path, setting: Setting, proxy: CuttingProxy, planted: str = "") -> AsyncIterator[Nodes]:
+async def forked_nodes(home: Path, setting: Setting, proxy: CuttingProxy, injected: str = "") -> AsyncIterator[Nodes]:
     """Our cluster, whose slaves reach their master through the proxy."""
     asked = {
         "sync": setting.synchronous,
         "flush": setting.flush,
         "slaves": setting.slaves,
         "proxy": proxy.port + 1,
-        "planted": planted,
+        "injected": injected,
         "settings": SETTINGS,
     }
     command = [sys.executable, str(Path(__file__).with_name("cluster_parent.py")), str(home), json.dumps(asked)]

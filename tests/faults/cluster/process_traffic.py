@@ -1,5 +1,4 @@
-"""Who uses the real cluster while it suffers: senders, consumers that commit, and an auditor that looks at committed
-offsets."""
+"""The load on the real cluster during faults: senders, consumers that commit, and an auditor of committed offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def queue(number: int) -> triomq.MessageQueue:
 
 
 async def create_topic(nodes: Nodes) -> None:
-    """Create the topic, and until its route is known. Raises trio.TooSlowError."""
+    """Create the topic and wait for its route. Raises trio.TooSlowError."""
     async with triomq.open_client(nodes.name_servers) as client:
         with trio.fail_after(READY_S):
             while True:
@@ -70,10 +69,10 @@ async def send(nodes: Nodes, ledger: Ledger, name: str, seed: int, *, synchronou
 
 
 async def commit(nodes: Nodes, offsets: OffsetLedger, seed: int, more: More) -> None:
-    """Consumers commit at whatever broker the SDK finds.
+    """Consumers commit to any broker that the SDK finds.
 
-    A commit that fails may still arrive, so its group ends with it; and each group stops at some queues early: a commit
-    that nobody repeats must not be forgotten either.
+    A commit that fails may still arrive, so its group ends with it; and each group stops early at some queues: a commit
+    that is never repeated must not be lost either.
     """
     chance = random.Random(f"commits {seed}")
     async with triomq.open_client(nodes.name_servers) as client:
@@ -100,23 +99,23 @@ async def commit(nodes: Nodes, offsets: OffsetLedger, seed: int, more: More) -> 
 
 
 async def watch_offsets(nodes: Nodes, offsets: OffsetLedger, name: str, more: More) -> None:
-    """Ask one broker again and again how far the groups are."""
+    """Query the groups' offsets from one broker, repeatedly."""
     while more():
         await trio.sleep(0.3)
-        await look_at_offsets(nodes, offsets, name, offsets.newest())
+        await query_offsets(nodes, offsets, name, offsets.newest())
 
 
-async def look_at_offsets(nodes: Nodes, offsets: OffsetLedger, name: str, keys: Sequence[Key]) -> dict[Key, int]:
-    """What a broker has of these; nothing if it cannot be asked."""
+async def query_offsets(nodes: Nodes, offsets: OffsetLedger, name: str, keys: Sequence[Key]) -> dict[Key, int]:
+    """The offsets that a broker has for these keys; empty if it does not answer."""
     found: dict[Key, int] = {}
     life = nodes.lives.get(name)
     try:
         with trio.move_on_after(ASK_LIMIT_S):
             async with open_link(nodes.addresses[name]) as link:
                 for key in keys:
-                    offset = await ask_offset(link, *key)
+                    offset = await query_offset(link, *key)
                     if name not in nodes.pids or nodes.lives[name] != life:
-                        break  # the answer of a node that is no more
+                        break  # the answer of a node that was killed meanwhile
                     found[key] = offset or 0
                     offsets.observe(name, key, found[key], trio.current_time())
     except (OSError, LinkError):
@@ -124,7 +123,7 @@ async def look_at_offsets(nodes: Nodes, offsets: OffsetLedger, name: str, keys: 
     return found
 
 
-async def ask_offset(link: Link, group: str, queue_id: int) -> int | None:
+async def query_offset(link: Link, group: str, queue_id: int) -> int | None:
     """A group's offset at one broker; None if it has none."""
     header = QueryConsumerOffsetRequest(consumer_group=group, topic=TOPIC, queue_id=queue_id)
     answer = await link.request(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header), ASK_LIMIT_S)
@@ -132,12 +131,12 @@ async def ask_offset(link: Link, group: str, queue_id: int) -> int | None:
 
 
 async def log_end(address: str) -> int:
-    """Where a broker's log ends; -1 if it does not say."""
+    """The end of a broker's log; -1 if it does not answer."""
     try:
         with trio.fail_after(ASK_LIMIT_S):
             async with open_link(address) as link:
                 answer = await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), ASK_LIMIT_S)
-                if answer.code != ResponseCode.SUCCESS:  # Java's, now and then, while its statistics are empty
+                if answer.code != ResponseCode.SUCCESS:  # 4.9 sometimes, while its statistics are empty
                     return -1
                 return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
     except (OSError, LinkError, trio.TooSlowError):
@@ -145,7 +144,7 @@ async def log_end(address: str) -> int:
 
 
 async def queue_ends(address: str) -> list[int]:
-    """Where a broker's queues end; -1 if it does not say."""
+    """The ends of a broker's queues; -1 if it does not answer."""
     try:
         with trio.fail_after(ASK_LIMIT_S):
             async with open_link(address) as link:

@@ -1,5 +1,5 @@
-"""Nodes that are started one by one, each with a configuration that may change: brokers of either kind, ours and the
-real 4.9.7."""
+"""Nodes that are started one by one, each with a configuration that may change: brokers of both implementations, ours
+and the real 4.9.7."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import attrs
 import trio
 from cluster_setting import Setting
 from cutting_proxy import CuttingProxy
-from process_nodes import MASTER, NAME_SERVER, READY_S, SETTINGS, SLAVES, Ends
+from process_nodes import MASTER, NAME_SERVER, READY_S, SETTINGS, SLAVES, NodeRegistry
 
 from triomq_benchmarks.clusters.java import Java, prepare_home
 from triomq_benchmarks.clusters.servers import BROKER_MAIN, Kind, broker_settings, write_properties
@@ -24,18 +24,18 @@ from triomq_protocol.wire.command import Command
 from triomq_server.cluster.plan import free_ports
 from triomq_server.wire import LinkError, open_link
 
-PATIENCE_MS = "20000"
+TIMEOUT_MS = "20000"
 JAVA_SETTINGS = {
-    # Busy machines are not what is tested.
-    "waitTimeMillsInSendQueue": PATIENCE_MS,
-    "osPageCacheBusyTimeOutMills": PATIENCE_MS,
-    # A 4.9 broker notices a new name server no sooner.
+    # Overload is not under test.
+    "waitTimeMillsInSendQueue": TIMEOUT_MS,
+    "osPageCacheBusyTimeOutMills": TIMEOUT_MS,
+    # A 4.9 broker registers at a new name server only in this interval.
     "registerNameServerPeriod": "10000",
 }
-# What matters here is to start fast, not to run fast.
+# Startup time matters here, not throughput.
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 JVM_PROPERTIES = {
-    # Otherwise every start makes an RSA key, which takes seconds, or half a minute on a busy machine.
+    # Otherwise every start generates an RSA key, which takes seconds, or half a minute on a loaded machine.
     "tls.server.mode": "disabled",
     "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
     "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
@@ -44,7 +44,7 @@ JVM_PROPERTIES = {
 
 @attrs.frozen
 class Pair:
-    """Whose master, whose slaves."""
+    """The implementations of the master and of the slaves."""
 
     master: Kind
     slave: Kind
@@ -64,12 +64,12 @@ class Pair:
 OURS = Pair(Kind.OURS, Kind.OURS)
 
 
-class SeparateNodes(Ends):
+class SeparateNodes(NodeRegistry):
     """A name server of ours and a broker set of a pair.
 
     Attributes:
-      kinds: whose each broker is.
-      settings: each broker's own settings; a change counts from its next start.
+      kinds: implementation of each broker.
+      settings: each broker's own settings; a change takes effect at its next start.
     """
 
     def __init__(self, pair: Pair, home: Path, setting: Setting, java: Java | None, nursery: trio.Nursery) -> None:
@@ -87,8 +87,8 @@ class SeparateNodes(Ends):
     def store(self, name: str) -> str:
         return str(self.home / name / "store")
 
-    def burn(self, name: str) -> None:
-        """The disk is lost; the node is down."""
+    def lose_disk(self, name: str) -> None:
+        """Lose the disk; the node must be down."""
         shutil.rmtree(self.store(name))
 
     def output(self) -> str:
@@ -135,10 +135,10 @@ class SeparateNodes(Ends):
             with trio.CancelScope(shield=True):
                 process.kill()
                 self.ended(name, process.pid, await process.wait())
-            self.heard()
+            self.notify()
 
     async def _announce(self, name: str, process: trio.Process) -> None:
-        """Until it answers; that is what everybody waits for."""
+        """Wait until a node answers, then report it ready."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO if name == NAME_SERVER else RequestCode.GET_BROKER_RUNTIME_INFO
         while True:
             try:
@@ -150,15 +150,15 @@ class SeparateNodes(Ends):
             else:
                 break
         self.ready(name, process.pid)
-        self.heard()
+        self.notify()
 
     async def kill(self, name: str) -> None:
-        """SIGKILL, and until it is gone."""
+        """Send SIGKILL and wait for the exit."""
         if self.signal(name, signal.SIGKILL):
             await self.until(name, up=False)
 
     async def stop(self, name: str) -> None:
-        """In order, ours; an orderly stop of Java's takes seconds and shows nothing."""
+        """Shut ours down cleanly; kill Java's, whose clean shutdown takes seconds and tests nothing."""
         if self.kinds[name] is Kind.JAVA:
             await self.kill(name)
         elif self.signal(name, signal.SIGTERM):

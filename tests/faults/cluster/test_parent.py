@@ -1,6 +1,6 @@
-"""The parent of a cluster of processes notices every event, also events of the same moment.
+"""The parent of a cluster of processes notices every event, also simultaneous ones.
 
-The moments are made: the parent is stopped until two things are waiting for it, and goes on then.
+Simultaneity is forced: the parent is stopped until two events wait for it, and is then continued.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Parent:
             assert data, "the parent has ended"
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        event: dict[str, Any] = json.loads(line)
+        return event
 
-    async def say(self, text: str) -> None:
+    async def command(self, text: str) -> None:
         assert self.process.stdin is not None
         await self.process.stdin.send_all(text.encode() + b"\n")
 
@@ -53,11 +53,11 @@ class Parent:
         event = await self.event()
         assert (event["event"], event["name"]) == ("ended", name)
 
-    async def start_and_stand_still(self, name: str) -> int:
-        """The node's new process; the parent is stopped before that is ready, and its word waits."""
+    async def start_and_pause(self, name: str) -> int:
+        """The node's new process; the parent is stopped before it reads that this is ready."""
         before = self.children()
-        await self.say(f"start {name}")
-        while not self.children() - before:  # noqa: ASYNC110 -- nobody announces a fork
+        await self.command(f"start {name}")
+        while not self.children() - before:  # noqa: ASYNC110 -- a fork sends no event
             await trio.sleep(0.001)
         self.process.send_signal(signal.SIGSTOP)
         (pid,) = self.children() - before
@@ -68,7 +68,7 @@ class Parent:
 
 
 def _listens(pid: int) -> bool:
-    """A broker has its three ports before it says that it is ready; sockets that listen have state 0A."""
+    """A broker has its three ports before it reports that it is ready; sockets that listen have state 0A."""
     inodes = set()
     for file in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # the broker closes files meanwhile
@@ -110,8 +110,8 @@ async def test_a_node_gets_ready_while_another_is_to_start(tmp_path: Path) -> No
     async with running_parent(tmp_path) as parent:
         await parent.kill(SLAVE)
         await parent.kill(MASTER)
-        await parent.start_and_stand_still(MASTER)
-        await parent.say(f"start {SLAVE}")
+        await parent.start_and_pause(MASTER)
+        await parent.command(f"start {SLAVE}")
         parent.process.send_signal(signal.SIGCONT)
         events = [await parent.event(), await parent.event()]
         assert [(each["event"], each.get("name")) for each in events] == [("started", MASTER), ("started", SLAVE)]
@@ -120,9 +120,9 @@ async def test_a_node_gets_ready_while_another_is_to_start(tmp_path: Path) -> No
 async def test_a_node_ends_as_soon_as_it_is_ready(tmp_path: Path) -> None:
     async with running_parent(tmp_path) as parent:
         await parent.kill(SLAVE)
-        os.kill(await parent.start_and_stand_still(SLAVE), signal.SIGKILL)
+        os.kill(await parent.start_and_pause(SLAVE), signal.SIGKILL)
         parent.process.send_signal(signal.SIGCONT)
         events = [await parent.event(), await parent.event()]
         assert [each["event"] for each in events] == ["started", "ended"]
-        await parent.say(f"start {SLAVE}")
+        await parent.command(f"start {SLAVE}")
         assert (await parent.event())["event"] == "started"

@@ -16,14 +16,14 @@ from cluster_audit import Ledger, differing, missing, read_log
 from cluster_processes import summary
 from cluster_setting import Setting
 from process_nodes import RealFiles
-from process_trial import run_schedule
+from process_schedule import run_schedule
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, open_store
 
 SCHEDULES = int(os.environ.get("TRIOMQ_FAULT_SCHEDULES", "3"))
 ENOUGH = 10
-"""So many schedules find every fault that is planted."""
+"""Number of schedules that detects every injected fault."""
 FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 
@@ -43,7 +43,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, figures: Callable[[s
 @pytest.mark.slow
 @pytest.mark.parametrize("returns", [False, True])
 async def test_a_synchronous_master_may_lose_its_disk(tmp_path: Path, returns: bool) -> None:
-    """Its store directory is deleted; then a slave takes its place, perhaps after the master came back with nothing."""
+    """Its store directory is deleted; then a slave replaces it, perhaps after the master restarted empty."""
     setting = Setting(
         synchronous=True, flush=False, slaves=2, disk_lost=True, power=False, succession=False, returns=returns
     )
@@ -53,21 +53,21 @@ async def test_a_synchronous_master_may_lose_its_disk(tmp_path: Path, returns: b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("planted", "words"), [("promises early", "lost:"), ("leaves out", "queue")])
-async def test_what_is_wrong_is_found(tmp_path: Path, planted: str, words: str) -> None:
-    """With a fault planted in the brokers, some schedule soon fails, and for that reason."""
+@pytest.mark.parametrize(("injected", "words"), [("acknowledges early", "lost:"), ("skips records", "queue")])
+async def test_an_injected_fault_is_detected(tmp_path: Path, injected: str, words: str) -> None:
+    """With a fault injected into the brokers some schedule fails, and for that reason."""
     setting = Setting(synchronous=True, flush=False, slaves=1, disk_lost=False, power=False, succession=False)
     for seed in range(ENOUGH):
         home = tmp_path / str(seed)
         home.mkdir()
-        outcome = await run_schedule(seed, home, setting=setting, planted=planted)
+        outcome = await run_schedule(seed, home, setting=setting, injected=injected)
         if any(words in fault for fault in outcome.faults):
             return
-    pytest.fail(f"{ENOUGH} schedules with a broker that {planted}, and nothing was noticed")
+    pytest.fail(f"{ENOUGH} schedules with a broker that {injected}, and no fault was detected")
 
 
-async def test_the_audit_notices(tmp_path: Path) -> None:
-    """Messages that are not there, are something else, were told twice or in the wrong order; logs that differ."""
+async def test_the_audit_detects_faults(tmp_path: Path) -> None:
+    """Messages that are missing, changed, acknowledged twice or out of order; logs that differ."""
     logs = {}
     for name, bodies in (("one", (b"a", b"b", b"c")), ("other", (b"a", b"x"))):
         config = StoreConfig(store_path_root_dir=str(tmp_path / name), mapped_file_size_commit_log=65536)

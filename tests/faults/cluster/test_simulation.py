@@ -1,4 +1,4 @@
-"""Seeded disasters in a simulated cluster: nothing acknowledged is lost, given twice, or out of order.
+"""Seeded faults in a simulated cluster: nothing acknowledged is lost, duplicated, or out of order.
 
 TRIOMQ_SIMULATIONS sets how many seeds, TRIOMQ_SEED the first one; a failure prints its seed, and
 `python tests/faults/cluster/cluster_simulation.py --first SEED -v` repeats it.
@@ -13,13 +13,13 @@ from collections.abc import Callable
 import pytest
 from cluster_setting import kinds
 from cluster_simulation import simulate
-from planted_faults import PLANTED
+from injected_faults import FAULTS
 
 SEEDS = int(os.environ.get("TRIOMQ_SIMULATIONS", "200"))
 SHARE = 20
 """Seeds per test."""
 ENOUGH = 40
-"""So many seeds find every fault that is planted."""
+"""Number of seeds that detects every injected fault."""
 FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 
@@ -44,16 +44,16 @@ def test_a_seed_repeats_itself(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("planted", "words"),
+    ("injected", "words"),
     [
-        ("promises early", "lost:"),
-        ("leaves out", "queue"),
+        ("acknowledges early", "lost:"),
+        ("skips records", "queue"),
         ("rolls back", "rolled back:"),
-        ("does not ask", "rolled back:"),
-        ("follows anybody", "bytes that are no record"),
+        ("skips offset query", "rolled back:"),
+        ("skips divergence check", "bytes that are no record"),
     ],
 )
-def test_what_is_wrong_is_found(planted: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audit's own test: with a fault in the servers some seed soon fails, and for the reason that was planted."""
-    PLANTED[planted](monkeypatch.setattr)
+def test_an_injected_fault_is_detected(injected: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit's own test: with a fault injected into the servers some seed fails, and for that reason."""
+    FAULTS[injected](monkeypatch.setattr)
     assert any(words in fault for seed in range(ENOUGH) for fault in simulate(seed).faults)

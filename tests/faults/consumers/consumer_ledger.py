@@ -1,4 +1,4 @@
-"""What was acknowledged to senders and what handlers did, and whether the two agree."""
+"""Records what was acknowledged to senders and what handlers did, and checks that the two agree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import attrs
 
 LOCK_RULE_S = 30.0
-"""How long a member trusts its last successful lock (docs/protocol/consumer.md §7): the longest that two may work in
+"""How long a member relies on its last successful lock (docs/protocol/consumer.md §7): the longest that two may work in
 one queue."""
 
 Queue = tuple[str, int]
@@ -31,7 +31,7 @@ class Handling:
 
 @attrs.define(slots=True, eq=False)
 class Owning:
-    """One member having one queue."""
+    """The ownership of one queue by one member."""
 
     member: str
     queue: Queue
@@ -61,7 +61,7 @@ class Ledger:
         self.ownings.append(Owning(member, queue, now))
 
     def disown(self, member: str, now: float, queue: Queue | None = None) -> None:
-        """A member gave a queue up, or is gone with all of them."""
+        """A member gave up a queue, or ended and so gave up all of them."""
         for each in self.ownings:
             if each.member == member and each.end_s > now and queue in (None, each.queue):
                 each.end_s = now
@@ -69,7 +69,7 @@ class Ledger:
     # -- questions
 
     def unhandled(self) -> set[bytes]:
-        """What was acknowledged and no handler has been done with."""
+        """Acknowledged messages that no handler has completed."""
         return self.acknowledged.keys() - {each.key for each in self.handlings if each.done}
 
     def owners(self, now: float) -> dict[Queue, list[str]]:
@@ -87,7 +87,7 @@ class Ledger:
     # -- faults
 
     def order_faults(self) -> list[str]:
-        """Ordered: when a handler begins, everything before it in the queue has been done once."""
+        """Ordered: when a handler begins, everything before it in the queue has been handled once."""
         places: dict[Queue, list[tuple[int, bytes]]] = defaultdict(list)
         for key, (queue, offset) in self.acknowledged.items():
             places[queue].append((offset, key))

@@ -1,9 +1,9 @@
-"""A consumer group under disaster, in one process: members join, leave and are killed, brokers restart, on a virtual
+"""A consumer group under faults, in one process: members join, leave and are killed, brokers restart, on a virtual
 clock.
 
-A seed decides everything.  Every acknowledgement, every call of a handler and every assignment goes into a ledger; in
-the end nothing acknowledged may be unhandled, ordered groups have kept each queue's order, no queue had two owners for
-longer than the rules allow, and what is committed is all there is.
+A seed decides everything. Every acknowledgement, every call of a handler and every assignment goes into a ledger; in
+the end every acknowledged message is handled, ordered groups have kept each queue's order, no queue had two owners for
+longer than the rules allow, and every queue is committed to its end.
 
     python tests/faults/consumers/consumer_simulation.py --count 500      # seeds 0 to 499
     python tests/faults/consumers/consumer_simulation.py --first 47 -v    # one seed, with its events
@@ -34,23 +34,23 @@ import triomq
 EVENTS = (6, 12)
 GAP_S = (0.1, 6.0)
 MEMBERS_MAX = 5
-SETTLE_S = 240.0
-"""Longest until all is done: a silent member is forgotten after 120 s, its locks after 60 s."""
+HANDLED_LIMIT_S = 240.0
+"""Maximum time until all messages are handled: a silent member expires after 120 s, its locks after 60 s."""
 OWNED_TWICE_MAX_S = 25.0
-"""A notice may be lost, and then the next round comes after 20 s."""
+"""If a notification is lost, the next rebalance comes after 20 s."""
 COMMITTED_S = 120.0
-"""Longest until all that was done is committed, and stays so: a lock that nobody gave back lasts 60 s."""
+"""Maximum time until all handled messages are committed for good: a lock that was not released lasts 60 s."""
 STEADY_S = 11.0
-"""Offsets are told every 5 s, first after 10 s: a member that took a queue before its last owner had told where it
-stood began earlier, and says so by then."""
+"""Offsets are committed every 5 s, first after 10 s: a member that took over a queue before the last commit of its
+previous owner starts at an earlier offset, and has committed that by then."""
 LEAST_ACKS = 20
 SENDING_MAX_S = 30.0
-"""A broker that is back takes messages again long before."""
+"""A restarted broker accepts messages again long before."""
 
 
 @attrs.frozen
 class Outcome:
-    """What a seed showed."""
+    """The result of a seed."""
 
     seed: int
     setting: Setting
@@ -64,7 +64,7 @@ class Outcome:
 
 
 async def _send(world: World) -> None:
-    """Number every queue's messages, and remember those that were acknowledged."""
+    """Send numbered messages to every queue, and record those that were acknowledged."""
     number = 0
     async with world.client("sender", world.network.host("sender")) as client, client.producer("senders") as producer:
         while world.sending:
@@ -131,10 +131,10 @@ async def _create_topic(world: World) -> None:
                 await trio.sleep(0.1)
 
 
-async def _settle(world: World) -> None:
-    """Nothing disturbs and nothing fails any more: everything gets done, and every queue has its one owner."""
+async def _wait_all_handled(world: World) -> None:
+    """Inject no more faults, and wait until every message is handled and every queue has exactly one owner."""
     wanted = {(name, number) for name in world.nodes if name != "namesrv" for number in range(world.setting.queues)}
-    with trio.move_on_after(SETTLE_S):
+    with trio.move_on_after(HANDLED_LIMIT_S):
         while True:
             owners = world.ledger.owners(trio.current_time())
             if not world.ledger.unhandled() and owners.keys() == wanted and all(len(o) == 1 for o in owners.values()):
@@ -143,7 +143,9 @@ async def _settle(world: World) -> None:
     lost = world.ledger.unhandled()
     if lost:
         places = sorted(world.ledger.acknowledged[key] for key in lost)
-        world.faults.append(f"lost: {len(lost)} messages were not handled in {SETTLE_S:g} quiet seconds, {places[:5]}")
+        world.faults.append(
+            f"lost: {len(lost)} messages were not handled in {HANDLED_LIMIT_S:g} seconds without faults, {places[:5]}"
+        )
     owners = world.ledger.owners(trio.current_time())
     for queue in sorted(wanted):
         if len(owners.get(queue, [])) != 1:
@@ -159,12 +161,12 @@ async def _behind(world: World, client: triomq.Client) -> list[str]:
 
 
 async def _leave_all(world: World) -> None:
-    """Every present member commits all there is, in time, and leaves; nothing is taken back."""
+    """Every remaining member commits all messages in time and leaves; no committed offset decreases."""
     async with world.client("auditor", world.network.host("auditor")) as client:
         with trio.move_on_after(COMMITTED_S):
-            looks = 0
-            while looks < 2:
-                looks = 0 if await _behind(world, client) else looks + 1
+            checks = 0
+            while checks < 2:
+                checks = 0 if await _behind(world, client) else checks + 1
                 await trio.sleep(STEADY_S)
         for member in world.present:
             member.leave()
@@ -184,14 +186,14 @@ async def _run(seed: int) -> Outcome:
             for _ in range(world.chance.randint(1, 3)):
                 world.join()
             await _disturb(world)
-            # A schedule that kept the broker down for most of its time goes on until there is something to audit.
+            # A schedule that kept the broker down for most of its time continues until there is something to audit.
             with trio.move_on_after(SENDING_MAX_S):
                 while len(world.ledger.acknowledged) < LEAST_ACKS:  # noqa: ASYNC110 - acknowledgements set no event
                     await trio.sleep(0.5)
             world.sending = False
-        world.note("quiet")
-        world.quiet = True
-        await _settle(world)
+        world.note("no more faults")
+        world.faultless = True
+        await _wait_all_handled(world)
         await _leave_all(world)
         virtual_s = trio.current_time()
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""A simulated cluster with a consumer group: brokers and members that come, go and are killed, in one process.
+"""A simulated cluster with a consumer group in one process: brokers and members start, stop and are killed.
 
 Brokers and name server are the real ones, members are the real SDK; network, disks and clock are simulated.
 """
@@ -36,13 +36,13 @@ STRATEGIES: dict[str, triomq.plugins.AllocateStrategy] = {
 
 @attrs.frozen
 class Setting:
-    """What a seed makes of the world.
+    """The settings that a seed chooses.
 
     Args:
         kind: concurrent, ordered, or lite.
         brokers: how many.
         queues: per broker.
-        strategy: who gets which queues.
+        strategy: the allocation of queues to members.
         failing: share of handler calls that fail.
     """
 
@@ -79,7 +79,7 @@ class Node:
         self._ended = trio.Event()
 
     def start(self) -> None:
-        """A new life, on the disk as it is."""
+        """Start on the disk as it is."""
         if not self.up:
             self.up = True
             self._host, self._scope, self._ended = self.world.network.host(self.name), trio.CancelScope(), trio.Event()
@@ -88,7 +88,7 @@ class Node:
             self.world.nursery.start_soon(self._live, self._host, self._scope, self._ended)
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays."""
+        """SIGKILL: what was written remains."""
         if self.up:
             assert self._host is not None
             self.disk = self.disk.after_kill()
@@ -97,7 +97,7 @@ class Node:
             self.up = False
 
     async def stop(self) -> None:
-        """In order, as SIGTERM asks."""
+        """Shut down cleanly, as on SIGTERM."""
         if self.up:
             self.up = False
             self._scope.cancel()
@@ -117,7 +117,7 @@ class Node:
 
 
 class Member:
-    """One life of one member of the group."""
+    """One run of one member of the group."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -130,14 +130,14 @@ class Member:
         world.nursery.start_soon(self._live)
 
     def kill(self) -> None:
-        """SIGKILL: nothing more is said or done."""
+        """SIGKILL: nothing more is sent or handled."""
         self.up = False
         self.host.crash(deliver=self.world.chance.random() < 0.5)
         self.world.ledger.disown(self.name, trio.current_time())
         self._scope.cancel()
 
     def leave(self) -> None:
-        """Go in order."""
+        """Leave the group cleanly."""
         self.up = False
         self._leave.set()
 
@@ -192,7 +192,7 @@ class Member:
         handling = world.ledger.begin(self.name, place, message.queue_offset, message.body, trio.current_time())
         try:
             await trio.sleep(world.chance.choice((0.0, 0.001, 0.02, 0.02, 0.3)))
-            if world.chance.random() < world.setting.failing and not world.quiet:
+            if world.chance.random() < world.setting.failing and not world.faultless:
                 raise RuntimeError("the handler fails on purpose")
             handling.done = self.host.alive
         finally:
@@ -239,14 +239,14 @@ class World:
         self.faults: list[str] = []
         self.events: list[str] = []
         self.sending = True
-        self.quiet = False
-        """Nothing fails any more."""
+        self.faultless = False
+        """Whether handlers no longer fail."""
         self.nodes = {"namesrv": Node(self, "namesrv", _serve_namesrv)}
         self.nodes |= {name: Node(self, name, _serve_broker) for name in names}
         self.members: list[Member] = []
 
     def clock(self) -> int:
-        """The wall clock of everybody, ms."""
+        """The wall clock of all nodes and members, ms."""
         return EPOCH_MS + int(trio.current_time() * 1000)
 
     def note(self, text: str) -> None:
@@ -254,12 +254,12 @@ class World:
         self.events.append(f"{trio.current_time():8.3f} {text}")
 
     def join(self) -> None:
-        """One member more."""
+        """Start another member."""
         self.members.append(Member(self, f"member-{len(self.members)}"))
 
     @property
     def present(self) -> list[Member]:
-        """Members that are neither gone nor going."""
+        """Members that have neither ended nor begun to leave."""
         return [member for member in self.members if member.up]
 
     def client(self, name: str, host: SimHost) -> AbstractAsyncContextManager[triomq.Client]:
@@ -294,7 +294,7 @@ async def _serve_broker(node: Node, host: SimHost) -> None:
             "namesrvAddr": NAME_SERVER,
             "storePathRootDir": "/store",
             "messageDelayLevel": "1s 1s 1s 2s 2s 3s 4s 5s",
-            # Small files: most of a run would be spent on making large ones.
+            # Small files: creating large ones would take most of a run.
             "mappedFileSizeCommitLog": "262144",
             "mappedFileSizeConsumeQueue": "20000",
             "maxHashSlotNum": "100",

@@ -1,4 +1,4 @@
-"""Seeded disasters around a consumer group: nothing is lost, order is kept, no queue has two owners for long.
+"""Seeded faults around a consumer group: nothing is lost, order is kept, no queue has two owners for long.
 
 TRIOMQ_CONSUMER_SIMULATIONS sets how many seeds, TRIOMQ_SEED the first one; a failure prints its seed, and
 `python tests/faults/consumers/consumer_simulation.py --first SEED -v` repeats it.
@@ -24,7 +24,7 @@ FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, SHARE))
-def test_groups_survive(first: int, figures: Callable[[str], None]) -> None:
+def test_nothing_is_lost_and_order_is_kept(first: int, figures: Callable[[str], None]) -> None:
     begin = time.perf_counter()
     outcomes = [simulate(seed) for seed in range(first, min(first + SHARE, FIRST + SEEDS))]
     failed = [each for each in outcomes if each.faults]
@@ -41,7 +41,7 @@ def test_a_seed_repeats_itself() -> None:
     assert simulate(3) == simulate(3)
 
 
-def test_a_member_that_forgets_to_wait_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_does_not_wait_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit's own test: queues are committed to the end of what was pulled when they are given up."""
 
     async def revoked(self: PushMembership, queue: object, /) -> bool:
@@ -58,7 +58,7 @@ def test_a_member_that_forgets_to_wait_is_found_out(monkeypatch: pytest.MonkeyPa
     assert any("lost" in fault for fault in faults)
 
 
-def test_the_ledger_sees_a_broken_order() -> None:
+def test_the_ledger_detects_a_broken_order() -> None:
     ledger = Ledger()
     queue = ("broker-a", 0)
     ledger.acknowledged = {b"one": (queue, 0), b"two": (queue, 1)}

@@ -1,4 +1,4 @@
-"""What both crash tests look at afterwards."""
+"""The checks that both crash tests make afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def writer() -> ModuleType:
 
 @pytest.fixture
 def inspect(writer: ModuleType) -> Callable[..., dict[tuple[int, int], int]]:
-    """Look at everything in a store: returns (queue, offset) -> number, after checking that all of it fits together."""
+    """Read everything in a store: returns (queue, offset) -> number, after checking that all of it is consistent."""
 
     def look(store: MessageStore, *, blanks_allowed: bool = False) -> dict[tuple[int, int], int]:
         found: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: what was reported as flushed is there, in order, and nothing is half there."""
+"""SIGKILL at any moment: what was reported as flushed is stored, in order, and no record is partial."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def test_killed_again_and_again(
             assert not store.recovery_report.clean
             found = inspect(store)
             lost = {k: n for k, n in acknowledged.items() if found.get(k) != n}
-            assert not lost, f"seed {seed}, turn {turn}: {lost}"
+            assert not lost, f"seed {seed}, round {turn}: {lost}"
             for number in chance.sample(sorted(found.values()), min(50, len(found))):
-                assert len(store.query("T", f"k{number}", 10, 0, 1 << 60).records) >= 1, f"seed {seed}, turn {turn}"
+                assert len(store.query("T", f"k{number}", 10, 0, 1 << 60).records) >= 1, f"seed {seed}, round {turn}"
             next_number = max(found.values(), default=0) + 1
     assert len(acknowledged) > 100
 

@@ -1,4 +1,4 @@
-"""The machine goes down, bits flip: on the memory disk, a few hundred seeds. A failure prints its seed."""
+"""Power loss and flipped bits on the memory disk, for a few hundred seeds. A failure prints its seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Inspect = Callable[..., dict[tuple[int, int], int]]
 
 
 class Writing:
-    """A life of a store on the memory disk, and what was safe when."""
+    """One run of a store on the memory disk, and what was safe at each moment."""
 
     def __init__(self, writer: ModuleType, chance: random.Random) -> None:
         self._writer = writer
@@ -79,7 +79,7 @@ class Writing:
 
 @pytest.mark.parametrize("block", range(10))
 async def test_power_loss(block: int, autojump_clock: Any, writer: ModuleType, inspect: Inspect) -> None:
-    """After each loss all that was flushed is there, whatever pages of the rest came through."""
+    """After each power loss all that was flushed is stored, whichever other pages were written."""
     for seed in range(block * 20, block * 20 + 20):
         try:
             await one_life(seed, writer, inspect)
@@ -120,7 +120,7 @@ async def one_life(seed: int, writer: ModuleType, inspect: Inspect) -> None:
 
 @pytest.mark.parametrize("block", range(10))
 async def test_flipped_bits(block: int, autojump_clock: Any, writer: ModuleType, inspect: Inspect) -> None:
-    """A damaged record ends the log; all in front of it stays, and the report says where that was."""
+    """A damaged record ends the log; all records before it remain, and the report gives its offset."""
     for seed in range(block * 30, block * 30 + 30):
         try:
             await one_flip(seed, writer, inspect)
@@ -134,9 +134,7 @@ async def one_flip(seed: int, writer: ModuleType, inspect: Inspect) -> None:
     life = Writing(writer, chance)
     disk = MemoryDisk(now_ms=lambda: life.now)
     config = life.config()
-    config.mapped_file_size_commit_log = (
-        60_000  # at most three files: all of them are looked at after a clean stop, too
-    )
+    config.mapped_file_size_commit_log = 60_000  # at most three files: all of them are checked after a clean stop, too
     offsets = []
     async with open_store(config, disk=disk, clock=life.clock) as store:
         while store.log_max_offset < 100_000:

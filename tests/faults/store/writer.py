@@ -1,4 +1,4 @@
-"""A process that appends and says what is safe, until it is killed. Run as a script by `test_killed_writer`.
+"""A process that appends and reports what is safe, until it is killed. Run as a script by `test_killed_writer`.
 
 Arguments: store directory, seed, first record number. Per line on standard output: `queue offset number` of a message
 that is on disk (sync flush has reported it).
@@ -23,7 +23,7 @@ QUEUE_FILE_BYTES = 4000
 
 
 def config(root: str) -> StoreConfig:
-    """Small files, so that many borders are crossed."""
+    """Small files, so that many file boundaries are crossed."""
     return StoreConfig(
         store_path_root_dir=root,
         mapped_file_size_commit_log=LOG_FILE_BYTES,
@@ -40,12 +40,12 @@ def body(number: int) -> bytes:
 
 
 def properties(number: int) -> bytes:
-    """So can these, which no checksum covers."""
+    """Properties that contain the number: no checksum covers them."""
     return f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01k{number}\x02a\x01".encode() + b"%d-" % number * (number % 40) + b"."
 
 
 async def main(root: str, seed: int, number: int) -> None:
-    """Append for ever."""
+    """Append until killed."""
     chance = random.Random(seed)
     safe: list[str] = []
     async with open_store(config(root)) as store:

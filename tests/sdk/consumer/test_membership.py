@@ -13,7 +13,7 @@ Q0 = triomq.MessageQueue("T", "broker-a", 0)
 
 
 class BrokenError(Exception):
-    """What the tests plant."""
+    """Raised by the tests on purpose."""
 
 
 def fill(cluster, count=10):

@@ -1,21 +1,21 @@
-"""One schedule with real processes: traffic, faults drawn by a seed, an ending, and the audit of what the nodes' files
-hold.
+"""One schedule with real processes: load, faults chosen by a seed, a final phase, and the audit of the nodes' files.
 
 What is expected of a pair, master and slave each ours or the real 4.9.7:
 
-* Whatever a master has acknowledged is in its log, and in the logs of all its slaves when everybody is back. SIGKILL
+* Whatever a master has acknowledged is in its log, and in the logs of all its slaves when all nodes run again. SIGKILL
   leaves the page cache, so this holds for ASYNC_FLUSH and ASYNC_MASTER too, and for Java's as for ours.
-* SEND_OK of a SYNC_MASTER is on a slave at once: at every moment at which the master is gone, and when its disk is
-  lost. Of all other statuses, and of ASYNC_MASTER, nothing is promised without the master's disk.
-* A master that comes back without its disk promises nothing on behalf of slaves that have more, and these keep what
-  they have. A 4.9 slave even of an empty master keeps its log, but takes over its topics: they are created anew after
-  its promotion. (A 4.9 master believes a first report beyond its own end; our slave never makes one, since it compares
-  first. A 4.9 slave does not compare: once our empty master's log has outgrown it, it would follow, so nothing is sent
-  to it for long.)
-* Committed offsets: no table of ours falls, and our master ends with every commit that survived (`cluster_offsets`). A
-  4.9 slave copies its master's offsets whatever it has itself, so commits that it took while our master was back
-  already, but not known to the consumer, are not promised; those that it took before are: our master asks. Of a 4.9
-  master nothing is expected: it begins to write offsets ten seconds after its start, and asks nobody.
+* SEND_OK of a SYNC_MASTER is on a slave at once: whenever the master has been killed, and when its disk is lost. All
+  other statuses, and ASYNC_MASTER, guarantee nothing without the master's disk.
+* A master that restarts without its disk acknowledges nothing as replicated to slaves whose logs are longer, and these
+  keep their logs. A 4.9 slave even of an empty master keeps its log, but takes over its topics: they are created again
+  after its promotion. (A 4.9 master accepts a first report beyond its own end; our slave never makes one, since it
+  compares first. A 4.9 slave does not compare: once our empty master's log has outgrown it, it would follow, so nothing
+  is sent to it for long.)
+* Committed offsets: offsets in our tables never decrease, and our master ends with every commit that survived
+  (`cluster_offsets`). A 4.9 slave replaces its offsets by its master's, so commits that it accepted after our master
+  had restarted, but before the consumer's route showed it, may be lost; earlier ones may not: our master queries them.
+  Of a 4.9 master nothing is expected: it begins to write offsets ten seconds after its start, and does not query
+  slaves.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FIRST_REPLICA_S = 20.0
 
 @attrs.frozen
 class Outcome:
-    """What a schedule showed."""
+    """The result of a schedule."""
 
     seed: int
     setting: Setting
@@ -69,16 +69,16 @@ class Outcome:
     output: str
 
 
-class Trial:
+class Schedule:
     """One schedule.
 
     Args:
-      seed: decides on everything but the machine's own timing.
+      seed: decides everything but the machine's timing.
       home: an empty directory.
-      pair: whose master, whose slaves.
-      java: needed for the real one.
-      setting: instead of the seed's own.
-      planted: a fault put into our servers on purpose, by its name in `cluster_parent`.
+      pair: implementation of the master and of the slaves.
+      java: needed for 4.9.7 brokers.
+      setting: replaces the seed's own.
+      injected: a fault injected into our servers, by its name in `injected_faults`.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Trial:
         pair: Pair = OURS,
         java: Java | None = None,
         setting: Setting | None = None,
-        planted: str = "",
+        injected: str = "",
     ) -> None:
         self.seed = seed
         self.home = home
         self.pair = pair
         self.java = java
-        self.planted = planted
+        self.injected = injected
         self.chance = random.Random(f"processes {seed}")
         drawn = Setting.drawn(self.chance)
         self.setting = setting or drawn
@@ -110,7 +110,7 @@ class Trial:
         self._output = ""
 
     async def run(self) -> Outcome:
-        """From an empty directory to the audit."""
+        """Run from an empty directory to the audit."""
         stored = 0
         async with trio.open_nursery() as nursery:
             await nursery.start(self.proxy.serve)
@@ -128,7 +128,7 @@ class Trial:
         if len(self.ledger.acks) < LEAST_ACKS:
             self.faults.append(f"idle: only {len(self.ledger.acks)} messages were acknowledged, which proves nothing")
         if self.setting.synchronous and not self.ledger.statuses["SEND_OK"]:
-            self.faults.append("idle: no message was promised to be on a slave")
+            self.faults.append("idle: no message was acknowledged as replicated")
         log = self.home / "cluster.log"
         if self.faults and log.exists():
             self._output = log.read_text(errors="replace")[-6000:]
@@ -149,7 +149,7 @@ class Trial:
     @asynccontextmanager
     async def _nodes(self) -> AsyncIterator[Nodes]:
         if self.pair == OURS and not self.setting.disk_lost:
-            async with forked_nodes(self.home, self.setting, self.proxy, self.planted) as forked:
+            async with forked_nodes(self.home, self.setting, self.proxy, self.injected) as forked:
                 self.proxy.lead_to(forked.addresses[MASTER])
                 yield forked
         else:
@@ -157,7 +157,7 @@ class Trial:
                 yield separate
 
     def kind(self, name: str) -> Kind:
-        """Whose a broker is."""
+        """The implementation of a broker."""
         return self.pair.master if name == MASTER else self.pair.slave
 
     async def _live(self, nodes: Nodes) -> None:
@@ -176,7 +176,7 @@ class Trial:
                 await self._disturb(nodes)
             except* trio.TooSlowError:
                 self.faults.append(f"hung: a node was not ready, or not gone, within {READY_S:g} s: {nodes.pids}")
-            # A machine that has other things to do may have let nobody send.
+            # On a loaded machine no sender may have run yet.
             with trio.move_on_after(LEAST_ACKS_LIMIT_S):
                 while len(self.ledger.acks) < LEAST_ACKS:  # noqa: ASYNC110 -- the ledger is plain
                     await trio.sleep(0.1)
@@ -190,7 +190,8 @@ class Trial:
         await send(nodes, self.ledger, name, self.seed, synchronous=self.setting.synchronous, more=self._more)
 
     async def _await_replica(self, nodes: Nodes) -> None:
-        """A 4.9 slave reports for the first time a heartbeat's time after it has found its master."""
+        """Wait for the first report of a slave; a 4.9 slave sends it one heartbeat interval after connecting to its
+        master."""
         more = True
 
         async def watch() -> None:
@@ -214,7 +215,7 @@ class Trial:
             name = chance.choice([MASTER, MASTER, *self.slaves, NAME_SERVER])
             lasting_s = chance.choice(LASTING_S) * chance.uniform(0.5, 1.5)
             self.events.append(f"{kind} {name if kind in ('kill', 'pause') else 'replication'} for {lasting_s:.2f} s")
-            # One after the other, or two at a time: a slave is killed while its master stands still.
+            # One after the other, or two at a time: a slave is killed while its master is paused.
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._fault, nodes, kind, name, lasting_s)
                 if chance.random() < 0.3:
@@ -241,40 +242,40 @@ class Trial:
             self.proxy.heal()
 
     async def kill(self, nodes: Nodes, name: str) -> bool:
-        """SIGKILL, and until it is gone; False if it does not run."""
+        """Send SIGKILL and wait for the exit; False if it does not run."""
         since = self._unwritten_since(name, trio.current_time())
         if not nodes.signal(name, signal.SIGKILL):
             return False
         await nodes.until(name, up=False)
         if name != NAME_SERVER:
-            # Not earlier: its last answers may have been on their way when it was killed, and are read after that.
+            # Not earlier: its last answers may have been in transit when it was killed, and are read after that.
             self.offsets.lost(name, since, trio.current_time())
         if name == MASTER and self.setting.synchronous:
-            self.check_slaves("the master just gone")
+            self.check_slaves("just after the master was killed")
         return True
 
     async def start(self, nodes: Nodes, name: str) -> None:
-        """Start a node again, and until it serves."""
+        """Restart a node and wait until it is ready."""
         await nodes.start(name)
         await nodes.until(name, up=True)
 
     def _unwritten_since(self, name: str, now: float) -> float:
-        """What a broker learned after that moment may not be in its file when it is killed now."""
+        """Since when offsets that a broker received may be missing in its file if it is killed now."""
         since = now - max(OFFSETS_SURELY_WRITTEN_S, min(self._age_of_offsets(name) + 1.0, OFFSETS_LATE_S))
         for begin, end in reversed(self._pauses.get(name, [])):
-            if end > since:  # it stood still
+            if end > since:  # it was paused
                 since = min(since, begin - OFFSETS_SURELY_WRITTEN_S)
         return since
 
     def _age_of_offsets(self, name: str) -> float:
-        """A machine that has other things to do may let a broker write late; the file says how late."""
+        """Seconds since a broker wrote its offsets: on a loaded machine it may write late."""
         file = Path(self.root(name)) / "config" / "consumerOffset.json"
         return time.time() - file.stat().st_mtime if file.exists() else OFFSETS_LATE_S
 
     # -- checks
 
     def contents(self, name: str) -> Contents:
-        """What a broker's log holds now."""
+        """The contents of a broker's log now."""
         return read_log(RealFiles(), self.root(name), TOPIC)
 
     def root(self, name: str) -> str:
@@ -283,17 +284,17 @@ class Trial:
         return str(self.home / name / "store" if separate else self.home / name)
 
     def check_slaves(self, when: str) -> None:
-        """Slaves write on while they are looked at; what they acknowledged before is there."""
-        promised = [ack for ack in self.ledger.acks if ack.replicated]
+        """Check the slaves' logs while they are being written; what was acknowledged before must be there."""
+        replicated = [ack for ack in self.ledger.acks if ack.replicated]
         holders = {name: self.contents(name) for name in self.slaves}
-        self.faults += [f"{fault} ({when})" for fault in missing(promised, holders)]
+        self.faults += [f"{fault} ({when})" for fault in missing(replicated, holders)]
 
     def queue_faults(self, name: str, found: Contents) -> list[str]:
-        """What is wrong with a broker's queues."""
+        """The faults of a broker's consume queues."""
         return queue_faults(RealFiles(), self.root(name), TOPIC, found)
 
     def differing(self, found: dict[str, Contents], of: str) -> list[str]:
-        """Logs that are not what one of them is."""
+        """Differences between the logs and one of them."""
         return [f"{name}: {fault}" for name in found for fault in differing(found[of], found[name])]
 
 
@@ -304,7 +305,7 @@ async def run_schedule(
     pair: Pair = OURS,
     java: Java | None = None,
     setting: Setting | None = None,
-    planted: str = "",
+    injected: str = "",
 ) -> Outcome:
     """Run one seed in an empty directory."""
-    return await Trial(seed, home, pair=pair, java=java, setting=setting, planted=planted).run()
+    return await Schedule(seed, home, pair=pair, java=java, setting=setting, injected=injected).run()

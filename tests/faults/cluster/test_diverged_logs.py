@@ -1,5 +1,4 @@
-"""A master that lost its machine's power comes back without what its slave has: readers must see one history, not
-two."""
+"""After a loss of power a master may lack messages that its slave has: readers must read one log, not two."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ import triomq
 SLAVE = "broker-a-s"
 QUEUE = triomq.MessageQueue(TOPIC, "broker-a", 0)
 FORCED_S = 11.0
-"""After so long even a few bytes have been forced to the disk."""
+"""Longer than the maximum delay before bytes are forced to the disk."""
 SETTING = Setting(synchronous=False, flush=False, slaves=1, disk_lost=False, power=True, succession=False)
 
 
 class NothingUnforced(random.Random):
-    """Of pages that were not forced to the disk, none is there after a loss of power."""
+    """Pages that were not forced to the disk are all lost with the power."""
 
     def random(self) -> float:
         return 0.99
@@ -50,13 +49,13 @@ async def test_a_slave_serves_nothing_that_its_master_has_lost(autojump_clock: t
         world.chance = NothingUnforced()
         world.nodes[MASTER].kill(power=True)
         await trio.sleep(0.5)
-        # Nobody knows yet that the master will come back without them.
+        # It is not known yet that the master will restart without them.
         assert await pulled(world, "slave", 2) == ([b"lost-2", b"lost-3"], 0)
         world.nodes[MASTER].start()
         await trio.sleep(10)
         await send(world, [b"new-2"])
         await trio.sleep(10)
-        # A batch ends where the histories part; filters do not lead past that point either.
+        # A batch ends where the logs diverge; a filtered pull does not go past that point either.
         assert await pulled(world, "slave", 0) == ([b"kept-0", b"kept-1"], 0)
         assert await pulled(world, "slave", 1) == ([b"kept-1"], 0)
         assert await pulled(world, "slave", 2) == ([], 0)

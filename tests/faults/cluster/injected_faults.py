@@ -1,4 +1,4 @@
-"""Faults put into our servers on purpose: what the ledger must find, or it finds nothing."""
+"""Faults injected into our servers: a ledger that does not detect them proves nothing."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ Put = Callable[[Any, str, object], None]
 """`setattr`, or one that can be undone."""
 
 
-def _promises_early(put: Put) -> None:
-    """Senders are told SEND_OK before a slave has anything."""
+def _acknowledges_early(put: Put) -> None:
+    """Senders are answered SEND_OK before a slave has the message."""
     put(HaMaster, "slave_ok", lambda self, end: True)
     put(HaMaster, "when_replicated", lambda self, end, deadline, done: done(True))
 
 
-def _leaves_out(put: Put) -> None:
-    """A slave forgets to put one record in forty into its queue."""
+def _skips_records(put: Put) -> None:
+    """A slave omits every fortieth record from its consume queue."""
     number = count(1)
     dispatch = Dispatcher.dispatch
 
-    def forgetful(self: Dispatcher, record: Any, *, fill: bool, announce: bool = False) -> None:
+    def skipping(self: Dispatcher, record: Any, *, fill: bool, announce: bool = False) -> None:
         if not announce or next(number) % 40:
             dispatch(self, record, fill=fill, announce=announce)
 
-    put(Dispatcher, "dispatch", forgetful)
+    put(Dispatcher, "dispatch", skipping)
     put(Dispatcher, "_follow_run", lambda self, segment, at, end, until: False)
 
 
 def _rolls_back(put: Put) -> None:
-    """Offsets are taken over as 4.9 does: whatever the master has counts."""
+    """A slave replaces its offsets by its master's, as 4.9 does."""
 
     def replace(self: OffsetTable, received: Any, times: Any = None, before: Any = None) -> None:
         for key, queues in received.items():
@@ -45,24 +45,24 @@ def _rolls_back(put: Put) -> None:
     put(OffsetTable, "merge", replace)
 
 
-def _does_not_ask(put: Put) -> None:
-    """A master that comes back takes its own offsets for the newest."""
+def _skips_offset_query(put: Put) -> None:
+    """A restarted master does not query its slaves for newer offsets."""
 
-    async def nobody(*_: Any, **__: Any) -> int:
+    async def no_offsets(*_: Any, **__: Any) -> int:
         return 0
 
-    put(roles, "merge_offsets_of_slaves", nobody)
+    put(roles, "merge_offsets_of_slaves", no_offsets)
 
 
-def _follows_anybody(put: Put) -> None:
-    """A slave does not care whose log it continues."""
+def _skips_divergence_check(put: Put) -> None:
+    """A slave follows a master without checking for divergence."""
     put(LogRelation, "may_follow", property(lambda self: True))
 
 
-PLANTED: dict[str, Callable[[Put], None]] = {
-    "promises early": _promises_early,
-    "leaves out": _leaves_out,
+FAULTS: dict[str, Callable[[Put], None]] = {
+    "acknowledges early": _acknowledges_early,
+    "skips records": _skips_records,
     "rolls back": _rolls_back,
-    "does not ask": _does_not_ask,
-    "follows anybody": _follows_anybody,
+    "skips offset query": _skips_offset_query,
+    "skips divergence check": _skips_divergence_check,
 }
