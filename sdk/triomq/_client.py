@@ -38,8 +38,9 @@ from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._message.hooks import ConsumeHook, PullHook, SendHook
 from triomq._message.message import MAX_BODY_BYTES, check_group
+from triomq._producer.faults import FaultStrategy
 from triomq._producer.producer import Producer
-from triomq._producer.retry import FaultStrategy, Retries, RetryPolicy
+from triomq._producer.retry import Retries, RetryPolicy
 from triomq._producer.sender import Sender, SendSettings
 from triomq._transport.dialing import Dialer, dial_tcp
 from triomq._transport.link import Handler

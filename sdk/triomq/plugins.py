@@ -24,7 +24,8 @@ from triomq._transport.dialing import Dialer, NowaitStream, dial_tcp, tls_dialer
 from triomq._producer.queue_selectors import QueueSelector, SelectAtRandom, SelectRoundRobin, select_by_hash
 
 # Further attempts of a send, and the brokers that they avoid: a producer's `retry` and `faults`
-from triomq._producer.retry import RetryPolicy, Retries, FaultStrategy, LatencyFaults
+from triomq._producer.retry import RetryPolicy, Retries
+from triomq._producer.faults import FaultStrategy, LatencyFaults
 
 # Compression of bodies, a producer's `compressor`
 from triomq._message.compression import Compressor, ZlibCompressor, Lz4Compressor, ZstdCompressor

@@ -15,10 +15,10 @@ import trio
 
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult
+from triomq._producer.faults import FaultStrategy
 from triomq._producer.outgoing import Outgoing
 from triomq._producer.request import SendRequests, outcome_of
 from triomq._producer.retry import (
-    FaultStrategy,
     Retries,
     RetryPolicy,
     error_to_raise,

@@ -20,9 +20,10 @@ from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor
 from triomq._message.message import MAX_BODY_BYTES, Message
 from triomq._message.send_result import SendResult
 from triomq._producer.attempt import Attempts
+from triomq._producer.faults import FaultStrategy
 from triomq._producer.outgoing import Outgoing, properties_text
 from triomq._producer.request import SendRequests
-from triomq._producer.retry import FaultStrategy, RetryPolicy
+from triomq._producer.retry import RetryPolicy
 from triomq._producer.targets import Targets
 from triomq._transport.links import Links
 from triomq.errors import InvalidCall

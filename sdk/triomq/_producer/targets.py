@@ -1,6 +1,6 @@
 """Where the next attempt of a message goes: the queues of its topic in round robin, and the link to the chosen broker.
 
-Routes come from ``_cluster``, which also says when one has changed; which broker is better is decided in ``retry.py``.
+Routes come from ``_cluster``, which also says when one has changed; which broker is better is decided in ``faults.py``.
 Upstream: ``TopicPublishInfo``, ``DefaultMQProducerImpl.selectOneMessageQueue``.
 """
 
@@ -15,8 +15,8 @@ from cachetools import LRUCache
 
 from triomq._cluster.routes import TOPICS_MAX, Route, Routes
 from triomq._message.message import MessageQueue
+from triomq._producer.faults import FaultStrategy, choose_plain
 from triomq._producer.outgoing import Outgoing
-from triomq._producer.retry import FaultStrategy, choose_plain
 from triomq._producer.send_template import SendTemplate
 from triomq._transport.link import Link
 from triomq._transport.links import Links
