@@ -15,7 +15,7 @@ import trio
 from triomq._admin.groups import GroupAdmin
 from triomq._admin.topics import Admin
 from triomq._cluster.broker_links import BrokerLinks
-from triomq._cluster.client_requests import ClientRequests
+from triomq._cluster.broker_requests import BrokerRequests
 from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
 from triomq._cluster.heartbeats import Heartbeats
 from triomq._cluster.identity import Clock, UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
@@ -108,7 +108,7 @@ class Client(metaclass=NoPublicConstructor):
             max_unsent_bytes=options.get("max_unsent_bytes", 64 * 1024 * 1024),
         )
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
-        self._requests = ClientRequests(nursery.start_soon, self._name_servers, self._clock())
+        self._requests = BrokerRequests(nursery.start_soon, self._name_servers, self._clock())
         handlers.update(self._requests.handlers())
         self._routes = Routes(
             self._name_servers,

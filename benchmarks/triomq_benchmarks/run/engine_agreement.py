@@ -20,9 +20,9 @@ from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.figures.turns import turns
 from triomq_benchmarks.generator.engine import most_workers
 from triomq_benchmarks.report.progress import ProgressLine, Say
-from triomq_benchmarks.run.driver import run_workload
 from triomq_benchmarks.run.engine_choice import EngineChoice, open_engine
 from triomq_benchmarks.run.interrupts import on_interrupt
+from triomq_benchmarks.run.one_run import run_workload
 from triomq_benchmarks.run.targets import OURS, RunTarget, open_run_target
 from triomq_benchmarks.spark.cluster import open_spark_cluster
 from triomq_benchmarks.workload.workload import Workload

@@ -10,7 +10,7 @@ import attrs
 from triomq_benchmarks.generator.engine import Engine, EngineError
 from triomq_benchmarks.generator.local_engine import LocalEngine
 from triomq_benchmarks.generator.process_engine import ProcessEngine
-from triomq_benchmarks.run.driver import LedgerAudit, audit_here
+from triomq_benchmarks.run.one_run import LedgerAudit, audit_here
 
 ENGINES = ("local", "processes", "spark")
 PROCESSES = 2

@@ -152,9 +152,9 @@ from triomq_protocol.requests.send import (
     encode_send_answer,
     encode_send_request_v2,
 )
+from triomq_protocol.requests.send_back import ConsumerSendMsgBackRequest
 from triomq_protocol.requests.transaction import (
     CheckTransactionStateRequest,
-    ConsumerSendMsgBackRequest,
     EndTransactionRequest,
     ResumeCheckHalfMessageRequest,
 )

@@ -22,7 +22,7 @@ import trio
 
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import BrokerOffsets
-from triomq._cluster.client_requests import ClientRequests
+from triomq._cluster.broker_requests import BrokerRequests
 from triomq._cluster.heartbeats import Heartbeats
 from triomq._cluster.identity import Clock, UniqueKeys
 from triomq._cluster.queue_bounds import QueueBounds
@@ -79,7 +79,7 @@ class ClientResources:
     routes: Routes
     links: Links
     heartbeats: Heartbeats
-    requests: ClientRequests
+    requests: BrokerRequests
     nursery: trio.Nursery
     unique_keys: UniqueKeys
     clock: Clock

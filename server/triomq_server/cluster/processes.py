@@ -301,9 +301,9 @@ def _child(plan: NodePlan, status_fd: int, life_fd: int) -> NoReturn:
 def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
     import trio
 
-    from triomq_server.cluster.failures import explain
     from triomq_server.cluster.nodes import run_node
-    from triomq_server.cluster.stopping import run_until_signal
+    from triomq_server.process.failures import explain
+    from triomq_server.process.stopping import run_until_signal
 
     ready: list[bool] = []
 

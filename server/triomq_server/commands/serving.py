@@ -72,7 +72,7 @@ def run_server(
 
     import trio
 
-    from triomq_server.cluster.stopping import run_until_signal
+    from triomq_server.process.stopping import run_until_signal
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ def run_server(
     try:
         trio.run(run_until_signal, run, signal.SIGTERM, signal.SIGINT)
     except Exception as error:
-        from triomq_server.cluster.failures import explain
+        from triomq_server.process.failures import explain
 
         text = explain(error, config.to_properties())
         if text is None:

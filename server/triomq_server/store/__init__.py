@@ -4,7 +4,9 @@
 from triomq_server.store.files.disk import Disk, RealDisk, StoreLocked
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.message_store import MessageStore
-from triomq_server.store.messages import (
+from triomq_server.store.opening import open_store, wall_ms
+from triomq_server.store.recovery import RecoveryReport
+from triomq_server.store.values import (
     AppendResult,
     AppendStatus,
     Arrival,
@@ -15,8 +17,6 @@ from triomq_server.store.messages import (
     ReadStatus,
     TagMatcher,
 )
-from triomq_server.store.opening import open_store, wall_ms
-from triomq_server.store.recovery import RecoveryReport
 
 __all__ = [
     "AppendResult",

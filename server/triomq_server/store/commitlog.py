@@ -30,7 +30,7 @@ from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.raw_file import RawFile
 from triomq_server.store.files.segments import Segment, Segments
-from triomq_server.store.messages import AppendResult, AppendStatus, NewBatch, NewRecord
+from triomq_server.store.values import AppendResult, AppendStatus, NewBatch, NewRecord
 
 _log = logging.getLogger(__name__)
 

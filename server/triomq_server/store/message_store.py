@@ -21,7 +21,11 @@ from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush import Flusher
 from triomq_server.store.index import Index
-from triomq_server.store.messages import (
+from triomq_server.store.reading import lookup, tail
+from triomq_server.store.reading import queue_reads as reading
+from triomq_server.store.recovery import RecoveryReport
+from triomq_server.store.retention import Cleaner, LocalTime
+from triomq_server.store.values import (
     AppendResult,
     AppendStatus,
     NewBatch,
@@ -30,10 +34,6 @@ from triomq_server.store.messages import (
     ReadResult,
     TagMatcher,
 )
-from triomq_server.store.reading import lookup, tail
-from triomq_server.store.reading import queue_reads as reading
-from triomq_server.store.recovery import RecoveryReport
-from triomq_server.store.retention import Cleaner, LocalTime
 
 _log = logging.getLogger(__name__)
 

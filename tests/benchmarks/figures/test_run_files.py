@@ -20,7 +20,7 @@ from triomq_benchmarks.figures.run_result import (
     ThresholdResult,
     WorkerResult,
 )
-from triomq_benchmarks.run.driver import this_machine, versions
+from triomq_benchmarks.run.one_run import this_machine, versions
 from triomq_benchmarks.workload.workload import Threshold, Workload
 
 

@@ -21,7 +21,7 @@ from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 from triomq_benchmarks.generator.engine import EngineError
 from triomq_benchmarks.generator.local_engine import LocalEngine
 from triomq_benchmarks.generator.process_engine import ProcessEngine
-from triomq_benchmarks.run.driver import audit_here, run_workload
+from triomq_benchmarks.run.one_run import audit_here, run_workload
 from triomq_benchmarks.run.targets import RunTarget, TargetError, open_run_target
 from triomq_benchmarks.workload.workload import ConsumeMode, Fault, Loop, SlowConsumer, Threshold, Workload
 

@@ -1,25 +1,20 @@
-"""Transactions and messages sent back: codes 36, 37, 39 and 323."""
+"""Transactions: codes 37, 39 and 323."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from request_rules import BOTH, HEADER_RULES, HeaderCase, exchanged, received
+from request_rules import BOTH, HEADER_RULES, HeaderCase, exchanged
 
 from triomq_protocol.requests import (
     CheckTransactionStateRequest,
-    ConsumerSendMsgBackRequest,
     EndTransactionRequest,
     ResumeCheckHalfMessageRequest,
 )
 from triomq_protocol.wire.command import Command
 
 HEADERS = [
-    HeaderCase(
-        ConsumerSendMsgBackRequest,
-        "offset*:int64 group* delayLevel*:int32 originMsgId originTopic unitMode:bool=False maxReconsumeTimes:int32 bname",
-    ),
     HeaderCase(
         EndTransactionRequest,
         "producerGroup* tranStateTableOffset*:int64 commitLogOffset*:int64 commitOrRollback*:int32 fromTransactionCheck:bool=False msgId* transactionId bname",
@@ -51,11 +46,3 @@ def test_a_decision_is_a_number_whose_meaning_the_broker_checks(decision: int, s
     command = exchanged(Command.request(37, header, oneway=True, remark="it failed", serialize=serialize))
     assert command.header(EndTransactionRequest) == header
     assert (command.is_oneway, command.remark) == (True, "it failed")
-
-
-@BOTH
-@pytest.mark.parametrize("level", [-1, 0, 18])
-def test_a_message_is_sent_back_with_any_delay_level(level: int, serialize: int) -> None:
-    fields: dict[str, str | None] = {"offset": "5", "group": "g", "delayLevel": str(level), "unitMode": "yes"}
-    header = received(fields, serialize).header(ConsumerSendMsgBackRequest)
-    assert header == ConsumerSendMsgBackRequest(offset=5, group="g", delay_level=level)

@@ -15,7 +15,7 @@ from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests.pull import PullMessageRequest
 from triomq_protocol.requests.send import SendMessageRequestV2
-from triomq_protocol.requests.transaction import ConsumerSendMsgBackRequest
+from triomq_protocol.requests.send_back import ConsumerSendMsgBackRequest
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)
 

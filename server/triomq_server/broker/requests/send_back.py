@@ -14,7 +14,7 @@ from triomq_protocol.errors import BodyError
 from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT_SUB
 from triomq_protocol.names import DELAY, DLQ_PREFIX, ORIGIN_MESSAGE_ID, RETRY_PREFIX, RETRY_TOPIC, WAIT
 from triomq_protocol.record.view import RecordView
-from triomq_protocol.requests.transaction import ConsumerSendMsgBackRequest
+from triomq_protocol.requests.send_back import ConsumerSendMsgBackRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError

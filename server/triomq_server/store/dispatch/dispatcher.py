@@ -24,7 +24,7 @@ from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
-from triomq_server.store.messages import AppendResult, Arrival, NewBatch, NewRecord
+from triomq_server.store.values import AppendResult, Arrival, NewBatch, NewRecord
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from triomq_protocol.record.layout import (
     TRANSACTION_MASK,
 )
 from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from triomq_server.store.messages import Arrival
+from triomq_server.store.values import Arrival
 
 _NOT_ORDINARY = TRANSACTION_MASK | ANY_HOST_V6
 _TOPICS_REMEMBERED = 4096

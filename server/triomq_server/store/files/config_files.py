@@ -1,5 +1,6 @@
-"""The broker's JSON tables on disk: written whole, replaced in one step, the previous one kept as `.bak`
-(docs/protocol/store.md §21).
+"""The files of brokers and name servers that RocketMQ counts as configuration: JSON tables below `config/`, and the
+properties files that requests change. They are written whole and replaced in one step, and the previous one is kept as
+`.bak` (docs/protocol/store.md §21).
 
 What the tables mean is their owners' business; here is only how one is read and written safely.
 """
@@ -26,7 +27,7 @@ def damaged(path: str, what: str) -> ConfigFileDamaged:
 
 
 class ConfigFile:
-    """One JSON file, for example `config/topics.json`."""
+    """One file, for example `config/topics.json`; only JSON is parsed here."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path = path

@@ -14,7 +14,7 @@ from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
-from triomq_server.store.messages import QueryResult
+from triomq_server.store.values import QueryResult
 
 _QUERY_ROUNDS = 3
 

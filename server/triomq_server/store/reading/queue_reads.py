@@ -12,7 +12,7 @@ from operator import add, eq, gt
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import PHYSICAL_OFFSET, UNIT, UNIT_BYTES, ConsumeQueue, places_struct
-from triomq_server.store.messages import ReadResult, ReadStatus, TagMatcher
+from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 
 _LEAST_SCANNED_BYTES = 16_000
 

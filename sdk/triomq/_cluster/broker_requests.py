@@ -35,7 +35,7 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.wire.command import Command
 
-log = logging.getLogger("triomq.client_requests")
+log = logging.getLogger("triomq.broker_requests")
 
 THREADS_SHOWN_MAX: Final = 200
 """At most so many threads are shown to an operator who asks for stacks."""
@@ -60,7 +60,7 @@ class AskedConsumer(Protocol):
         """Give one message to the handler, now, also of a queue that is not assigned (309)."""
 
 
-class ClientRequests:
+class BrokerRequests:
     """Answers brokers on behalf of one client's consumers.
 
     Args:
