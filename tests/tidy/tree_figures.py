@@ -4,7 +4,7 @@ beside code.
     python tests/tidy/tree_figures.py              # this checkout
     python tests/tidy/tree_figures.py OTHER        # another one, for instance of an earlier commit
 
-`test_layout.py` fails on some of these figures; the rest is for reading. Everything is found by parsing: nothing is
+`test_repository.py` fails on some of these figures; the rest is for reading. Everything is found by parsing: nothing is
 imported.
 """
 

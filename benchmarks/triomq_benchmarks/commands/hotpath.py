@@ -7,8 +7,8 @@ from rich.console import Console
 
 from triomq_benchmarks.commands.progress import dim_progress
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, QUICK_BODY_BYTES
-from triomq_benchmarks.versus_java.hotpath import measure
-from triomq_benchmarks.versus_java.tables import print_rates, rates_json
+from triomq_benchmarks.hotpath.rates import measure
+from triomq_benchmarks.hotpath.tables import print_rates, rates_json
 
 
 @click.command()

@@ -10,7 +10,6 @@ from rich.table import Table
 from triomq_benchmarks.figures.machine import machine_now
 from triomq_benchmarks.report.goals import ratio_text
 from triomq_benchmarks.versus_java.brokers_and_clients import Comparison, Figures, Row, Single
-from triomq_benchmarks.versus_java.hotpath import Rate
 
 
 def _figures(figures: Figures) -> tuple[str, str, str]:
@@ -72,22 +71,6 @@ def comparison_json(comparison: Comparison) -> str:
     ]
     singles = [{**attrs.asdict(one), "ratio": round(one.ratio, 3)} for one in comparison.singles]
     return _json({"machine": machine_now(), "singles": singles, "rows": rows})
-
-
-def print_rates(rates: list[Rate], console: Console) -> None:
-    """Print the table of the hot path."""
-    table = Table(title="Hot path, per second and core", title_justify="left")
-    table.add_column("what")
-    for name in ("body", "per second", "µs each"):
-        table.add_column(name, justify="right")
-    for rate in rates:
-        table.add_row(rate.name, f"{rate.body_bytes:,}", f"{rate.per_s:,.0f}", f"{1e6 / rate.per_s:.2f}")
-    console.print(table)
-
-
-def rates_json(rates: list[Rate]) -> str:
-    """The rates for machines."""
-    return _json({"machine": machine_now(), "rates": [attrs.asdict(rate) for rate in rates]})
 
 
 def _json(value: object) -> str:

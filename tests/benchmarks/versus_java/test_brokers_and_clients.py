@@ -10,7 +10,6 @@ from rich.console import Console
 from triomq_benchmarks.drivers.driver_processes import Sample
 from triomq_benchmarks.versus_java import tables as report
 from triomq_benchmarks.versus_java.brokers_and_clients import Comparison, Row, Single, figures
-from triomq_benchmarks.versus_java.hotpath import Rate
 
 
 def sample(per_s: float, *, broker_us: float = 10, client_us: float = 20) -> Sample:
@@ -69,5 +68,3 @@ def test_json_is_for_machines(comparison: Comparison) -> None:
     assert told["rows"][0]["ratio"] == 3.0
     assert told["rows"][0]["java"]["per_s"] == pytest.approx(1000)
     assert told["machine"]["cpus"] >= 1
-    rates = json.loads(report.rates_json([Rate("frames", 10, 5.0)]))
-    assert rates["rates"] == [{"name": "frames", "body_bytes": 10, "per_s": 5.0}]

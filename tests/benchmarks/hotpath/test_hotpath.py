@@ -8,12 +8,20 @@ import pytest
 from click.testing import CliRunner
 
 from triomq_benchmarks.__main__ import bench
-from triomq_benchmarks.versus_java.codecs import WORKS, material
+from triomq_benchmarks.hotpath.codecs import WORKS, material
+from triomq_benchmarks.hotpath.rates import Rate
+from triomq_benchmarks.hotpath.tables import rates_json
 
 
 @pytest.mark.parametrize("name", WORKS)
 def test_works_say_how_much_they_did(name: str) -> None:
     assert WORKS[name](material(128)) in {32, 256}
+
+
+def test_rates_for_machines() -> None:
+    told = json.loads(rates_json([Rate("frames", 10, 5.0)]))
+    assert told["rates"] == [{"name": "frames", "body_bytes": 10, "per_s": 5.0}]
+    assert told["machine"]["cpus"] >= 1
 
 
 def test_hotpath_command() -> None:

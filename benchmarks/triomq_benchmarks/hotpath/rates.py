@@ -1,4 +1,4 @@
-"""hotpath: frames parsed and encoded, records encoded and read, sends stored, pulls answered, per second and core.
+"""Rates of the hot path: frames parsed and encoded, records encoded and read, sends stored, pulls answered, per second and core.
 
 What the protocol does is measured in this process. The broker is a child process (benchmarks meet servers only over
 the wire): its figures are messages divided by the CPU seconds it used for them, so they are per core and do not
@@ -20,7 +20,7 @@ from triomq_benchmarks.clusters.cluster import open_single_broker
 from triomq_benchmarks.clusters.servers import Kind, Server
 from triomq_benchmarks.drivers.prepared_frames import Moved, per_second, pull_all, send_all, send_frames
 from triomq_benchmarks.drivers.scenarios import BYTES_LIMIT
-from triomq_benchmarks.versus_java.codecs import WORKS, material
+from triomq_benchmarks.hotpath.codecs import WORKS, material
 
 IN_FLIGHT = 64
 BATCH = 32

@@ -1,6 +1,6 @@
 """The pure part of the hot path, measured in this process: frames and records, both ways.
 
-Each work does a few hundred things over prepared material and says how many; `pipeline.per_second` repeats it.
+Each work does a few hundred things over prepared material and says how many; `drivers.prepared_frames.per_second` repeats it.
 """
 
 from __future__ import annotations
