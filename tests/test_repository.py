@@ -46,7 +46,7 @@ def test_every_definition_has_a_reader(tree: Tree) -> None:
     assert unread == [], "nothing in the packages reads these; what only tests call belongs into tests/"
 
 
-def test_every_package_with_an_inside_worth_ordering_has_a_contract(tree: Tree) -> None:
+def test_every_package_has_a_contract(tree: Tree) -> None:
     assert tree.without_contract() == [], "list its modules in an exhaustive contract of pyproject.toml"
 
 

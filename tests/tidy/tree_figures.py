@@ -39,8 +39,6 @@ TEST_FOLDERS = {
 }
 PUBLIC = {*SOURCES, "triomq.plugins", "triomq.errors", "triomq.blocking", "triomq_server.cluster"}
 """Modules whose names users import."""
-MOST_UNORDERED = 12
-"""A package of more modules needs an order that is written down."""
 REPEATED_LINES = 6
 """Runs of at least this many equal lines count as repeated."""
 
@@ -166,11 +164,7 @@ class Tree:
         return lines
 
     def without_contract(self) -> list[str]:
-        """Packages that an exhaustive contract has to order, and none does.
-
-        Those are the packages with packages inside, and those with more than a dozen modules. Inside the others the
-        contract against cycles is enough: a list of their modules would be a sort of what happened, not a rule.
-        """
+        """Packages of more than one module that no exhaustive contract orders."""
         ordered = {
             container
             for contract in self.contracts
@@ -186,11 +180,7 @@ class Tree:
             parent = name.rpartition(".")[0]
             if parent:
                 children[parent].add(name)
-        return sorted(
-            package
-            for package, inside in children.items()
-            if package not in ordered and (len(inside) > MOST_UNORDERED or inside & set(children))
-        )
+        return sorted(package for package, inside in children.items() if package not in ordered and len(inside) > 1)
 
     # -- definitions -----------------------------------------------------------------------------------------------
 
