@@ -15,11 +15,9 @@ HOME = ROOT / "protocol" / "triomq_protocol" / "record" / "layout.py"
 
 OTHER_FORMATS = {
     "protocol/triomq_protocol/replication.py": "offset reports and transfer heads",
-    "protocol/triomq_protocol/requests/pull.py": "frame lengths",
-    "protocol/triomq_protocol/requests/send.py": "frame lengths",
     "protocol/triomq_protocol/wire/binary_header.py": "binary headers",
     "protocol/triomq_protocol/wire/frame.py": "frame lengths",
-    "sdk/triomq/_producer/send_template.py": "frame lengths",
+    "protocol/triomq_protocol/wire/lengths.py": "frame lengths",
     "server/triomq_server/store/consume_queue.py": "entries of consume queues",
     "server/triomq_server/store/files/checkpoint.py": "the checkpoint file",
     "server/triomq_server/store/index.py": "index files",

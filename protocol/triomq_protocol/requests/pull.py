@@ -1,16 +1,15 @@
 """Pulling messages: code 11 (docs/protocol/broker-api.md §5)."""
 
 from functools import lru_cache
-from struct import Struct
 
-from triomq_protocol.codes import VERSION, LanguageCode
+from triomq_protocol.codes import VERSION, LanguageCode, SerializeType
 from triomq_protocol.flags import RESPONSE
 from triomq_protocol.wire.binary_header import encode_area, encode_binary_header
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import quote
 from triomq_protocol.wire.header import Header, Int32, Int64
+from triomq_protocol.wire.lengths import MAX_HEADER_BYTES, MAX_LENGTH, does_not_fit, frame_lengths, pack_lengths
 
-_pack_lengths = Struct(">II").pack
 _JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
@@ -74,7 +73,10 @@ def encode_pull_answer_head(
         f"{_JSON_END}"
     ).encode()
     size = len(header)
-    return _pack_lengths(4 + size + body_bytes, size) + header
+    length = 4 + size + body_bytes
+    if size > MAX_HEADER_BYTES or length > MAX_LENGTH:
+        raise does_not_fit(size, body_bytes)
+    return pack_lengths(length, size) + header
 
 
 _quoted_remark = lru_cache(64)(quote)  # the remarks of pulls are a handful of status names
@@ -90,8 +92,7 @@ def _binary_pull_answer_head(
         ("maxOffset", str(largest)),
     ])  # fmt: skip
     header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, RESPONSE, remark, fields)
-    size = len(header)
-    return _pack_lengths(4 + size + body_bytes, 1 << 24 | size) + header
+    return frame_lengths(len(header), body_bytes, SerializeType.ROCKETMQ) + header
 
 
 def encode_pull_request(
@@ -118,7 +119,9 @@ def encode_pull_request(
         f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
     ).encode()
     size = len(header)
-    return _pack_lengths(4 + size, size) + header
+    if size > MAX_HEADER_BYTES:
+        raise does_not_fit(size, 0)
+    return pack_lengths(4 + size, size) + header
 
 
 def decode_pull_answer(answer: Command) -> PullMessageResponse:

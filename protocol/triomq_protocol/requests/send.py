@@ -2,9 +2,8 @@
 (docs/protocol/broker-api.md §4)."""
 
 from functools import lru_cache
-from struct import Struct
 
-from triomq_protocol.codes import VERSION, LanguageCode
+from triomq_protocol.codes import VERSION, LanguageCode, SerializeType
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.flags import RESPONSE
 from triomq_protocol.names import DEFAULT_TOPIC
@@ -12,8 +11,8 @@ from triomq_protocol.wire.binary_header import encode_area, encode_binary_header
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import quote
 from triomq_protocol.wire.header import Header, Int32, Int64
+from triomq_protocol.wire.lengths import MAX_HEADER_BYTES, MAX_LENGTH, does_not_fit, frame_lengths, pack_lengths
 
-_pack_lengths = Struct(">II").pack
 _JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
@@ -148,7 +147,9 @@ class SendAnswers:
             f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}{_JSON_END}'
         )
         size = len(header)
-        return _pack_lengths(4 + size, size) + header.encode()
+        if size > MAX_HEADER_BYTES:
+            raise does_not_fit(size, 0)
+        return pack_lengths(4 + size, size) + header.encode()
 
 
 send_answers = lru_cache(16)(SendAnswers)
@@ -167,8 +168,7 @@ def _answer_tail(region: str, trace_on: bool) -> tuple[str, bytes]:
 def _binary_send_answer(opaque: int, code: int, msg_id: str, queue_id: str, queue_offset: str, tail: bytes) -> bytes:
     fields = encode_area([("msgId", msg_id), ("queueId", queue_id), ("queueOffset", queue_offset)]) + tail
     header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, RESPONSE, None, fields)
-    size = len(header)
-    return _pack_lengths(4 + size, 1 << 24 | size) + header
+    return frame_lengths(len(header), 0, SerializeType.ROCKETMQ) + header
 
 
 def encode_send_request_v2(
@@ -206,7 +206,10 @@ def encode_send_request_v2(
         f"{_JSON_END}"
     ).encode()
     size = len(header)
-    return b"".join((_pack_lengths(4 + size + len(body), size), header, body))
+    length = 4 + size + len(body)
+    if size > MAX_HEADER_BYTES or length > MAX_LENGTH:
+        raise does_not_fit(size, len(body))
+    return b"".join((pack_lengths(length, size), header, body))
 
 
 @lru_cache(4096)

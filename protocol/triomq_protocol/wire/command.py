@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from triomq_protocol.codes import VERSION, LanguageCode, SerializeType
-from triomq_protocol.errors import BodyError, HeaderError, LocalProtocolError, RemoteProtocolError
+from triomq_protocol.errors import BodyError, HeaderError, RemoteProtocolError
 from triomq_protocol.flags import ONEWAY, RESPONSE
 from triomq_protocol.java_text import utf8
 from triomq_protocol.wire.binary_header import decode_area, decode_binary_header, encode_area, encode_binary_header
 from triomq_protocol.wire.fastjson import dumps, java_map_order, loads, quote
 from triomq_protocol.wire.header import Header, Int32, header_from_fields, json_decoder
+from triomq_protocol.wire.lengths import frame_lengths
 
 H = TypeVar("H", bound=Header)
 _NO_EXT = msgspec.Raw()
 _DECODERS: dict[type[Header], Callable[[msgspec.Raw], Any]] = {}
 """The fast readers of header classes: one look-up in a dictionary, used for every request."""
-_MAX_WIRE_BYTES = 0x7FFFFFFF
-_MAX_HEADER_BYTES = 0xFFFFFF
 
 if TYPE_CHECKING:
     _LocalInt = int
@@ -202,11 +201,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
     def encode_head(self, body_bytes: int) -> bytes:
         """The frame without its body, with lengths for a body of `body_bytes` that the caller appends."""
         header = self._binary_header() if self.serialize else utf8(self._json_header())
-        size = len(header)
-        if size > _MAX_HEADER_BYTES or 4 + size + body_bytes > _MAX_WIRE_BYTES:
-            raise LocalProtocolError(f"header of {size} bytes and body of {body_bytes} bytes do not fit a frame")
-        mark = size | (1 << 24 if self.serialize else 0)
-        return (4 + size + body_bytes).to_bytes(4, "big") + mark.to_bytes(4, "big") + header
+        return frame_lengths(len(header), body_bytes, self.serialize) + header
 
     def _json_header(self) -> str:
         pairs = self.field_pairs()

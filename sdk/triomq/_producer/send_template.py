@@ -7,12 +7,11 @@ is known twice; a test compares both.  It takes half the time of encoding afresh
 from __future__ import annotations
 
 import itertools
-from struct import Struct
 
 from triomq_protocol.requests.send import encode_send_request_v2
 from triomq_protocol.wire.fastjson import quote
+from triomq_protocol.wire.lengths import MAX_HEADER_BYTES, MAX_LENGTH, does_not_fit, pack_lengths
 
-_pack_lengths = Struct(">ii").pack
 _LENGTHS_BYTES = 8
 
 
@@ -69,4 +68,7 @@ class SendTemplate:
         start, before_properties, before_opaque, end = self._parts
         header = f"{start}{born_timestamp}{before_properties}{quote(properties)}{before_opaque}{opaque}{end}".encode()
         size = len(header)
-        return b"".join((_pack_lengths(4 + size + len(body), size), header, body))
+        length = 4 + size + len(body)
+        if size > MAX_HEADER_BYTES or length > MAX_LENGTH:
+            raise does_not_fit(size, len(body))
+        return b"".join((pack_lengths(length, size), header, body))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from request_rules import BOTH, HEADER_RULES, INT32, INT64, TEXTS, HeaderCase, exchanged, received
 
-from triomq_protocol.errors import HeaderError
+from triomq_protocol.errors import HeaderError, LocalProtocolError
 from triomq_protocol.requests import (
     PullMessageRequest,
     PullMessageResponse,
@@ -41,6 +41,10 @@ def test_headers(case: HeaderCase, rule: Callable[[HeaderCase], None]) -> None:
     rule(case)
 
 
+PULL: dict[str, Any] = {
+    "consumer_group": "g", "topic": "T", "queue_id": 0, "queue_offset": 0, "max_msg_nums": 1, "sys_flag": 0,
+    "commit_offset": 0, "suspend_timeout_millis": 0,
+}  # fmt: skip
 ODD_TEXTS = TEXTS | st.sampled_from(["\ud800", "\udc00\ud800", "\x00\x01\x02", "TAG", "a > 5 AND b = 'c'"])
 
 
@@ -56,6 +60,22 @@ ODD_TEXTS = TEXTS | st.sampled_from(["\ud800", "\udc00\ud800", "\x00\x01\x02", "
 def test_the_request_template_is_the_encoder(values: dict[str, Any], broker: str | None, opaque: int) -> None:
     want = Command.request(11, PullMessageRequest(bname=broker, **values), opaque=opaque).encode()
     assert encode_pull_request(opaque, broker_name=broker, **values) == want
+
+
+def test_a_request_that_does_not_fit_a_frame_is_our_mistake() -> None:
+    values = PULL | {"subscription": "x" * 0xFFFFFF}
+    with pytest.raises(LocalProtocolError, match="do not fit a frame"):
+        encode_pull_request(1, **values)
+
+
+@BOTH
+@pytest.mark.parametrize(("remark", "body_bytes"), [("x" * 0xFFFFFF, 0), ("FOUND", 0x7FFFFFFF)])
+def test_an_answer_that_does_not_fit_a_frame_is_our_mistake(serialize: int, remark: str, body_bytes: int) -> None:
+    with pytest.raises(LocalProtocolError, match="do not fit a frame"):
+        encode_pull_answer_head(
+            Command(serialize=serialize), 0, remark, suggest_which_broker_id=0, next_begin_offset=0, min_offset=0, max_offset=0,
+            body_bytes=body_bytes,
+        )  # fmt: skip
 
 
 @BOTH

@@ -81,6 +81,31 @@ def test_what_the_request_template_leaves_out_takes_javas_defaults() -> None:
     }  # fmt: skip
 
 
+def test_a_request_that_does_not_fit_a_frame_is_our_mistake() -> None:
+    same = {
+        "producer_group": "g",
+        "topic": "T",
+        "queue_id": 1,
+        "sys_flag": 0,
+        "born_timestamp": 5,
+        "flag": 0,
+        "body": b"",
+    }
+    frame = encode_send_request_v2(7, properties="", **same)
+    room = 0xFFFFFF - (len(frame) - 8)
+    at_limit = encode_send_request_v2(7, properties="x" * room, **same)
+    assert at_limit[4:8] == b"\x00\xff\xff\xff"
+    for too_much in ("x" * (room + 1), "x" * (2 * room)):
+        with pytest.raises(LocalProtocolError, match="do not fit a frame"):
+            encode_send_request_v2(7, properties=too_much, **same)
+
+
+@BOTH
+def test_an_answer_that_does_not_fit_a_frame_is_our_mistake(serialize: int) -> None:
+    with pytest.raises(LocalProtocolError, match="do not fit a frame"):
+        encode_send_answer(Command(serialize=serialize), "A" * 0xFFFFFF, 0, 0)
+
+
 @BOTH
 @settings(max_examples=40)
 @given(

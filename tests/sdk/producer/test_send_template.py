@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq._cluster.identity import UniqueKeys
 from triomq._producer.send_template import SendTemplate
+from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.requests.send import encode_send_request_v2
 
 names = st.text(st.sampled_from("ab%|_-0123456789"), min_size=1) | st.just("1111111111") | st.just("1111111112")
@@ -35,6 +37,14 @@ def test_same_bytes(group, topic, broker, queue_id, opaque, born, properties, bo
         opaque, **same, sys_flag=0, born_timestamp=born, flag=0, properties=properties, body=body
     )
     assert SendTemplate(**same).encode(opaque, born, properties, body) == expected
+
+
+def test_a_request_that_does_not_fit_a_frame_is_our_mistake():
+    template = SendTemplate(
+        producer_group="g", topic="T", queue_id=0, broker_name="b", default_topic="TBW102", default_topic_queue_nums=4
+    )
+    with pytest.raises(LocalProtocolError, match="do not fit a frame"):
+        template.encode(1, 5, "x" * 0xFFFFFF, b"")
 
 
 def test_unique_keys_stay_unique_over_milliseconds_and_months():
