@@ -1,4 +1,4 @@
-"""Java's text rules: hash codes over UTF-16 units, UTF-8 of lone surrogates (docs/protocol/messages.md §6)."""
+"""Java's text rules: hash codes over UTF-16 units, UTF-8 of lone surrogates (docs/protocol/messages.md §6), integers."""
 
 import re
 from functools import lru_cache
@@ -125,3 +125,14 @@ def utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return join_surrogates(text).encode()
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
+
+
+def parse_integer(text: str, bits: int) -> int:
+    """The number that `Integer.parseInt` and `Long.parseLong` read; `int` takes blanks and `1_0`, too. Raises ValueError."""
+    value = int(text) if _INTEGER.fullmatch(text) else None
+    if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"not an integer of {bits} bits: {text[:100]!r}")
+    return value

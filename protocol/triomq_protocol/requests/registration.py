@@ -8,6 +8,7 @@ import msgspec
 
 from triomq_protocol.checksum import crc32
 from triomq_protocol.errors import BodyError
+from triomq_protocol.java_text import parse_integer
 from triomq_protocol.wire.body import Body, FrozenBody
 from triomq_protocol.wire.fastjson import dumps, loads
 from triomq_protocol.wire.header import Header, Int32, Int64
@@ -86,9 +87,9 @@ class TopicConfig(Body, kw_only=True):
             name, read, write, perm, filter_type = parts
             return cls(
                 topic_name=name,
-                read_queue_nums=int(read),
-                write_queue_nums=int(write),
-                perm=int(perm),
+                read_queue_nums=parse_integer(read, 32),
+                write_queue_nums=parse_integer(write, 32),
+                perm=parse_integer(perm, 32),
                 topic_filter_type=filter_type,
             )
         except ValueError as error:

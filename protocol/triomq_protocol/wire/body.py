@@ -10,7 +10,7 @@ from typing import Any, Self, get_args, get_origin
 import msgspec
 
 from triomq_protocol.errors import BodyError
-from triomq_protocol.wire.fastjson import ObjectKey, dumps, dumps_pretty, loads
+from triomq_protocol.wire.fastjson import ObjectKey, dumps, dumps_pretty, integer_of_text, loads, member_name
 
 
 class JsonCodec:
@@ -30,7 +30,8 @@ class JsonCodec:
     def decode(cls, data: bytes) -> Self:
         """Read what Java would read (section 13.2). Raises BodyError.
 
-        Unknown members are ignored and missing or null ones take their defaults; names match in any case, numbers
+        Unknown members are ignored and missing or null ones take their defaults; names match in any case, with or
+        without `_` and `-`, numbers
         may be text and text numbers, maps keyed by numbers or queues may have text keys.
         """
         decode = _fast_decoder(typing.cast("Any", cls))
@@ -137,12 +138,14 @@ def _object(value: Any) -> dict[Any, Any]:
 
 
 def _body_of(cls: type[Body] | type[FrozenBody]) -> _Convert:
-    members = {field.encode_name.lower(): (field.name, _converter(field.type)) for field in msgspec.structs.fields(cls)}
+    members = {
+        member_name(field.encode_name): (field.name, _converter(field.type)) for field in msgspec.structs.fields(cls)
+    }
 
     def convert_body(value: Any) -> Body | FrozenBody:
         values = {}
         for name, member in _object(value).items():
-            found = members.get(str(name).lower())
+            found = members.get(member_name(str(name)))
             if found is not None and member is not None:
                 try:
                     values[found[0]] = found[1](member)
@@ -159,7 +162,7 @@ def _to_str(value: Any) -> str:
 
 def _to_int(value: Any) -> int:
     if isinstance(value, str):
-        return int(value) if value.strip() not in ("", "null") else 0
+        return integer_of_text(value, 64)
     if isinstance(value, int | float):
         return int(value)
     raise TypeError(f"number expected, got {_shown(value)}")

@@ -2,7 +2,7 @@
 and §3)."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -11,7 +11,7 @@ from triomq_protocol.errors import BodyError, HeaderError, RemoteProtocolError
 from triomq_protocol.flags import ONEWAY, RESPONSE
 from triomq_protocol.java_text import utf8
 from triomq_protocol.wire.binary_header import decode_area, decode_binary_header, encode_area, encode_binary_header
-from triomq_protocol.wire.fastjson import dumps, java_map_order, loads, quote
+from triomq_protocol.wire.fastjson import dumps, integer_of_text, java_map_order, loads, member_name, quote
 from triomq_protocol.wire.header import Header, Int32, header_from_fields, json_decoder
 from triomq_protocol.wire.lengths import frame_lengths
 
@@ -40,6 +40,7 @@ _WIRE_NAMES = {
     "body": "~body",
     "extra": "~extra",
     "header_object": "~header",
+    "written_serialize": "serializeTypeCurrentRPC",
 }
 
 
@@ -48,7 +49,8 @@ def _remember_decoder(cls: type[H]) -> Callable[[msgspec.Raw], H]:
     return decoder
 
 
-class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
+# An unknown member may be a known one in another spelling, which only the tolerant reader accepts.
+class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False, forbid_unknown_fields=True):
     """One decoded frame. Fast to create and to read; ext fields are decoded on access.
 
     A JSON header is decoded straight into this struct. Make commands with `request` and `answer`.
@@ -65,6 +67,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
         raw_ext: received ext fields, not decoded: JSON text, or the map area of a binary header. They fit `serialize`
             as received; to send a received command in the other form, make a new one from its `fields`.
         extra, header_object: ext fields and header object of a command created locally.
+        written_serialize: the encoding that a JSON header names. It has no effect: the frame's mark counts.
     """
 
     code: Int32 = 0
@@ -78,6 +81,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False):
     raw_ext: msgspec.Raw = _NO_EXT
     extra: _LocalFields | None = None
     header_object: _LocalHeader = None
+    written_serialize: Literal["JSON", "ROCKETMQ"] | None = None
 
     @property
     def language(self) -> LanguageCode | None:
@@ -277,7 +281,9 @@ def _decode_tolerantly(header: bytes) -> Command:
         raise RemoteProtocolError(f"header is not JSON: {error}") from error
     if not isinstance(members, dict):
         raise RemoteProtocolError("header is not a JSON object")
-    found = {str(name).lower(): value for name, value in members.items()}
+    found: dict[str, object] = {}
+    for name, value in members.items():
+        found.setdefault(member_name(str(name)), value)
     ext = found.get("extfields")
     if ext is not None and not isinstance(ext, dict):
         raise RemoteProtocolError("extFields is not a JSON object")
@@ -299,18 +305,18 @@ def _language_name(value: object) -> str | None:
 
 
 def _int32(name: str, members: dict[str, object]) -> int:
-    """A number the way FastJSON casts it: fractions cut, more than 32 bits wrapped, text parsed."""
+    """A number the way FastJSON casts it: text parsed, fractions cut, more than 32 bits wrapped."""
     value = members.get(name)
-    if value is None or value == "":
-        return 0
     try:
-        number = int(value) if isinstance(value, int | float | str) else None
+        if value is None:
+            return 0
+        if isinstance(value, str):
+            return integer_of_text(value, 32)
+        if isinstance(value, int | float):
+            return (int(value) + (1 << 31) & 0xFFFFFFFF) - (1 << 31)
     except (ValueError, OverflowError):
-        number = None
-    if number is None or (isinstance(value, str) and not -0x80000000 <= number <= 0x7FFFFFFF):
-        raise RemoteProtocolError(f"header member {name} is not a number: {str(value)[:100]!r}")
-    wrapped = number & 0xFFFFFFFF
-    return wrapped - 0x100000000 if wrapped > 0x7FFFFFFF else wrapped
+        pass
+    raise RemoteProtocolError(f"header member {name} is not a number: {str(value)[:100]!r}")
 
 
 def decode_binary_command(data: bytes, body_bytes: int) -> Command:

@@ -14,7 +14,7 @@ from json.encoder import encode_basestring
 import msgspec
 
 from triomq_protocol.errors import BodyError
-from triomq_protocol.java_text import java_hash, join_pairs, join_surrogates
+from triomq_protocol.java_text import java_hash, join_pairs, join_surrogates, parse_integer
 
 MAX_DEPTH = 64
 """Deeper nesting is refused; the protocol's own bodies nest at most six levels."""
@@ -219,6 +219,24 @@ def loads_tolerant(data: bytes | str) -> object:
         return _Reader(text).document()
     except (OverflowError, TypeError, ValueError) as error:
         raise BodyError("JSON", str(error)) from error
+
+
+# ---------------------------------------------------------------- casting
+
+
+def member_name(name: str) -> str:
+    """What FastJSON compares of a member's name where it is not the exact one: no case, no `_` and no `-`."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+_TRAILING_ZEROS = re.compile(r"\.0*$")
+
+
+def integer_of_text(text: str, bits: int) -> int:
+    """The number FastJSON reads from text where a number is declared: "1,000" and "5.00", too. Raises ValueError."""
+    if text in ("", "null", "NULL"):
+        return 0
+    return parse_integer(_TRAILING_ZEROS.sub("", text.replace(",", "")), bits)
 
 
 # ---------------------------------------------------------------- writing

@@ -3,7 +3,6 @@
 Upstream: `RemotingCommand.decodeCommandCustomHeader` and `makeCustomHeaderToNet`.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -11,6 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 
 from triomq_protocol.errors import HeaderError, LocalProtocolError
+from triomq_protocol.java_text import parse_integer
 from triomq_protocol.wire.fastjson import java_double
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -58,28 +58,11 @@ def _float_text(value: object) -> str:
     return java_double(float(str(value)))
 
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
-
-
-def _parse_integer(bits: int) -> Callable[[str], int]:
-    limit = 1 << bits - 1
-
-    def parse(text: str) -> int:
-        if not _INTEGER.fullmatch(text):
-            raise ValueError(text)
-        value = int(text)
-        if not -limit <= value < limit:
-            raise ValueError(text)
-        return value
-
-    return parse
-
-
 _KINDS: dict[str, tuple[Callable[[object], str] | None, Callable[[str], object]]] = {
     "str": (None, str),
     "bool": (_bool_text, lambda text: text.lower() == "true"),
-    "int32": (_int_text, _parse_integer(32)),
-    "int64": (_int_text, _parse_integer(64)),
+    "int32": (_int_text, lambda text: parse_integer(text, 32)),
+    "int64": (_int_text, lambda text: parse_integer(text, 64)),
     "float": (_float_text, float),
 }
 

@@ -267,6 +267,22 @@ def test_missing_null_unknown_and_oddly_typed_members() -> None:
     assert lock.mq_set == [MessageQueue("T", "b", 3)]
 
 
+@pytest.mark.parametrize("text", ["1_0", " 1", "1 ", "0x10", "1.5", ".0", "--1", "9223372036854775808", "9" * 5000])
+def test_text_that_java_reads_as_no_number_is_refused(text: str) -> None:
+    with pytest.raises(BodyError, match="not an integer of 64 bits"):
+        TopicConfig.decode(f'{{"perm":"{text}"}}'.encode())
+
+
+@pytest.mark.parametrize(("text", "number"), [("1,0", 10), ("5.00", 5), ("+7", 7), ("007", 7), ("", 0), ("NULL", 0)])
+def test_text_that_java_reads_as_a_number(text: str, number: int) -> None:
+    assert TopicConfig.decode(f'{{"perm":"{text}"}}'.encode()).perm == number
+
+
+@pytest.mark.parametrize("name", ["topicName", "TopicName", "topic_name", "TOPIC-NAME"])
+def test_member_names_in_other_spellings(name: str) -> None:
+    assert TopicConfig.decode(f'{{"{name}":"T"}}'.encode()) == TopicConfig(topic_name="T")
+
+
 @pytest.mark.parametrize(
     "text", ["[]", "5", "null", '""', '{"topicConfigTable":[]}', '{"topicConfigTable":{"T":5}}', '{"dataVersion":{"counter":[]}}',
              '{"dataVersion":{"counter":"x"}}', '{"dataVersion":5}', '{"topicConfigTable":{"T":{"order":[]}}}'],
@@ -324,7 +340,7 @@ def test_a_compressed_registration_that_inflates_without_end_is_refused() -> Non
     [
         (
             b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}',
-            "RegisterBrokerBody: topicConfigSerializeWrapper.topicConfigTable.perm: invalid literal",
+            "RegisterBrokerBody: topicConfigSerializeWrapper.topicConfigTable.perm: not an integer",
         ),
         (b'{"filterServerList":7}', "RegisterBrokerBody: filterServerList: list expected, got int '7'"),
     ],

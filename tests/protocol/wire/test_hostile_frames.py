@@ -99,16 +99,49 @@ def test_a_deep_remark_is_no_header(depth: int) -> None:
     [
         (b"{code:105,}", 105), (b"{'code':'105'}", 105), (b'{"code":105.9}', 105), (b'{"code":null}', 0), (b'{"code":""}', 0),
         (b'/**/{"code":105}//x', 105), (b'{"code":4294967401}', 105), (b'{"code":-2147483649}', 2147483647), (b'{"code":1,"code":105}', 105),
-        (b'\t{ "code" : 105 }\n', 105),
+        (b'\t{ "code" : 105 }\n', 105), (b'{"code":"1,05"}', 105), (b'{"code":"105.0"}', 105), (b'{"code":"+105"}', 105),
+        (b'{"code":"NULL"}', 0), (b'{"code":true}', 1), (b'{"code":1.05e2}', 105),
     ],
 )  # fmt: skip
 def test_header_numbers_in_odd_spellings(header: bytes, code: int) -> None:
     assert FrameDecoder().feed(json_frame(header))[0].code == code
 
 
+@pytest.mark.parametrize("rest", [b"", b',"language":"GO","version":407'])
+@pytest.mark.parametrize("name", [b"Code", b"CODE", b"co_de", b"c-o-d-e", b"_Code_", rb"\u0043ode"])
+def test_names_of_members_in_other_spellings(name: bytes, rest: bytes) -> None:
+    (command,) = FrameDecoder().feed(
+        json_frame(b'{"opaque":3,"%b":105,"serializeTypeCurrentRPC":"JSON"%b}' % (name, rest))
+    )
+    assert (command.code, command.opaque) == (105, 3)
+
+
+def test_all_members_in_other_spellings() -> None:
+    header = b'{"CODE":105,"ext_fields":{"Topic":"A"},"Flag":2,"LANGUAGE":"GO","Opaque":3,"Remark":"x","VERSION":7,"New":[{}]}'
+    (command,) = FrameDecoder().feed(json_frame(header))
+    assert (command.code, command.flag, command.opaque, command.version) == (105, 2, 3, 7)
+    assert (command.remark, command.language_name, command.fields) == ("x", "GO", {"Topic": "A"})
+
+
+@pytest.mark.parametrize("name", [b"c\xc3\xb8de", b"isCode", b"setCode", b"codes", b"cod"])
+def test_names_that_are_no_spelling_of_a_member_are_unknown(name: bytes) -> None:
+    assert FrameDecoder().feed(json_frame(b'{"%b":105,"opaque":3}' % name))[0].code == 0
+
+
+def test_of_several_spellings_the_first_counts() -> None:
+    assert FrameDecoder().feed(json_frame(b'{"Code":5,"code":6,"opaque":3}'))[0].code == 5
+    assert FrameDecoder().feed(json_frame(b'{"code":6,"Code":5,"opaque":3}'))[0].code == 6
+
+
+@pytest.mark.parametrize("value", [b'"JSON"', b'"ROCKETMQ"', b"null", b'"X"', b"7"])
+def test_what_a_header_says_of_its_own_form_is_ignored(value: bytes) -> None:
+    (command,) = FrameDecoder().feed(json_frame(b'{"code":105,"serializeTypeCurrentRPC":%b,"version":407}' % value))
+    assert (command.code, command.serialize, command.version) == (105, SerializeType.JSON, 407)
+
+
 @pytest.mark.parametrize(
     "header", [b"", b" ", b"{", b'{"code":}', b'{"code":[]}', b'{"code":"2147483648"}', b'{"code":NaN}', b'{"code":1e999}',
-               b'{"code":"x"}', b"{}{}", b'{"extFields":5,"flag":"1"}', b"\x00\x00", b"\xff"],
+               b'{"code":"x"}', b'{"code":"1_0"}', b'{"code":" 1"}', b'{"code":"1.5"}', b'{"code":1_0}', b'{"version":"4_07"}', b"{}{}", b'{"extFields":5,"flag":"1"}', b"\x00\x00", b"\xff"],
 )  # fmt: skip
 def test_headers_that_nothing_can_be_made_of(header: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
