@@ -7,7 +7,6 @@ Failed messages leave their queue only when a broker has taken them back.  Upstr
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -17,10 +16,9 @@ from triomq._cluster.spawn import Spawn
 from triomq._consumer.group.callbacks import ConsumerEvent
 from triomq._consumer.group.process_queue import ENDED, STARTED, WAITING, HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue
-from triomq._consumer.push.dispatch import Later, Waiters
+from triomq._consumer.push.dispatch import Dispatch, Later
 from triomq._consumer.push.send_back import SendBack
 from triomq._message.message import MessageQueue
-from triomq.errors import MQError
 
 log = logging.getLogger("triomq.consumer")
 
@@ -37,7 +35,7 @@ SHARE_MAX: Final = 32
 """How many messages one thread takes along at most."""
 
 
-class ConcurrentDispatch:
+class ConcurrentDispatch(Dispatch[HeldMessage]):
     """Messages of all queues in the order they came, to the next task that asks.
 
     Args:
@@ -47,8 +45,7 @@ class ConcurrentDispatch:
     """
 
     def __init__(self, *, send_back: SendBack | None, spawn: Spawn, report: Callable[[ConsumerEvent], None]) -> None:
-        self.waiters = Waiters()
-        self._ready: deque[HeldMessage] = deque()
+        super().__init__()
         self._send_back = send_back
         self._spawn = spawn
         self._report = report
@@ -60,13 +57,6 @@ class ConcurrentDispatch:
 
     def restarted(self, source: PulledQueue) -> None:
         """Messages that were given up are passed over when their turn comes."""
-
-    def failed(self, error: MQError) -> None:
-        """The consumer cannot go on: tasks that wait for messages raise this."""
-        self.waiters.drain(error)
-
-    def __len__(self) -> int:
-        return len(self._ready)
 
     def take(self, most: int, now: float) -> list[HeldMessage] | None:
         """The next messages of one queue, at most so many."""

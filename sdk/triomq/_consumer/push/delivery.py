@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import trio
 
@@ -33,7 +33,7 @@ class Delivery:
 
     __slots__ = ("_answered", "_dispatch", "message")
 
-    def __init__(self, message: HeldMessage, dispatch: Dispatch) -> None:
+    def __init__(self, message: HeldMessage, dispatch: Dispatch[Any]) -> None:
         self.message = message
         self._dispatch = dispatch
         self._answered = False

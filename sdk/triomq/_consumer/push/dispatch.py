@@ -1,17 +1,23 @@
-"""What concurrent and ordered dispatch have in common: their protocol, a handler's answers, and the tasks that wait.
+"""What concurrent and ordered dispatch have in common: their base, a handler's answers, and the tasks that wait.
 
 Upstream: ``ConsumeMessageService``.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, TypeVar
 
 import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._exception_groups import without_groups
+from triomq.errors import MQError
+
+Ready = TypeVar("Ready")
+"""What is ready to be given out: messages, or queues that have some."""
 
 
 class Later(Exception):  # noqa: N818 - an answer, not an error
@@ -36,30 +42,46 @@ def later_in(error: BaseException) -> Later | None:
     return inner if isinstance(inner, Later) else None
 
 
-class Dispatch(Protocol):
-    """Gives out held messages and takes the handlers' answers; concurrent and ordered consumers have one each."""
+class Dispatch(ABC, Generic[Ready]):
+    """Gives out held messages and takes the handlers' answers; concurrent and ordered consumers have one each.
 
-    waiters: Waiters
-    """The tasks that wait for messages."""
+    Attributes:
+        waiters: the tasks that wait for messages.
+    """
+
+    def __init__(self) -> None:
+        self.waiters = Waiters()
+        self._ready: deque[Ready] = deque()
+
+    def failed(self, error: MQError) -> None:
+        """The consumer cannot go on: tasks that wait for messages raise this."""
+        self.waiters.drain(error)
 
     def __len__(self) -> int:
-        """Whether something may be there to take."""
+        """How much may be there to take."""
+        return len(self._ready)
 
+    @abstractmethod
     def take(self, most: int, now: float) -> list[HeldMessage] | None:
         """The next messages of one queue; None when there is none to give out."""
 
+    @abstractmethod
     def fair_share(self, waiters: int) -> int:
         """How many messages one of so many waiters may fairly take at once."""
 
+    @abstractmethod
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
         """They are consumed."""
 
+    @abstractmethod
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
         """They failed; may be cancelled, and then they are as if they had never been taken."""
 
+    @abstractmethod
     def requeue(self, batch: Sequence[HeldMessage]) -> None:
         """Nothing is known of them: give them out again, as the next ones."""
 
+    @abstractmethod
     async def finish_batch(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
         """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
 

@@ -43,7 +43,13 @@ class Handlers:
     """
 
     def __init__(
-        self, group: str, dispatch: Dispatch, handler: Handler, *, batch_max: int, hooks: Sequence[ConsumeHook] = ()
+        self,
+        group: str,
+        dispatch: Dispatch[Any],
+        handler: Handler,
+        *,
+        batch_max: int,
+        hooks: Sequence[ConsumeHook] = (),
     ) -> None:
         if not callable(handler):
             raise InvalidCall(f"the handler is {type(handler).__name__}; give an async or a plain function")

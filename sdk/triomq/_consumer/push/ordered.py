@@ -19,11 +19,10 @@ from triomq._consumer.group.process_queue import ENDED, STARTED, WAITING, HeldMe
 from triomq._consumer.group.pull_loop import PulledQueue
 from triomq._consumer.group.queue_locks import BROKER_KEEPS_S, RENEW_EVERY_S, RETRY_S, VALID_S, QueueLocks
 from triomq._consumer.push.concurrent import SHARE_MAX
-from triomq._consumer.push.dispatch import Later, Waiters
+from triomq._consumer.push.dispatch import Dispatch, Later
 from triomq._consumer.push.options import SUSPEND_BOUNDS_S
 from triomq._consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
 from triomq._message.message import MessageQueue
-from triomq.errors import MQError
 
 log = logging.getLogger("triomq.consumer")
 
@@ -68,7 +67,7 @@ class OrderedQueue:
         self.idle: trio.Event | None = None
 
 
-class OrderedDispatch:
+class OrderedDispatch(Dispatch[OrderedQueue]):
     """Queues that have messages, one after the other, to the next task that asks.
 
     Args:
@@ -90,10 +89,9 @@ class OrderedDispatch:
         on_idle: Callable[[], object] = lambda: None,
         suspend_s: float,
     ) -> None:
-        self.waiters = Waiters()
+        super().__init__()
         self.states: dict[MessageQueue, OrderedQueue] = {}
         """The assigned queues."""
-        self._ready: deque[OrderedQueue] = deque()
         self._locks = locks
         self._send_back = send_back
         self._spawn = spawn
@@ -153,13 +151,6 @@ class OrderedDispatch:
             state.waiting.clear()
 
     # --- handlers --------------------------------------------------------------------------------------------
-
-    def failed(self, error: MQError) -> None:
-        """The consumer cannot go on: tasks that wait for messages raise this."""
-        self.waiters.drain(error)
-
-    def __len__(self) -> int:
-        return len(self._ready)
 
     def take(self, most: int, now: float) -> list[HeldMessage] | None:
         """The next messages of the next queue; it gives out nothing more until they are answered."""
