@@ -28,7 +28,8 @@ from triomq._consumer.group.allocate import AllocateStrategy
 from triomq._consumer.group.callbacks import ConsumerCallbacks
 from triomq._consumer.group.positions import IllegalOffset, StartFrom
 from triomq._consumer.group.process_queue import FlowLimits
-from triomq._consumer.lite.lite_pull_consumer import HELD_MAX, LitePullConsumer
+from triomq._consumer.lite.lite_pull_consumer import LitePullConsumer
+from triomq._consumer.lite.options import HELD_MAX, LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions, MessageModel
 from triomq._consumer.offset_files import DEFAULT_INSTANCE
 from triomq._consumer.offset_store import OffsetStore
@@ -360,6 +361,7 @@ class Client(metaclass=NoPublicConstructor):
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
         """
         self._check_open()
+        lite = LiteOptions(auto_commit=auto_commit, batch_max=batch_max, held_max=held_max)
         options = GroupOptions(
             group=group,
             model=model,
@@ -376,15 +378,7 @@ class Client(metaclass=NoPublicConstructor):
         def left() -> None:
             self._members.remove(consumer)
 
-        consumer = construct(
-            LitePullConsumer,
-            self._resources,
-            options,
-            auto_commit=auto_commit,
-            batch_max=batch_max,
-            held_max=held_max,
-            left=left,
-        )
+        consumer = construct(LitePullConsumer, self._resources, options, lite, left=left)
         self._members.append(consumer)
         return consumer
 

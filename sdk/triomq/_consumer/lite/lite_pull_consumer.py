@@ -18,14 +18,12 @@ import trio
 
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.lite.membership import LiteMembership
+from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions
 from triomq._message.message import MessageQueue
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, make_subscription
 from triomq.errors import ClientClosed, InvalidCall
-
-HELD_MAX: Final = 10_000
-"""How many messages are fetched ahead over all queues (``pullThresholdForAll``)."""
 
 POLL_S: Final = 5.0
 """How long a poll waits for messages (``pollTimeoutMillis``)."""
@@ -46,16 +44,12 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         self,
         client: ClientResources,
         options: GroupOptions,
+        lite: LiteOptions,
         *,
-        auto_commit: bool,
-        batch_max: int,
-        held_max: int,
         left: Callable[[], object],
     ) -> None:
         self.group = options.group
-        self._member = LiteMembership(
-            client, options, auto_commit=auto_commit, batch_max=batch_max, held_max=held_max, left=left
-        )
+        self._member = LiteMembership(client, options, lite, left=left)
 
     @property
     def auto_commit(self) -> bool:

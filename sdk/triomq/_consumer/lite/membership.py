@@ -15,6 +15,7 @@ from triomq._consumer.group.callbacks import call_with_queues
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
 from triomq._consumer.lite.fetched import PolledMessages
+from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions, Membership
 from triomq._consumer.running_properties import consumer_properties
 from triomq._message.message import MessageQueue
@@ -33,10 +34,8 @@ class LiteMembership(Membership):
 
     Args:
         client: the client's.
-        options: the caller's.
-        auto_commit: whether what was polled is committed without being asked.
-        batch_max: messages per pull.
-        held_max: messages fetched ahead over all queues.
+        options: what all members are set.
+        lite: what lite pull consumers are set beside.
         left: called when it has left the group.
 
     Raises:
@@ -51,22 +50,17 @@ class LiteMembership(Membership):
         self,
         client: ClientResources,
         options: GroupOptions,
+        lite: LiteOptions,
         *,
-        auto_commit: bool,
-        batch_max: int,
-        held_max: int,
         left: Callable[[], object],
     ) -> None:
-        for name, value in (("batch_max", batch_max), ("held_max", held_max)):
-            if value < 1:
-                raise InvalidCall(f"{name} is {value}, not at least 1")
         super().__init__(client, options, left=left, lite=True)
-        self.auto_commit = auto_commit
+        self.auto_commit = lite.auto_commit
         self.assigns: bool | None = None
         self.messages = PolledMessages(self.check_open)
-        self._held_max = held_max
+        self._held_max = lite.held_max
         self._holding_back = False
-        settings = PullSettings(max_messages=batch_max, suspend_s=SUSPEND_S, lite=True, limits=options.limits)
+        settings = PullSettings(max_messages=lite.batch_max, suspend_s=SUSPEND_S, lite=True, limits=options.limits)
         self.engine = self._make_engine(self, settings, self._holds_too_much)
 
     @property
