@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
-
-import trio
+from typing import Any, Self, TypeVar
 
 from triomq._blocking.calls import Proxy, blocking_method, plain_method
 from triomq._constructors import NoPublicConstructor, construct
@@ -20,7 +19,22 @@ from triomq._message.received import ReceivedMessage
 log = logging.getLogger("triomq.consumer")
 
 
-class LitePullConsumer(Proxy[_lite_pull.LitePullConsumer]):
+Core = TypeVar("Core", bound=AbstractAsyncContextManager[Any])
+
+
+class _ConsumerProxy(Proxy[Core]):
+    """A proxy whose ``with`` ends as the consumer's ``async with`` does."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        async def leave(core: Core) -> None:
+            await core.__aexit__(kind, error, trace)
+
+        self._call(leave)
+
+
+class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     """Polls messages of one group; see :class:`triomq.LitePullConsumer`.
 
     A forked child's consumer is a new member, which has to subscribe or assign anew.
@@ -52,14 +66,6 @@ class LitePullConsumer(Proxy[_lite_pull.LitePullConsumer]):
 
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        async def leave(core: _lite_pull.LitePullConsumer) -> None:
-            await core.__aexit__(kind, error, trace)
-
-        self._call(leave)
 
 
 class Delivery(metaclass=NoPublicConstructor):
@@ -106,7 +112,7 @@ class Delivery(metaclass=NoPublicConstructor):
         return True
 
 
-class PushConsumer(Proxy[_push.PushConsumer]):
+class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
     """A member of a consumer group, to be used in ``with``; see :class:`triomq.PushConsumer`.
 
     Handlers of :meth:`run` are plain functions; they are called in worker threads.
@@ -126,54 +132,9 @@ class PushConsumer(Proxy[_push.PushConsumer]):
                 return
 
     def __enter__(self) -> Self:
-        holder = _Holder()
-        self._call(holder.open)
-        self._holder = holder
+        self._call(_push.PushConsumer.__aenter__)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Drain, wait for handlers, commit, leave the group."""
-        self._call(self._holder.close)
-
-
-class _Holder:
-    """A task that stays inside the consumer's ``async with`` while calls come and go."""
-
-    def __init__(self) -> None:
-        self._opened = trio.Event()
-        self._leave = trio.Event()
-        self._ended = trio.Event()
-        self._failure: Exception | None = None
-
-    async def open(self, core: _push.PushConsumer) -> None:
-        """Start it and wait until the consumer runs."""
-        trio.lowlevel.spawn_system_task(self._hold, core)
-        await self._opened.wait()
-        self._raise()
-
-    async def close(self, _core: _push.PushConsumer) -> None:
-        """Leave, and wait for the end."""
-        self._leave.set()
-        await self._ended.wait()
-        self._raise()
-
-    async def _hold(self, core: _push.PushConsumer) -> None:
-        try:
-            async with core:
-                self._opened.set()
-                await self._leave.wait()
-        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
-            self._failure = error
-        finally:
-            self._opened.set()
-            self._ended.set()
-
-    def _raise(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        self.__exit__(None, None, None)
