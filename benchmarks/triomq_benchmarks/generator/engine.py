@@ -55,12 +55,10 @@ class EngineError(Exception):
 
 
 @attrs.frozen(kw_only=True)
-class Share:
-    """One load generator's part of a run; everything in it is plain data and can be pickled.
+class RunPlan:
+    """What the load generators of a run have in common; plain data that can be pickled.
 
     Attributes:
-        index: number of this worker, from 0.
-        count: how many there are.
         workload: the whole workload.
         name_servers: `host:port;host:port`.
         topics: names of the topics, which exist.
@@ -70,22 +68,6 @@ class Share:
         payload: the payload file's content; empty where there is none.
         ledger: folder below which acknowledged and consumed messages are written; None: they are not.
     """
-
-    index: int
-    count: int
-    workload: Workload
-    name_servers: str
-    topics: tuple[str, ...]
-    groups: tuple[str, ...]
-    run_number: int
-    seed: int
-    payload: bytes = b""
-    ledger: Path | None = None
-
-
-@attrs.frozen(kw_only=True)
-class RunPlan:
-    """What an engine is to run: the fields are those of `Share`."""
 
     workload: Workload
     name_servers: str
@@ -98,9 +80,21 @@ class RunPlan:
 
     def share(self, index: int, count: int) -> Share:
         """One worker's part."""
-        return Share(
-            index=index, count=count, **{each.name: getattr(self, each.name) for each in attrs.fields(RunPlan)}
-        )
+        plan = {each.name: getattr(self, each.name) for each in attrs.fields(RunPlan)}
+        return Share(index=index, count=count, **plan)
+
+
+@attrs.frozen(kw_only=True)
+class Share(RunPlan):
+    """One load generator's part of a run.
+
+    Attributes:
+        index: number of this worker, from 0.
+        count: how many there are.
+    """
+
+    index: int
+    count: int
 
 
 def check_workers(plan: RunPlan, workers: int) -> None:
