@@ -7,6 +7,7 @@ tried again. It answers to `ConfigManager`; rules: docs/protocol/store.md §21.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
@@ -22,7 +23,7 @@ V = TypeVar("V")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class VersionedTable(Generic[V]):
+class VersionedTable(ABC, Generic[V]):
     """Names to configurations, in memory and in a file.
 
     Args:
@@ -47,9 +48,9 @@ class VersionedTable(Generic[V]):
         """The configuration of that name, or None; creates nothing."""
         return self.table.get(name)
 
+    @abstractmethod
     def pretty(self) -> bytes:
         """The file's text; each table has its own form."""
-        raise NotImplementedError
 
     def persist(self) -> None:
         """Write the file; if the disk fails, it logs an error and `persist_if_unsaved` tries again."""
