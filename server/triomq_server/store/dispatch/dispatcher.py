@@ -29,7 +29,6 @@ from triomq_server.store.values import AppendResult, Arrival, NewBatch, NewRecor
 _log = logging.getLogger(__name__)
 
 DELAY_MARK = "DELAY\x01"
-_UNKNOWN_LEVEL_MS = 1000
 
 
 def property_of(text: str, mark: str) -> str | None:
@@ -89,11 +88,10 @@ class Dispatcher:
     # ---- own appends
 
     def delay_ms(self, topic: str, level: int) -> int:
-        """The delay of a level if the record belongs to the schedule topic, else -1."""
+        """The delay of a level, or of the highest one there is, if the record belongs to the schedule topic, else -1."""
         if topic != SCHEDULE_TOPIC or level <= 0:
             return -1
-        level = min(level, len(self._delays))
-        return self._delays[level - 1] if level else _UNKNOWN_LEVEL_MS
+        return self._delays[min(level, len(self._delays)) - 1]
 
     def batch_appended(self, b: NewBatch, result: AppendResult, elements: list[Element]) -> None:
         """Collect a stored batch's index entries and arrivals."""
