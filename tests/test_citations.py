@@ -183,6 +183,23 @@ def test_pages_name_files_that_exist(page: Path, least: int) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def names_without_home(row: str) -> list[str]:
+    """The functions and classes that a row of the table names, and none of its files defines."""
+    quoted = re.findall(r"`([^`]+)`", row)
+    files = [ROOT / text for text in quoted if "/" in text]
+    modules = [path for file in files for path in ([file] if file.is_file() else file.glob("*.py"))]
+    defined = "".join(path.read_text() for path in modules)
+    names = [part for text in quoted if re.fullmatch(r"\w+(\.\w+)?", text) for part in text.split(".")]
+    return [name for name in names if not re.search(rf"(?:def|class|self\.) *{name}\b", defined)]
+
+
+def test_the_architecture_page_names_functions_that_exist() -> None:
+    rows = [line for line in ARCHITECTURE.read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) > 10
+    assert [name for row in rows for name in names_without_home(row)] == []
+    assert names_without_home("`Recovery.steps` and `gone` in `server/triomq_server/store/recovery.py`") == ["gone"]
+
+
 def test_the_architecture_page_shows_every_package_and_suite() -> None:
     shown = {folder.rstrip("/") for folder in tree_of(blocks_of(ARCHITECTURE, "text")[0])}
     there = {

@@ -109,6 +109,34 @@ def test_fragments_of_the_changelog_have_names_that_towncrier_takes() -> None:
     assert [name for name in fragments if not legal.fullmatch(name)] == []
 
 
+TESTED_FROM_OUTSIDE = {
+    "sdk/admin",
+    "server/cluster",
+    "server/commands",
+    "server/process",
+    "server/store/dispatch",
+}
+"""Packages without a folder of tests, as the architecture page says."""
+
+
+def test_folders_of_tests_are_named_after_packages() -> None:
+    suites = dict(zip(PACKAGES, ("protocol", "sdk", "", "pyspark_rocketmq", "server", "benchmarks"), strict=True))
+    packages = {
+        "/".join([suite, *(part.lstrip("_") for part in path.parent.relative_to(package).parts)])
+        for package, suite in suites.items()
+        if suite
+        for path in package.rglob("__init__.py")
+        if path.parent != package
+    }
+    folders = {
+        name.removeprefix("tests/").rpartition("/")[0]
+        for name in tracked()
+        if name.startswith(tuple(f"tests/{suite}/" for suite in suites.values() if suite)) and "/test_" in name
+    }
+    assert folders - packages - set(suites.values()) == set(), "no package has this name"
+    assert packages - folders == TESTED_FROM_OUTSIDE
+
+
 def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
