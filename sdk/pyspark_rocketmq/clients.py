@@ -1,9 +1,9 @@
 """Open clients of this process: one loop thread for each set of settings, shared by calls that come one after the
 other.
 
-Spark calls a data source from plain threads, in processes that it forks and uses again: for the driver's part, where
-every trigger asks for offsets, and for the tasks. So a client stays open between calls, for :data:`IDLE_S`; then its
-thread ends by itself. A forked child has none of its parent's.
+Spark calls a data source from plain threads, in processes that it forks and reuses: in the driver, where every trigger
+queries offsets, and in the tasks. So a client stays open between calls, for :data:`IDLE_S`; then its thread ends. A
+forked child does not use its parent's clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClientKey:
     Args:
         settings: what they are opened with.
         group: the consumer group that pulls; None if nothing is pulled.
-        preference: from whom to pull.
+        preference: from which brokers to pull.
     """
 
     settings: ClientSettings
@@ -48,7 +48,7 @@ class Session:
 
     Args:
         client: the client.
-        nursery: for what goes on between calls; it must let no exception out.
+        nursery: for tasks that outlive a call; they must not raise.
         pulling: pulls as the query prefers; None if nothing is pulled.
     """
 
@@ -67,7 +67,7 @@ class PooledClient:
     """A client in its loop thread.
 
     Args:
-        pool: where it is kept.
+        pool: the pool it belongs to.
         key: what it is opened with.
     """
 
@@ -84,7 +84,7 @@ class PooledClient:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has been closed."""
+        """Whether the client has been closed."""
         return self._thread.is_over
 
     def call(self, run: Callable[[Session], Awaitable[T]]) -> T:
@@ -100,7 +100,7 @@ class PooledClient:
         self._thread.call_soon(run)
 
     def close(self) -> None:
-        """Close it, and end what still runs there."""
+        """Close the client, and cancel what still runs in its loop."""
         self._thread.close()
 
     @asynccontextmanager
@@ -120,7 +120,7 @@ class PooledClient:
     async def _close_when_idle(self) -> None:
         while True:
             await trio.sleep(IDLE_S)
-            if self._pool.forget_unused(self):
+            if self._pool.discard_unused(self):
                 self._thread.stop()
                 return
 
@@ -145,8 +145,8 @@ class _Pool:
         with self._lock:
             client.users -= 1
 
-    def forget_unused(self, client: PooledClient) -> bool:
-        """Let go of a client unless it is used; whether it was let go of."""
+    def discard_unused(self, client: PooledClient) -> bool:
+        """Remove a client from the pool unless it is used; returns whether it was removed."""
         with self._lock:
             if client.users:
                 return False
@@ -177,7 +177,7 @@ def borrowed(key: ClientKey) -> Iterator[PooledClient]:
     """A client for as long as the block lasts, opened now or left open by an earlier call.
 
     Raises:
-        triomq.MQError: an address cannot be used, or the group's name.
+        triomq.MQError: an address or the group's name is invalid.
     """
     pool = _own_pool()
     client = pool.take(key)

@@ -1,6 +1,6 @@
-"""What can go wrong in the data source, beside the SDK's own errors; every text names the cause and the cure.
+"""Errors of the data source besides the SDK's; every text names the cause and the remedy.
 
-Spark shows an error of a Python data source as text, so these classes matter less to callers than their messages do.
+Spark shows an error of a Python data source as text, so callers depend on the messages more than on these classes.
 """
 
 # ruff: noqa: N818 - named after the state the query is in, as the SDK's are
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 
 class SourceError(Exception):
-    """The root of what this package raises itself."""
+    """Base class of the errors that this package raises."""
 
 
 class BadOption(SourceError, ValueError):
-    """An option is unknown, contradicts another one, or has a value that cannot be used; change the query."""
+    """An option is unknown, contradicts another one, or has an invalid value; change the query."""
 
 
 class BadColumns(SourceError, ValueError):
@@ -23,11 +23,11 @@ class BadColumns(SourceError, ValueError):
 
 
 class DataLoss(SourceError):
-    """Rows that the query was promised are gone from the brokers; `failOnDataLoss=false` goes on without them."""
+    """Rows that the query must read are no longer on the brokers; `failOnDataLoss=false` skips them."""
 
 
 class BrokerBehind(SourceError):
-    """No broker that may be asked holds rows that the master has acknowledged, also not within the time limit."""
+    """Within the time limit, no broker that may be queried has had rows that the master has acknowledged."""
 
 
 class WriteFailed(SourceError):
@@ -35,7 +35,7 @@ class WriteFailed(SourceError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` when something known is written nearly so, else nothing."""
+    """`; did you mean X?` when a known name is similar, else an empty text."""
     by_folded = {each.lower(): each for each in known}
     found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
     return f"; did you mean {by_folded[found[0]]}?" if found else ""

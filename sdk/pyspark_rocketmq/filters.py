@@ -1,8 +1,8 @@
-"""Which rows a query selects: what its options say, and which of the filters that Spark pushes down are applied here.
+"""Which rows a query selects: its options, and those filters that Spark pushes down and that are applied here.
 
-A filter counts as handled only if exactly its rows come out. Queues and offsets are never read when they do not match;
-times narrow the offsets, and the rows at the edges are tested one by one; tags go to the broker, which compares their
-hashes, and then are compared as text. Pure.
+A filter counts as handled only if exactly its rows are returned. Queues and offsets are never read when they do not
+match; times narrow the offsets, and the rows at the edges are tested one by one; tags go to the broker, which compares
+their hashes, and then are compared as text. Pure.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @attrs.frozen
 class Span:
-    """Whole numbers from one bound up to, without, another; None is no bound."""
+    """Whole numbers from `start` up to, without, `end`; None is no bound."""
 
     start: int | None = None
     end: int | None = None
 
     def meet(self, other: Span) -> Span:
-        """What lies in both."""
+        """The intersection of two spans."""
         starts = [each for each in (self.start, other.start) if each is not None]
         ends = [each for each in (self.end, other.end) if each is not None]
         return Span(max(starts, default=None), min(ends, default=None))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing can lie in it."""
+        """Whether the span contains nothing."""
         return self.start is not None and self.end is not None and self.start >= self.end
 
 
 @attrs.frozen
 class RowTest:
-    """What is tested of every row that comes from a broker.
+    """The test of every row that comes from a broker.
 
     Args:
         tags: the selected ones; None for all rows, also those without a tag.
@@ -106,7 +106,7 @@ class RowSelection:
 
     @property
     def test(self) -> RowTest:
-        """What is left to be tested of the rows."""
+        """The part of the selection that is tested row by row."""
         return RowTest(self.tags, self.stored_ms)
 
     @property
@@ -125,7 +125,7 @@ class RowSelection:
 
 
 class Queue(Protocol):
-    """What is looked at of a queue."""
+    """The attributes of a queue that are tested."""
 
     @property
     def topic(self) -> str:
@@ -145,7 +145,7 @@ _SPANS: Final = {"queue_offset": "offsets", "store_timestamp": "stored_ms"}
 
 
 def push(selection: RowSelection, filters: Sequence[Filter]) -> tuple[RowSelection, list[Filter]]:
-    """Take over the filters that can be handled exactly.
+    """Accept the filters that can be handled exactly.
 
     Returns:
         The rows selected now, and the filters that Spark has to evaluate itself.
@@ -191,19 +191,19 @@ def _with_set(selection: RowSelection, name: str, each: Filter) -> RowSelection 
 
 
 def _values(each: Filter, kind: type) -> frozenset[Any] | None:
-    """The values an equality asks for; None if it is none, or they are of another type."""
+    """The values of an equality; None if the filter is not one, or they are of another type."""
     if isinstance(each, EqualTo | EqualNullSafe):
         values = [each.value]
     elif isinstance(each, In):
         values = list(each.value)
     else:
         return None
-    # A bool is an int to Python, and not to Spark.
+    # A bool is an int in Python, but not in Spark.
     return frozenset(values) if all(type(value) is kind for value in values) else None
 
 
 def _span(each: Filter, is_time: bool) -> Span | None:
-    """The whole numbers an inequality or equality asks for; times count in ms."""
+    """The whole numbers that an inequality or equality selects; times in ms."""
     value = getattr(each, "value", None)
     if is_time:
         if not isinstance(value, datetime) or value.tzinfo is None:
@@ -229,7 +229,7 @@ def _span(each: Filter, is_time: bool) -> Span | None:
 
 
 def tags_of(expression: str | None) -> frozenset[str] | None:
-    """The tags an option asks for; None for all.
+    """The tags that an option selects; None for all.
 
     Raises:
         ValueError: it names no tag.

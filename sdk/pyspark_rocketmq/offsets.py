@@ -1,4 +1,4 @@
-"""Offsets in the form users write and checkpoints keep: `{"topic": {"broker": {"queue id": offset}}}`. Pure.
+"""Offsets in the form that users write and checkpoints store: `{"topic": {"broker": {"queue id": offset}}}`. Pure.
 
 The same form as the older rocketmq-spark connector's; -2 stands for the earliest offset and -1 for the latest.
 """
@@ -16,7 +16,7 @@ from pyspark_rocketmq.errors import BadOption
 EARLIEST: Final = -2
 LATEST: Final = -1
 COMMITTED: Final = -3
-"""The group's committed offset; ours alone, and never in JSON."""
+"""The group's committed offset; an extension that is never written as JSON."""
 
 OffsetTree: TypeAlias = dict[str, dict[str, dict[str, int]]]
 """Topic -> broker name -> queue id as text -> offset."""
@@ -75,14 +75,14 @@ def parse_offsets(option: str, text: str) -> Offsets:
     try:
         tree = json.loads(text)
     except ValueError as error:
-        raise BadOption(f"{option} is neither a known word nor JSON ({error}): {text!r}; the form is {form}") from None
+        raise BadOption(f"{option} is neither a known value nor JSON ({error}): {text!r}; the form is {form}") from None
     offsets: Offsets = {}
     for topic, brokers in _items(tree, option, "the whole", form):
         for broker, queues in _items(brokers, option, f"topic {topic!r}", form):
             for queue_id, offset in _items(queues, option, f"broker {broker!r} of topic {topic!r}", form):
                 place = f"queue {queue_id!r} of broker {broker!r} of topic {topic!r}"
                 if not queue_id.isdecimal():
-                    raise BadOption(f"{option}: the queue id {queue_id!r} is no number; the form is {form}")
+                    raise BadOption(f"{option}: the queue id {queue_id!r} is not a number; the form is {form}")
                 if type(offset) is not int or offset < EARLIEST:
                     raise BadOption(
                         f"{option}: the offset of {place} is {json.dumps(offset)}, and must be a whole number from 0 on, "
@@ -104,7 +104,7 @@ def parse_assignment(text: str) -> frozenset[QueueId]:
     try:
         tree = json.loads(text)
     except ValueError as error:
-        raise BadOption(f"assign is no JSON ({error}): {text!r}; the form is {form}") from None
+        raise BadOption(f"assign is not JSON ({error}): {text!r}; the form is {form}") from None
     queues: set[QueueId] = set()
     for topic, brokers in _items(tree, "assign", "the whole", form):
         for broker, ids in _items(brokers, "assign", f"topic {topic!r}", form):

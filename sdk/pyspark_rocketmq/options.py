@@ -1,6 +1,6 @@
-"""The options of a read and of a write: what users wrote, checked and given types. Pure.
+"""The options of a read and of a write: checked and converted to types. Pure.
 
-Names and meanings stand in docs/reference/spark.md. Names are not sensitive to case, since Spark's are not.
+Names and meanings are in docs/reference/spark.md. Names are not case-sensitive, as Spark's are not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_READ_GROUP: Final = "spark-source"
 DEFAULT_WRITE_GROUP: Final = "spark-sink"
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
-"""Options that Spark itself understands, and hands on."""
+"""Options that Spark itself handles and passes on."""
 
 _CLIENT: Final[dict[str, Callable[[str], Any]]] = {
     "client_ip": str,
@@ -49,7 +49,7 @@ _JAVA: Final[dict[str, tuple[str, float]]] = {
     "maxmessagesize": ("max_body_bytes", 1),
     "compressmsgbodyoverhowmuch": ("compress_from_bytes", 1),
 }
-"""Java's names: ours, and by what to divide the value (0: it is text)."""
+"""Java's names: our name, and the divisor of the value (0: it is text)."""
 
 
 @attrs.frozen
@@ -89,7 +89,7 @@ class Place:
     Args:
         word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue without an offset of its own.
         offsets: single queues.
-        time_ms: the first message stored then or later, in ms since 1970; the word is not looked at.
+        time_ms: the first message stored then or later, in ms since 1970; `word` is then ignored.
     """
 
     word: int
@@ -143,10 +143,10 @@ class WriteOptions:
 
     Args:
         client: see :class:`ClientSettings`.
-        topic: where rows go that do not say it themselves.
+        topic: the topic of rows that do not name one.
         group: the producer group.
         batch_rows: how many rows go in one request.
-        in_flight: how many requests of a task may be under way.
+        in_flight: how many requests of a task may be in flight.
         replicated: whether a slave must hold every row before a task ends.
     """
 
@@ -172,11 +172,11 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Check the options of a read.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         streaming: whether it is a streaming read.
 
     Raises:
-        BadOption: one is unknown, missing, contradicts another or cannot be understood.
+        BadOption: one is unknown, missing, contradicts another or has an invalid value.
     """
     given = _Given(options, _READ, "a read")
     sql, tags = given.text("sql"), given.text("tags")
@@ -213,7 +213,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write.
 
     Raises:
-        BadOption: one is unknown, missing or cannot be understood.
+        BadOption: one is unknown, missing or has an invalid value.
     """
     given = _Given(options, _WRITE, "a write")
     return WriteOptions(
@@ -236,7 +236,7 @@ class _Given:
             if name in folded or name in _OF_SPARK or name.startswith(CLIENT_PREFIX):
                 continue
             if name == "path":
-                raise BadOption("a topic is no path: give load() and save() no argument, and the option topic")
+                raise BadOption("a topic is not a path: give load() and save() no argument, and the option topic")
             raise BadOption(f"{what} has no option {name!r}{nearest(name, known)}; it has {', '.join(known)}")
 
     def text(self, name: str) -> str | None:
@@ -256,7 +256,7 @@ class _Given:
         return int(value)
 
     def choice(self, name: str, known: Mapping[str, Any], default: Any) -> Any:
-        """One of some words."""
+        """The value of an option that has one of some names."""
         value = self.text(name)
         if value is None:
             return default
@@ -265,7 +265,7 @@ class _Given:
         return known[value.lower()]
 
     def of_client(self) -> dict[str, str]:
-        """What begins with `rocketmq.`, without that."""
+        """The options that begin with `rocketmq.`, without that prefix."""
         return {
             name[len(CLIENT_PREFIX) :]: value for name, value in self._values.items() if name.startswith(CLIENT_PREFIX)
         }
@@ -309,7 +309,7 @@ def _topics(given: _Given) -> Topics:
         try:
             re.compile(value)
         except re.error as error:
-            raise BadOption(f"subscribePattern {value!r} is no regular expression: {error}") from None
+            raise BadOption(f"subscribePattern {value!r} is not a regular expression: {error}") from None
         return Topics(pattern=value)
     topics = [value] if present[0] == "topic" else [each.strip() for each in value.split(",") if each.strip()]
     return Topics(names=tuple(dict.fromkeys(topics)))

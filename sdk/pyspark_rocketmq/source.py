@@ -31,7 +31,7 @@ class DefaultSource(DataSource):
         """All columns; a query may ask for some of them by a schema of its own.
 
         Raises:
-            BadOption: an option is wrong, so that `load()` says it already.
+            BadOption: an option is wrong, so that `load()` reports it already.
         """
         read_options(self.options, streaming=False)
         return READ_SCHEMA

@@ -1,7 +1,8 @@
 """Real Java 4.9.7 servers and clients beside ours.
 
 Every test of this suite is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
-cannot be had. Servers live for the whole session unless a test needs to stop one; names of topics keep tests apart.
+cannot be downloaded. Servers run for the whole session unless a test needs to stop one; tests use different topic
+names.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SMALL_STORE = {
 NO_TRANSACTION_CHECKS = {"transactionCheckInterval": 3_600_000}
 
 
-# What matters here is to start fast, not to run fast.
+# Startup time matters here, not throughput.
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -56,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
-SHARED_IN_MODULE = {"target", "mixed", "outcomes", "printed", "story"}
+SHARED_IN_MODULE = {"target", "mixed", "outcomes", "printed", "replication_run"}
 SHARED_BY_ALL = {"either", "ours", "javas"}
 
 
@@ -74,7 +75,7 @@ def _group(item: pytest.Item) -> str:
 
 @attrs.frozen
 class Sample:
-    """A message to be sent by either side, and what must come back."""
+    """A message to be sent by either side, and to be received unchanged."""
 
     body: bytes
     tags: str | None = None
@@ -112,7 +113,7 @@ def samples(count: int, seed: int = 7, largest_bytes: int = 1500) -> list[Sample
 
 @attrs.frozen
 class Seen:
-    """A message as a Java client sees it."""
+    """A message as a Java client received it."""
 
     body: bytes
     tags: str | None
@@ -151,7 +152,7 @@ def _seen(message: Mapping[str, Any]) -> Seen:
 
 
 def eventually(ask: Callable[[], T], good: Callable[[T], bool], limit_s: float = 30.0) -> T:
-    """Ask until the answer is good; past the limit, the last answer or error is the caller's to judge."""
+    """Repeat a query until its answer is good; after the limit return or raise the last answer or error."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -184,7 +185,8 @@ class JavaClient:
         return [_seen(one) for one in self._call("pull", servers, topic=topic, tags=tags, group=group)["messages"]]
 
     def pull_all(self, servers: str, topic: str, count: int) -> list[Seen]:
-        """Pull until `count` messages are there: one-way sends, new topics and the queues come a moment later."""
+        """Pull until `count` messages have arrived: one-way sends, new topics and consume queues are visible with a
+        delay."""
         return eventually(lambda: self.pull(servers, topic), lambda seen: len(seen) >= count)
 
     def query(self, servers: str, topic: str, key: str, maximum: int = 32) -> list[Seen]:
@@ -213,7 +215,7 @@ class JavaClient:
         return dict(self._call("status", servers, topic=topic, group=group, client=client)["clients"])
 
     def close(self, servers: str) -> None:
-        """End the clients of servers that are about to go."""
+        """Close the clients of servers that are about to stop."""
         self._call("close", servers)
 
 
@@ -222,7 +224,7 @@ def java() -> Java:
     try:
         return find_java()
     except ToolUnavailableError as error:
-        pytest.skip(f"no RocketMQ 4.9.7 here: {error}")
+        pytest.skip(f"RocketMQ 4.9.7 is not available: {error}")
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +246,7 @@ def _java_client(java: Java, home: Path, serialization: str) -> Driver:
 
 @pytest.fixture(scope="session")
 def fresh_java_client(java: Java, scratch: Path) -> Callable[[str], AbstractContextManager[JavaClient]]:
-    """Starts one more Java client: some admin commands remember, within a process, the cluster they first saw."""
+    """Starts one more Java client: some admin commands cache, within a process, the first cluster that they used."""
 
     @contextmanager
     def start(name: str) -> Iterator[JavaClient]:
@@ -272,7 +274,7 @@ class PushMember(Child):
     """A push consumer in a process of its own, `PushConsumer.java` or `push_member.py`, whose options are ours with
     dashes.
 
-    Everything it tells is in `events()`; `stop` ends it in order, `kill` as a crash would.
+    Everything it reports is in `events()`; `stop` shuts it down cleanly, `kill` is like a crash.
     """
 
     def __init__(self, name: str, argv: Sequence[str], log: Path) -> None:
@@ -281,7 +283,7 @@ class PushMember(Child):
         self._read_bytes = 0
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What it has told so far, all or of one kind: started, message, queues, stopping, stopped."""
+        """The events that it has reported, all or of one kind: started, message, queues, stopping, stopped."""
         with self.log.open("rb") as file:
             file.seek(self._read_bytes)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -294,24 +296,24 @@ class PushMember(Child):
         return self.events("message")
 
     def bodies(self, *, success: bool = True) -> list[str]:
-        """The bodies of its deliveries that went well (or not)."""
+        """The bodies of its deliveries that succeeded (or failed)."""
         return [event["body"] for event in self.messages() if event["success"] is success]
 
     def queues(self) -> list[str]:
         """`topic@broker@queue` of what it owns now, retry topics left out."""
-        told = self.events("queues")
-        return [name for name in (told[-1]["queues"] if told else []) if not name.startswith("%")]
+        reported = self.events("queues")
+        return [name for name in (reported[-1]["queues"] if reported else []) if not name.startswith("%")]
 
     @property
     def client_id(self) -> str:
         return str(self.events("started")[0]["client"])
 
     def wait_for(self, good: Callable[[], bool], limit_s: float = 60.0) -> None:
-        """Wait until something is so; ChildError with its output if it does not come to be."""
+        """Wait until a condition holds; raises ChildError with the child's output if it does not in time."""
         deadline = time.monotonic() + limit_s
         while not good():
             if not self.alive or time.monotonic() > deadline:
-                raise self.failure("did not come that far")
+                raise self.failure("did not get that far")
             time.sleep(0.02)
 
     def wait_for_messages(self, count: int, limit_s: float = 60.0) -> list[dict[str, Any]]:
@@ -331,7 +333,7 @@ def _running(name: str, argv: Sequence[str], log: Path) -> Iterator[PushMember]:
             yield member
         finally:
             if member.alive:
-                member.kill()  # an orderly end takes a second or more; who needs one has asked for it
+                member.kill()  # a clean shutdown takes a second or more; tests that need one call stop
 
 
 def _as_arguments(options: Mapping[str, object]) -> list[str]:
@@ -387,9 +389,10 @@ def python_push(scratch: Path) -> StartPush:
 
 
 class Servers:
-    """Starts servers of either kind below a folder, with stores of small files.
+    """Starts servers of both implementations below a folder, with stores of small files.
 
-    At the end of its block a Java server is killed: its orderly stop takes seconds. A test that needs one asks for it.
+    At the end of its block a Java server is killed: its clean shutdown takes seconds. A test that needs one calls
+    `stop`.
     """
 
     def __init__(self, java: Java, scratch: Path) -> None:
@@ -454,7 +457,7 @@ def javas(servers: Servers) -> Iterator[SingleBroker]:
 
 @pytest.fixture(params=[Kind.OURS, Kind.JAVA])
 def either(request: pytest.FixtureRequest) -> SingleBroker:
-    """A cluster of either kind: what holds on ours must hold on the real one, or the test itself is wrong."""
+    """A cluster of each implementation: what holds on ours must hold on the real one, or the test itself is wrong."""
     return request.getfixturevalue("ours" if request.param is Kind.OURS else "javas")  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""What members of a group told of their lives, put into the simulation's ledger and judged: pure, for real processes.
+"""Checks the events that members of a group report, by the simulation's ledger. Pure, for real processes.
 
 All times are of the one wall clock that the processes of a machine share.
 """
@@ -13,19 +13,20 @@ from consumer_ledger import Ledger, Queue
 
 ORDERED_TWICE_MAX_S = 5.0
 """The member that locks a queue has it alone, as long as locks live no shorter than the 30 s for which members rely on
-them (docs/protocol/consumer.md §9); a Java member looks every 20 ms at what it owns, later when the machine is busy."""
+them (docs/protocol/consumer.md §9); a Java member checks every 20 ms which queues it owns, later on a loaded
+machine."""
 CONCURRENT_TWICE_MAX_S = 25.0
-"""Nothing is locked: a notice of the broker may be lost, and then the next round comes after 20 s
+"""Nothing is locked: if a notification of the broker is lost, the next rebalance comes after 20 s
 (docs/protocol/consumer.md §11)."""
 
 
 @attrs.frozen
-class Life:
-    """One member's.
+class MemberRun:
+    """One run of one member.
 
     Attributes:
-        name: who.
-        events: what it told, in order; see `push_member.py`.
+        name: the member's name.
+        events: what it reported, in order; see `push_member.py`.
         killed_ms: when it was killed, if it was.
     """
 
@@ -34,52 +35,52 @@ class Life:
     killed_ms: int | None = None
 
 
-def ledger_of(acknowledged: Mapping[str, tuple[Queue, int]], topic: str, lives: Iterable[Life]) -> Ledger:
+def ledger_of(acknowledged: Mapping[str, tuple[Queue, int]], topic: str, members: Iterable[MemberRun]) -> Ledger:
     """The ledger of a topic.
 
     Args:
-        acknowledged: body -> queue and offset, as the broker told them to the sender.
+        acknowledged: body -> queue and offset, as the broker answered them to the sender.
         topic: whose queues and messages count.
-        lives: of all members there ever were.
+        members: all members that ever ran.
     """
     ledger = Ledger()
     ledger.acknowledged = {body.encode(): place for body, place in acknowledged.items()}
-    for life in lives:
-        _note_handlings(ledger, topic, life)
-        _note_ownings(ledger, topic, life)
+    for member in members:
+        _record_handlings(ledger, topic, member)
+        _record_ownings(ledger, topic, member)
     return ledger
 
 
-def _note_handlings(ledger: Ledger, topic: str, life: Life) -> None:
-    for event in life.events:
+def _record_handlings(ledger: Ledger, topic: str, member: MemberRun) -> None:
+    for event in member.events:
         if event["event"] == "message" and event["topic"] == topic:
             place = (event["broker"], event["queue"]), event["offset"]
-            handling = ledger.begin(life.name, *place, event["body"].encode(), event["begun"] / 1000)
+            handling = ledger.begin(member.name, *place, event["body"].encode(), event["begun"] / 1000)
             handling.end_s, handling.done = event["time"] / 1000, event["success"]
 
 
-def _note_ownings(ledger: Ledger, topic: str, life: Life) -> None:
+def _record_ownings(ledger: Ledger, topic: str, member: MemberRun) -> None:
     owned: set[Queue] = set()
-    for event in life.events:
+    for event in member.events:
         now_s = event["time"] / 1000
         if event["event"] == "stopping":
-            # It gives everything back from now on; what it handles meanwhile is judged by the handlings.
-            ledger.disown(life.name, now_s)
+            # It releases its queues from now on; what it handles meanwhile is checked as handlings.
+            ledger.disown(member.name, now_s)
             break
         if event["event"] == "queues":
             parts = [name.rsplit("@", 2) for name in event["queues"]]
             found = {(broker, int(number)) for name, broker, number in parts if name == topic}
             for queue in owned - found:
-                ledger.disown(life.name, now_s, queue)
+                ledger.disown(member.name, now_s, queue)
             for queue in found - owned:
-                ledger.own(life.name, queue, now_s)
+                ledger.own(member.name, queue, now_s)
             owned = found
-    if life.killed_ms is not None:
-        ledger.disown(life.name, life.killed_ms / 1000)
+    if member.killed_ms is not None:
+        ledger.disown(member.name, member.killed_ms / 1000)
 
 
 def audit(ledger: Ledger, *, ordered: bool) -> list[str]:
-    """Everything that is wrong."""
+    """All faults of a group's run."""
     faults = []
     lost = sorted(ledger.acknowledged[key] for key in ledger.unhandled())
     if lost:

@@ -1,8 +1,8 @@
-"""One of our push consumers in a process of its own, which tells its life as `PushConsumer.java` tells a Java one's.
+"""One of our push consumers in its own process, which reports the same events as `PushConsumer.java`.
 
 Options are pairs `--name value`: --name-servers, --group, --topic, --instance, --ordered true, --work-ms (per message).
 One JSON object per line on standard output: `started`, `message` (each delivery, when its handler ends), `queues`
-(whenever they change), `stopping` and `stopped`.  SIGTERM ends it in order, SIGKILL as a crash would.
+(whenever they change), `stopping` and `stopped`.  SIGTERM shuts it down cleanly, SIGKILL like a crash.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ import trio
 import triomq
 
 
-def tell(event: str, **fields: Any) -> None:
-    """One line, at once: the next moment this process may be killed."""
+def report(event: str, **fields: Any) -> None:
+    """Print one event, flushed: this process may be killed at any time."""
     print(json.dumps({"event": event, "time": now_ms(), **fields}), flush=True)
 
 
 def now_ms() -> int:
-    """By the clock that all processes of this machine share."""
+    """The time of the clock that all processes of this machine share, in ms."""
     return time.time_ns() // 1_000_000
 
 
 class Owned:
-    """The queues that are this member's."""
+    """The queues that this member owns."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def assigned(self, queues: list[triomq.MessageQueue]) -> None:
         self._names.update(map(self._name, queues))
-        self._tell()
+        self._report()
 
     def revoked(self, queues: list[triomq.MessageQueue]) -> None:
         self._names.difference_update(map(self._name, queues))
-        self._tell()
+        self._report()
 
-    def heard(self, event: triomq.ConsumerEvent) -> None:
-        tell("event", kind=event.kind, text=event.text)
+    def on_event(self, event: triomq.ConsumerEvent) -> None:
+        report("event", kind=event.kind, text=event.text)
         if event.kind == "lock_lost" and event.queue is not None:
             self.revoked([event.queue])
 
-    def _tell(self) -> None:
-        tell("queues", queues=sorted(self._names))
+    def _report(self) -> None:
+        report("queues", queues=sorted(self._names))
 
     @staticmethod
     def _name(queue: triomq.MessageQueue) -> str:
@@ -59,7 +59,7 @@ class Owned:
 async def stop_on_signal(consumer: triomq.PushConsumer) -> None:
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async for _ in signals:
-            tell("stopping")
+            report("stopping")
             consumer.drain()
             return
 
@@ -70,7 +70,7 @@ async def main(options: argparse.Namespace) -> None:
     async def handle(message: triomq.ReceivedMessage) -> None:
         begun = now_ms()
         await trio.sleep(options.work_ms / 1000)
-        tell(
+        report(
             "message",
             topic=message.topic,
             broker=message.queue.broker_name,
@@ -88,16 +88,16 @@ async def main(options: argparse.Namespace) -> None:
             ordered=options.ordered == "true",
             start_from="earliest",
             callbacks=triomq.ConsumerCallbacks(
-                on_assigned=owned.assigned, on_revoked=owned.revoked, on_event=owned.heard
+                on_assigned=owned.assigned, on_revoked=owned.revoked, on_event=owned.on_event
             ),
         ) as consumer,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(stop_on_signal, consumer)
         await consumer.subscribe(options.topic)
-        tell("started", client=client.client_id)
+        report("started", client=client.client_id)
         await consumer.run(handle)
-    tell("stopped")
+    report("stopped")
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:

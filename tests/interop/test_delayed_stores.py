@@ -1,7 +1,7 @@
-"""Delayed messages under way when a store changes hands, or a slave takes over: they come, at their time and once.
+"""Delayed messages pending when another broker opens the store, or a slave takes over: delivered on time and once.
 
-Both directions, after a clean stop and after a kill. A kill may repeat what came since `delayOffset.json` was written
-last.
+Both directions, after a clean stop and after a kill. A kill may repeat messages delivered since `delayOffset.json` was
+last written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from triomq_benchmarks.clusters.servers import Kind
 
 OTHER = {Kind.OURS: Kind.JAVA, Kind.JAVA: Kind.OURS}
-# Level 3 outlives every start of a broker; the table is written often, so that a kill shortly after finds it there.
+# Level 3 is longer than every start of a broker; the table is written often, so that it exists at a kill shortly after.
 SETTINGS = {"messageDelayLevel": "1s 2s 25s 1h", "flushDelayOffsetInterval": 200, "flushIntervalCommitLog": 100}
 LONG_S = 25
 
@@ -61,7 +61,7 @@ def test_the_other_broker_goes_on_delivering(
                 broker.stop()
         with servers.broker(OTHER[writer], name, address, SETTINGS, port) as broker:
             java_client.eventually(lambda: bodies(java_client, address, topic), lambda found: len(found) >= 5)
-            # A copy would come within two seconds of the start.
+            # A copy would be delivered within two seconds of the start.
             time.sleep(max(0.0, 2.5 if time.time() + 2.5 < sent + LONG_S else 0))
             if time.time() < sent + LONG_S - 1:
                 assert bodies(java_client, address, topic) == [str(n) for n in range(5)]
@@ -82,7 +82,7 @@ def test_the_other_broker_goes_on_delivering(
 
 
 @pytest.mark.parametrize("master", [Kind.OURS, Kind.JAVA], ids=["our-master", "java-master"])
-def test_a_slave_of_the_other_kind_takes_over(
+def test_a_slave_of_the_other_implementation_takes_over(
     master: Kind, servers: Any, java_client: Any, topic: str, make_sample: Any
 ) -> None:
     name = f"delayed-set-{master}"
@@ -97,7 +97,7 @@ def test_a_slave_of_the_other_kind_takes_over(
                 sent = time.time()
                 java_client.send(address, topic, [make_sample(b"long", delay_level=3)])
                 assert len(java_client.pull_all(address, topic, 5)) == 5
-                # A slave asks its master every ten seconds, and may first have to find out who that is.
+                # A slave queries its master every ten seconds, and may first have to find its master.
                 java_client.eventually(lambda: progress(slave_home), lambda table: table.get(1) == 5, 60)
                 assert progress(slave_home)[1] == 5
                 broker.kill()

@@ -119,7 +119,7 @@ async def test_ordered_members_answer_operators(client: triomq.Client, topic: st
         status = await mqadmin("consumerStatus", "-g", group, "-i", client.client_id)
         assert re.search(r"PROP_CONSUMEORDERLY +: true", status)
         assert len(re.findall(rf"^{re.escape(topic)} ", status, flags=re.MULTILINE)) >= 2
-        # One message outside of its queue's turn, which moves nothing: first it succeeds, then it fails.
+        # One message out of its queue's order, which moves no offset: first it succeeds, then it fails.
         chosen = seen[0]
         for result in ("CR_SUCCESS", "CR_LATER"):
             directly = await mqadmin(

@@ -99,5 +99,5 @@ def test_offsets(client: Any, either: Any, topic: str, wanted: Any) -> None:
         assert queue["byTime"] == 0
         assert begin_ms - 1000 <= queue["earliest"] <= begin_ms + 60_000
     for queue in client.offsets(servers, topic, begin_ms + 600_000, group):
-        # Java's answer to a time behind the last message is the last message's own offset.
+        # Java's answer to a time after the last message is the last message's own offset.
         assert queue["byTime"] == queue["max"] - 1

@@ -63,7 +63,7 @@ async def test_broker_at_the_other_name_server(mixed: Mixed, java_client: Any, t
         for one in from_us:
             await producer.send(triomq.Message(topic, one.body, tags=one.tags, keys=one.keys, flag=one.flag))
     expected = Counter(one.body for one in [*from_java, *from_us])
-    # The queue entry of the last message may come a moment after its answer.
+    # The queue entry of the last message may follow its answer with a delay.
     for _ in range(50):
         bodies = await pull_bodies(servers, topic)
         if bodies.total() == 60:
@@ -74,7 +74,7 @@ async def test_broker_at_the_other_name_server(mixed: Mixed, java_client: Any, t
     assert Counter(one.body for one in seen) == expected
 
 
-def test_topic_created_by_mqadmin_is_known_on_both(mixed: Mixed, java_client: Any, topic: str) -> None:
+def test_topic_created_by_mqadmin_exists_on_both(mixed: Mixed, java_client: Any, topic: str) -> None:
     servers = mixed.namesrv.address
     broker = mixed.brokers["broker-a"].address
     java_client.admin(servers, "updateTopic", "-b", broker, "-t", topic, "-r", "3", "-w", "3")
@@ -124,7 +124,7 @@ async def test_both_brokers_in_one_cluster(servers: Any, java_client: Any, topic
             stack.enter_context(servers.broker(kind, f"both-{kind}", joined, {"brokerName": name}))
         create = ["updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", "2", "-w", "2"]
         await trio.to_thread.run_sync(java_client.admin, joined, *create)
-        # Until both have told both name servers: the client would not ask again for half a minute.
+        # Wait until both have registered at both name servers: the client refreshes routes every half minute only.
         for name in names:
             route = await trio.to_thread.run_sync(
                 partial(route_with, java_client, name, topic, "broker-ours", "broker-java")

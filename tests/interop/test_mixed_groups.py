@@ -1,7 +1,8 @@
 """Groups of two Java and two Python members that join, leave and are killed, on the real broker and on ours.
 
-Each member is a process and tells what it owns and handles; a producer sends all along.  On each broker a concurrent
-and an ordered group live through the same at once, since most of the time is waiting for locks of the killed.
+Each member is a process that reports what it owns and handles; a producer sends all the time. On each broker a
+concurrent and an ordered group run the same scenario at once, since most of the time passes until the locks of killed
+members expire.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import attrs
 import pytest
 import trio
 from consumer_ledger import Ledger, Queue
-from group_audit import CONCURRENT_TWICE_MAX_S, ORDERED_TWICE_MAX_S, Life, audit, ledger_of
+from group_audit import CONCURRENT_TWICE_MAX_S, ORDERED_TWICE_MAX_S, MemberRun, audit, ledger_of
 
 import triomq
 from triomq_benchmarks.clusters.cluster import SingleBroker
@@ -24,9 +25,10 @@ from triomq_benchmarks.clusters.servers import Kind
 QUEUES = 8
 SEND_EVERY_S = 0.025
 MESSAGES_MIN, MESSAGES_MAX = 800, 6000
-SETTLE_LIMIT_S = 100.0
+BALANCE_LIMIT_S = 100.0
 LOCKS_LIVE_MS = 30_000
-"""As long as members rely on theirs: no shorter, or two may work in one queue; Java's default of 60 s takes longer."""
+"""How long members rely on their locks: no shorter, or two may work in one queue; Java's default of 60 s takes
+longer."""
 SETTINGS = {"rebalanceLockMaxLiveTime": LOCKS_LIVE_MS}
 PROPERTIES = {"rocketmq.broker.rebalance.lockMaxLiveTime": str(LOCKS_LIVE_MS)}
 # A Java member that was refused a lock asks again in its next round only.
@@ -45,8 +47,8 @@ def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBroke
         yield SingleBroker(kind, names, serving)
 
 
-class Trial:
-    """One group's life.
+class GroupRun:
+    """One group's run.
 
     Args:
         start: starts a member, Java's or ours, and returns it.
@@ -63,43 +65,45 @@ class Trial:
         self._members: dict[str, Any] = {}
         self._present: list[str] = []
         self._killed_ms: dict[str, int] = {}
-        self._quiet = False
+        self._last_phase = False
         self._begin_s = trio.current_time()
 
     def ledger(self) -> Ledger:
-        """All that happened so far."""
-        lives = [Life(name, member.events(), self._killed_ms.get(name)) for name, member in self._members.items()]
-        return ledger_of(self.acknowledged, self.topic, lives)
+        """The ledger of everything up to now."""
+        members = [
+            MemberRun(name, member.events(), self._killed_ms.get(name)) for name, member in self._members.items()
+        ]
+        return ledger_of(self.acknowledged, self.topic, members)
 
-    async def live(self, servers: str) -> None:
-        """From the first member to the last message handled."""
+    async def run(self, servers: str) -> None:
+        """Run from the first member to the last handled message."""
         async with triomq.open_client(servers) as client:
             await client.admin.create_topic(self.topic, queues=QUEUES)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, client)
                 await self._join("java-1", "python-1")
-                await self._settle()
+                await self._wait_balanced()
                 await self._join("java-2", "python-2")
-                await self._settle()
+                await self._wait_balanced()
                 self._kill("java-1", "python-1")
                 await self._join("java-3", "python-3")
-                await self._settle()
+                await self._wait_balanced()
                 await self._leave("java-2", "python-2")
-                await self._settle()
-                self._quiet = True
+                await self._wait_balanced()
+                self._last_phase = True
             await self._until(lambda: not self.ledger().unhandled(), "everything is handled")
             await self._leave("java-3", "python-3")
 
     async def _send(self, client: triomq.Client) -> None:
         async with client.producer(f"P-{self.topic}") as producer:
             for number in range(MESSAGES_MAX):
-                if self._quiet and len(self.acknowledged) >= MESSAGES_MIN:
+                if self._last_phase and len(self.acknowledged) >= MESSAGES_MIN:
                     return
                 body = f"{number:05d}"
                 try:
                     result = await producer.send(triomq.Message(self.topic, body.encode()))
                 except triomq.MQError as error:
-                    # A loaded broker may refuse one: the next one will do.
+                    # A loaded broker may refuse a message; another one follows.
                     self._note(f"{body} was not sent: {error.reason}")
                 else:
                     place = (result.queue.broker_name, result.queue.queue_id)
@@ -129,11 +133,11 @@ class Trial:
             code = await trio.to_thread.run_sync(self._members[name].stop)
             self._note(f"{name} leaves, exit {code}")
 
-    async def _settle(self) -> None:
-        """Every queue has its one owner, and the shares are fair."""
-        await self._until(self._is_settled, f"{' and '.join(self._present)} share {QUEUES} queues")
+    async def _wait_balanced(self) -> None:
+        """Wait until every queue has exactly one owner, and the shares are equal."""
+        await self._until(self._is_balanced, f"{' and '.join(self._present)} share {QUEUES} queues")
 
-    def _is_settled(self) -> bool:
+    def _is_balanced(self) -> bool:
         shares = [self._share(name) for name in self._present]
         fair = {len(share) for share in shares} == {QUEUES // len(shares)}
         return fair and set().union(*shares) == ALL_QUEUES
@@ -144,14 +148,14 @@ class Trial:
 
     async def _until(self, good: Callable[[], bool], what: str) -> None:
         try:
-            with trio.fail_after(SETTLE_LIMIT_S):
+            with trio.fail_after(BALANCE_LIMIT_S):
                 while not good():
                     for name in self._present:
                         assert self._members[name].alive, self._members[name].failure("ended by itself")
                     await trio.sleep(0.1)
         except trio.TooSlowError:
             shares = {name: sorted(self._share(name)) for name in self._present}
-            pytest.fail(f"not in {SETTLE_LIMIT_S:g} s: {what}; {self.events}; {shares}")
+            pytest.fail(f"not in {BALANCE_LIMIT_S:g} s: {what}; {self.events}; {shares}")
         self._note(what)
 
     def _note(self, text: str) -> None:
@@ -160,7 +164,7 @@ class Trial:
 
 @attrs.frozen
 class Outcome:
-    """A group's end."""
+    """The result of a group's run."""
 
     ledger: Ledger
     events: list[str]
@@ -168,31 +172,31 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcomes(target: SingleBroker, java_push: Any, python_push: Any) -> dict[str, Outcome]:
-    """Both groups' lives, led at once."""
+    """The results of both groups, run at once."""
     servers = target.namesrv.address
 
     async def both() -> dict[str, Outcome]:
-        trials = {"concurrent": Trial(start, ordered=False), "ordered": Trial(start, ordered=True)}
+        runs = {"concurrent": GroupRun(start, ordered=False), "ordered": GroupRun(start, ordered=True)}
         async with trio.open_nursery() as nursery:
-            for trial in trials.values():
-                nursery.start_soon(trial.live, servers)
-        return {name: Outcome(trial.ledger(), trial.events) for name, trial in trials.items()}
+            for run in runs.values():
+                nursery.start_soon(run.run, servers)
+        return {name: Outcome(run.ledger(), run.events) for name, run in runs.items()}
 
     with ExitStack() as stack:
 
-        def start(kind: str, trial: Trial) -> Any:
-            options: dict[str, Any] = {"ordered": str(trial.ordered).lower(), "work_ms": 2}
+        def start(kind: str, run: GroupRun) -> Any:
+            options: dict[str, Any] = {"ordered": str(run.ordered).lower(), "work_ms": 2}
             if kind == "java":
-                # Its end interrupts listeners otherwise, and says that they were done.
+                # Otherwise its shutdown interrupts listeners, and reports their messages as consumed.
                 options |= {"properties": QUICK_ROUNDS, "await_ms": 2000, "from": "first"}
             push = java_push if kind == "java" else python_push
-            return stack.enter_context(push(servers, trial.group, trial.topic, **options))
+            return stack.enter_context(push(servers, run.group, run.topic, **options))
 
         return trio.run(both)
 
 
 @pytest.mark.parametrize("kind", ["concurrent", "ordered"])
-def test_two_java_and_two_python_members_come_go_and_die(
+def test_java_and_python_members_join_leave_and_are_killed(
     outcomes: dict[str, Outcome], target: SingleBroker, kind: str, figures: Callable[[str], None]
 ) -> None:
     ledger = outcomes[kind].ledger
@@ -204,7 +208,7 @@ def test_two_java_and_two_python_members_come_go_and_die(
         f"{ledger.repeats()} repeats, doubled for at most {ledger.doubled_s():.2f} s, {by_member}"
     )
     assert audit(ledger, ordered=kind == "ordered") == [], outcomes[kind].events
-    assert len(by_member) == 6, "each member had something to do"
+    assert len(by_member) == 6, "each member handled messages"
     assert len(ledger.acknowledged) >= MESSAGES_MIN
 
 
@@ -224,31 +228,31 @@ def handled(number: int, begun: int, *, ms: int = 5, success: bool = True) -> di
     return {"event": "message", "time": begun + ms, "begun": begun, "success": success, **place}
 
 
-def faultless() -> list[Life]:
-    """One is killed before what it handled last was committed; the other takes over, then leaves."""
+def without_faults() -> list[MemberRun]:
+    """One is killed before it committed its last message; the other takes over, then leaves."""
     one = [owns(1000, "T@broker-a@0", "%RETRY%G@broker-a@0")]
     one += [handled(number, 1100 + 10 * number) for number in (0, 1, 2)]
     other = [owns(31_300, "T@broker-a@0")]
     other += [handled(number, 31_400 + 10 * number) for number in (2, 3, 4, 5)]
     other += [{"event": "stopping", "time": 32_000}, owns(40_000)]
-    return [Life("one", one, killed_ms=1200), Life("other", other)]
+    return [MemberRun("one", one, killed_ms=1200), MemberRun("other", other)]
 
 
-def faults_of(lives: list[Life], *, ordered: bool = True) -> set[str]:
-    return {fault.partition(":")[0] for fault in audit(ledger_of(SENT, TOPIC, lives), ordered=ordered)}
+def faults_of(members: list[MemberRun], *, ordered: bool = True) -> set[str]:
+    return {fault.partition(":")[0] for fault in audit(ledger_of(SENT, TOPIC, members), ordered=ordered)}
 
 
-def changed(lives: list[Life], change: Callable[[list[dict[str, Any]]], object]) -> list[Life]:
+def changed(members: list[MemberRun], change: Callable[[list[dict[str, Any]]], object]) -> list[MemberRun]:
     """With the second member's events changed."""
-    events = [dict(event) for event in lives[1].events]
+    events = [dict(event) for event in members[1].events]
     change(events)
-    return [lives[0], attrs.evolve(lives[1], events=events)]
+    return [members[0], attrs.evolve(members[1], events=events)]
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_faultless_life_has_no_faults(ordered: bool) -> None:
-    assert faults_of(faultless(), ordered=ordered) == set()
-    ledger = ledger_of(SENT, TOPIC, faultless())
+def test_a_run_without_faults_has_none(ordered: bool) -> None:
+    assert faults_of(without_faults(), ordered=ordered) == set()
+    ledger = ledger_of(SENT, TOPIC, without_faults())
     assert ledger.repeats() == 1
     assert ledger.doubled_s() == 0
 
@@ -261,19 +265,19 @@ def test_a_faultless_life_has_no_faults(ordered: bool) -> None:
         pytest.param(lambda events: events[3].update(begun=31_460, time=31_465), {"order"}, set(), id="disorder"),
         pytest.param(lambda events: events.insert(1, handled(5, 31_350)), {"order"}, set(), id="the last one first"),
         pytest.param(lambda events: events[4].update(offset=7), {"place"}, {"place"}, id="in a place it was not sent to"),
-        pytest.param(lambda events: events.insert(1, handled(1, 1112)), {"doubled"}, set(), id="both at work in one queue"),
+        pytest.param(lambda events: events.insert(1, handled(1, 1112)), {"doubled"}, set(), id="both work in one queue"),
     ],
 )  # fmt: skip
 def test_injected_faults_are_detected(change: Any, found: set[str], found_unordered: set[str]) -> None:
-    assert faults_of(changed(faultless(), change)) == found
-    assert faults_of(changed(faultless(), change), ordered=False) == found_unordered
+    assert faults_of(changed(without_faults(), change)) == found
+    assert faults_of(changed(without_faults(), change), ordered=False) == found_unordered
 
 
-def test_a_queue_with_two_owners_is_found() -> None:
-    one, other = faultless()
+def test_a_queue_with_two_owners_is_detected() -> None:
+    one, other = without_faults()
     for twice_s, ordered in ((ORDERED_TWICE_MAX_S, True), (CONCURRENT_TWICE_MAX_S, False)):
         for beyond_s, found in ((0.0, set()), (0.1, {"doubled"})):
             late = attrs.evolve(one, killed_ms=int(31_300 + (twice_s + beyond_s) * 1000))
-            # Only what both own is at stake here: the other one leaves later.
+            # Only ownership is under test here: the other one leaves later.
             stays = attrs.evolve(other, events=[each for each in other.events if each["event"] != "stopping"][:-1])
             assert faults_of([late, stays], ordered=ordered) == found

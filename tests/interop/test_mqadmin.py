@@ -113,7 +113,8 @@ def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any) -> dict
 
         client.eventually(committed, {3}.__eq__)
         client.query_until_found(names.address, TOPIC, f"key-7-{MESSAGES - 1}")
-        # A client's heartbeat makes its group's retry topic; its first one may come half a minute after its first pull.
+        # A client's heartbeat creates its group's retry topic; its first one may be sent half a minute after its first
+        # pull.
         client.eventually(
             partial(client.admin, names.address, "topicList"),
             lambda text: all(topic in text for topic in RETRY_TOPICS),
@@ -122,17 +123,17 @@ def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any) -> dict
         printed = {}
         for case, line in SCRIPT:
             filled = line.format(broker=broker.address, id=results[3]["offsetMsgId"], unique=results[3]["msgId"])
-            # A busy machine may refuse a link in the middle of the script, and rates need two samples of ten seconds;
-            # commands bear being repeated.
+            # A loaded machine may refuse a link in the middle of the script, and rates need two samples of ten seconds;
+            # commands can be repeated.
             printed[case] = client.eventually(
                 partial(client.admin, names.address, *filled.split()),
-                partial(settled, case),
+                partial(is_complete, case),
                 limit_s=25.0 if case == RATES else 3.0,
             )
     return printed
 
 
-def settled(case: str, text: str) -> bool:
+def is_complete(case: str, text: str) -> bool:
     return case in REFUSED or (TOPIC in text if case == RATES else "Exception" not in text)
 
 
@@ -154,7 +155,7 @@ def comparable(text: str) -> list[str]:
 
 @pytest.mark.parametrize("case", [case for case, _ in SCRIPT if case not in LISTS])
 def test_prints_the_same(printed: Printed, case: str) -> None:
-    assert printed.javas[case].strip(), "the real servers say something"
+    assert printed.javas[case].strip(), "the real servers print something"
     assert comparable(printed.ours[case]) == comparable(printed.javas[case])
 
 
@@ -169,7 +170,7 @@ def test_lists_the_same_names(printed: Printed, case: str) -> None:
     assert names(printed.javas[case]) - names(printed.ours[case]) <= {"rocketmqHome"}
 
 
-def test_speaks_binary_headers_too(binary_java_client: Any, either: Any, topic: str) -> None:
+def test_accepts_binary_headers_too(binary_java_client: Any, either: Any, topic: str) -> None:
     servers, broker = either.namesrv.address, either.broker.address
     assert broker in binary_java_client.admin(servers, "clusterList")
     created = binary_java_client.admin(servers, "updateTopic", "-b", broker, "-t", topic, "-r", "3", "-w", "3")

@@ -1,4 +1,4 @@
-"""client-go and ali-ons, as their users have them: what they send to our broker the Java client reads back, whole."""
+"""client-go and ali-ons as released: what they send to our broker the Java client reads back unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Java push consumers on our broker: retries, dead letters, delays, SQL92, broadcast, order, resets, and operators'
 questions.
 
-Every test runs on the real broker too: what it wants of ours must hold there, or the test itself is wrong.
+Every test runs on the real broker too: what it requires of ours must hold there, or the test itself is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triomq_benchmarks.clusters.cluster import SingleBroker
 from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.clusters.servers import Kind
 
-# All levels short; level 3 is the first that a broker takes by itself.
+# All levels short; level 3 is the first that a broker uses by default.
 DELAYS_S = [1, 2, 1, 2, *[1] * 14]
 SETTINGS = {
     "enablePropertyFilter": "true",
@@ -71,7 +71,7 @@ def numbers(count: int) -> list[str]:
     return [f"{number:03d}" for number in range(count)]
 
 
-def test_what_fails_comes_again(send: Any, push: Any, topic: str) -> None:
+def test_failed_messages_are_delivered_again(send: Any, push: Any, topic: str) -> None:
     send("good", "bad", "worse")
     with push(fail_first=2, fail_body="bad") as one:
         seen = one.wait_for_messages(3)
@@ -119,7 +119,7 @@ def test_dead_letters(target: SingleBroker, send: Any, push: Any, group: str, ja
 
 
 def test_delayed_messages(send: Any, push: Any) -> None:
-    send("first")  # a topic that is not there is looked for every 20 s only
+    send("first")  # the route of a missing topic is queried every 20 s only
     with push() as one:
         one.wait_for_messages(1)
         send("now")
@@ -143,7 +143,7 @@ def test_filters(target: SingleBroker, send: Any, push: Any, java_client: Any, g
         send("none", "neither", tags="C")
         send("7", properties={"number": "7"}, tags="A")
         one.wait_for_messages(6)
-        # What was filtered away has been read all the same.
+        # Filtered messages count as consumed.
         java_client.eventually(
             lambda: java_client.admin(target.namesrv.address, "consumerProgress", "-g", group),
             lambda text: "Diff Total: 0" in text,
@@ -183,14 +183,14 @@ def test_broadcast(send: Any, push: Any) -> None:
         two.wait_for_messages(12)
 
 
-def test_two_members_share_and_hear_of_each_other(send: Any, push: Any) -> None:
-    """The broker tells members; by themselves these would not look for ten minutes."""
-    told = {"properties": {"rocketmq.client.rebalance.waitInterval": "600000"}}
+def test_two_members_share_and_are_notified_of_each_other(send: Any, push: Any) -> None:
+    """The broker notifies members; without that they would not rebalance for ten minutes."""
+    options = {"properties": {"rocketmq.client.rebalance.waitInterval": "600000"}}
     send(*numbers(40))
-    with push(**told) as one:
+    with push(**options) as one:
         one.wait_for_messages(40)
         one.wait_for(lambda: len(one.queues()) == 4)
-        with push(**told) as two:
+        with push(**options) as two:
             for member in (one, two):
                 member.wait_for(lambda member=member: len(member.queues()) == 2)
             assert not set(one.queues()) & set(two.queues())
@@ -198,7 +198,7 @@ def test_two_members_share_and_hear_of_each_other(send: Any, push: Any) -> None:
             two.wait_for(lambda: len(one.bodies()) + len(two.bodies()) >= 80)
             two.stop()
         one.wait_for(lambda: len(one.queues()) == 4)
-        with push(**told) as three:
+        with push(**options) as three:
             three.wait_for(lambda: len(one.queues()) == len(three.queues()) == 2)
             three.kill()
             one.wait_for(lambda: len(one.queues()) == 4)
@@ -214,13 +214,13 @@ def test_order(send: Any, push: Any) -> None:
         failed = [message["body"] for message in seen if not message["success"]]
         assert sorted(failed) == [f"01{number}" for number in range(10)]
         with push(ordered="true") as two:
-            # One member's locks go over when it gives the queues back, not before.
+            # One member's locks pass on when it releases the queues, not before.
             two.wait_for(lambda: len(one.queues()) == len(two.queues()) == 2, 70)
             send(*numbers(40))
             two.wait_for(lambda: len(one.bodies()) + len(two.bodies()) >= 80)
             assert min(Counter(one.bodies() + two.bodies()).values()) == 2
             one.kill()
-            # The killed member's locks live on until nobody has renewed them for a minute.
+            # The killed member's locks expire one minute after their last renewal.
             two.wait_for(lambda: len(two.queues()) == 4, 90)
 
 
@@ -320,6 +320,6 @@ def test_filters_change_hands(
     for key in ("consumerGroup", "expression", "expressionType", "topic"):
         assert second[key] == first[key]
     assert second["clientVersion"] > first["clientVersion"]
-    # RocketMQ works the Bloom positions out anew; we keep what we found, since its bit maps were made with them.
+    # RocketMQ computes the Bloom positions again; we keep the stored ones, since the bit maps were made with them.
     assert second["bloomFilterData"]["bitNum"] == first["bloomFilterData"]["bitNum"] == 112
     assert other is Kind.JAVA or second["bloomFilterData"] == first["bloomFilterData"]

@@ -86,7 +86,9 @@ async def serve(
         await consumer.run(handler)
 
 
-async def test_what_fails_comes_again_and_dies_at_last(client: triomq.Client, topic: str, group: str) -> None:
+async def test_a_failing_message_is_retried_and_then_dead_lettered(
+    client: triomq.Client, topic: str, group: str
+) -> None:
     bodies = await send(client, topic, 12)
     seen: list[tuple[bytes, int, str]] = []
 
@@ -176,7 +178,7 @@ async def test_a_group_of_both_kinds(
             consumer.drain()
 
 
-async def test_in_order_while_members_come_and_go(
+async def test_in_order_while_members_join_and_leave(
     client: triomq.Client, target: SingleBroker, topic: str, group: str, java_push: Any
 ) -> None:
     handled: dict[int, list[int]] = {}
@@ -200,12 +202,12 @@ async def test_in_order_while_members_come_and_go(
         queue_id: list(range(50)) for queue_id in range(4)
     }
     for offsets in handled.values():
-        # A message may come twice when a queue moves, but never before one that lies before it.
+        # A message may be delivered twice when a queue moves, but never before an earlier one.
         assert [offset for at, offset in enumerate(offsets) if offset not in offsets[:at]] == list(range(50))
 
 
 async def test_an_expression_that_does_not_compile(client: triomq.Client, target: SingleBroker, topic: str) -> None:
-    """Who brings it along with a pull gets everything, from either broker; our pull consumers refuse it before."""
+    """A pull with such an expression gets every message, from both brokers; our pull consumers refuse it."""
     bodies = await send(client, topic, 4, properties=lambda number: {"n": str(number)})
 
     def pull(expression: str, kind: str) -> tuple[int, list[bytes]]:
@@ -242,10 +244,10 @@ async def test_an_expression_that_does_not_compile(client: triomq.Client, target
             await consumer.pull(queue, 0, sql="n >")
 
 
-async def test_broadcast_offsets_change_hands(
+async def test_broadcast_offsets_are_shared_with_java(
     client: triomq.Client, target: SingleBroker, topic: str, group: str, java_push: Any
 ) -> None:
-    """The file that a Java member wrote is gone on from by one of ours, and the other way round."""
+    """Our member continues from the file that a Java member wrote, and the other way round."""
     seen: list[bytes] = []
 
     async def handler(message: triomq.ReceivedMessage) -> None:

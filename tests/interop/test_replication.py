@@ -1,8 +1,8 @@
 """A Java slave follows our master, and our slave a Java master: 16 MiB of known messages over several log files.
 
-One story per direction: an empty slave follows while a third of the messages is sent, is killed while the second third
-is, comes back, and then the master is killed and comes back before the last third. The tests look at what each chapter
-left.
+One run per direction: an empty slave follows while a third of the messages is sent, is killed while the second third is
+sent, restarts, and then the master is killed and restarts before the last third. The tests check the results of each
+phase.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = {
     "brokerRole": "SYNC_MASTER",
     "mappedFileSizeCommitLog": FILE_BYTES,
     "haSendHeartbeatInterval": HEARTBEAT_MS,
-    # Busy machines are not what is tested.
+    # Overload is not under test.
     "slaveTimeout": 20_000,
     "waitTimeMillsInSendQueue": 20_000,
     "osPageCacheBusyTimeOutMills": 20_000,
@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 class Starts(Protocol):
-    """The suite's `Servers`."""
+    """The interface of the `Servers` of `conftest`."""
 
     scratch: Path
 
@@ -58,8 +58,8 @@ class Starts(Protocol):
 
 
 @attrs.define
-class Story:
-    """What one direction left behind.
+class ReplicationRun:
+    """The results of one direction.
 
     Attributes:
         master, slave: their folders.
@@ -71,7 +71,7 @@ class Story:
         slave_log_end: where the slave's does.
         slave_begin: the first byte that the slave has.
         seen: bodies per queue as our SDK pulled them from the slave.
-        second_slave: bytes of the log that another empty slave has, started when there were several files.
+        second_slave: the folder of another empty slave, started when there were several files.
     """
 
     master: Path
@@ -93,7 +93,7 @@ def bodies(part: int) -> list[bytes]:
     return [b"%d-%d:" % (part, index) + chance.randbytes(chance.randrange(1, LARGEST_BODY)) for index in range(THIRD)]
 
 
-def send_third(name_servers: str, part: int, story: Story) -> Counter[SendStatus]:
+def send_third(name_servers: str, part: int, replication_run: ReplicationRun) -> Counter[SendStatus]:
     """Send a third of all messages, many at once; its statuses."""
     statuses: Counter[SendStatus] = Counter()
     placed: list[tuple[int, int, bytes]] = []
@@ -120,8 +120,8 @@ def send_third(name_servers: str, part: int, story: Story) -> Counter[SendStatus
 
     trio.run(send)
     for queue, offset, body in sorted(placed, key=lambda each: each[:2]):
-        assert offset == len(story.sent[queue]), "offsets of a queue are dense"
-        story.sent[queue].append(body)
+        assert offset == len(replication_run.sent[queue]), "offsets of a queue are dense"
+        replication_run.sent[queue].append(body)
     return statuses
 
 
@@ -134,7 +134,7 @@ def wait_until(good: Callable[[], bool], what: str, limit_s: float = LIMIT_S) ->
 
 
 def wait_for_slave(master: Server, slave: Server) -> None:
-    """Until the slave has every byte, and an entry for each in its queues."""
+    """Wait until the slave has every byte, and an entry for each message in its queues."""
 
     def caught_up() -> bool:
         try:
@@ -153,7 +153,7 @@ def queue_ends(server: Server) -> list[int]:
     return ends
 
 
-def status_of_one(name_servers: str, story: Story) -> SendStatus:
+def status_of_one(name_servers: str, replication_run: ReplicationRun) -> SendStatus:
     """Send one more message."""
 
     async def send() -> SendStatus:
@@ -161,9 +161,9 @@ def status_of_one(name_servers: str, story: Story) -> SendStatus:
             triomq.open_client(name_servers) as client,
             client.producer("replicated-writers", send_timeout_s=25) as producer,
         ):
-            body = b"one more %d" % len(story.sent[0])
+            body = b"one more %d" % len(replication_run.sent[0])
             result = await producer.send(triomq.Message(TOPIC, body), queue=triomq.MessageQueue(TOPIC, "broker-a", 0))
-            story.sent[0].append(body)
+            replication_run.sent[0].append(body)
             return result.status
 
     return trio.run(send)
@@ -180,11 +180,11 @@ def make_metadata(java_client: Any, name_servers: str, master: Server) -> None:
 
 
 def metadata(server: Server) -> tuple[Any, Any, Any]:
-    """What a broker tells of the topic, its offsets and its group."""
+    """What a broker answers about the topic, its offsets and its group."""
 
     def table(code: int, name: str) -> dict[str, Any]:
-        told: Any = loads(ask_blocking(server.address, code).body)
-        return dict(told[name])
+        body: Any = loads(ask_blocking(server.address, code).body)
+        return dict(body[name])
 
     offsets = table(RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable").get(f"{TOPIC}@{GROUP}", {})
     return (
@@ -223,15 +223,15 @@ def port_of(server: Server) -> int:
     params=[(Kind.OURS, Kind.JAVA), (Kind.JAVA, Kind.OURS)],
     ids=["java-slave-of-ours", "our-slave-of-java"],
 )
-def story(request: pytest.FixtureRequest, servers: Any, java_client: Any) -> Iterator[Story]:
+def replication_run(request: pytest.FixtureRequest, servers: Any, java_client: Any) -> Iterator[ReplicationRun]:
     leads, follows = request.param
     base = f"replication-{leads}-{follows}"
-    told = Story(servers.scratch / f"{base}-master", servers.scratch / f"{base}-slave")
+    run = ReplicationRun(servers.scratch / f"{base}-master", servers.scratch / f"{base}-slave")
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(Kind.OURS, f"{base}-namesrv")).address
 
         def start_master(port: int | None = None) -> Server:
-            return stack.enter_context(servers.broker(leads, told.master.name, names, SETTINGS, port))  # type: ignore[no-any-return]
+            return stack.enter_context(servers.broker(leads, run.master.name, names, SETTINGS, port))  # type: ignore[no-any-return]
 
         master = start_master()
         make_metadata(java_client, names, master)
@@ -245,37 +245,37 @@ def story(request: pytest.FixtureRequest, servers: Any, java_client: Any) -> Ite
             }
             return stack.enter_context(servers.broker(follows, name, names, SETTINGS | role, port))  # type: ignore[no-any-return]
 
-        slave = start_slave(told.slave.name, 1)
-        wait_until(lambda: status_of_one(names, told) is SendStatus.SEND_OK, "the slave never counted")
-        told.with_slave = send_third(names, 1, told)
+        slave = start_slave(run.slave.name, 1)
+        wait_until(lambda: status_of_one(names, run) is SendStatus.SEND_OK, "the slave never counted")
+        run.with_slave = send_third(names, 1, run)
         wait_for_slave(master, slave)
-        told.metadata_s = arrival_of_metadata(master, slave)
-        told.metadata = metadata(slave)
+        run.metadata_s = arrival_of_metadata(master, slave)
+        run.metadata = metadata(slave)
         slave.kill()
         wait_until(
-            lambda: status_of_one(names, told) is SendStatus.SLAVE_NOT_AVAILABLE, "the killed slave still counted"
+            lambda: status_of_one(names, run) is SendStatus.SLAVE_NOT_AVAILABLE, "the killed slave still counted"
         )
-        told.without_slave = send_third(names, 2, told)
-        slave = start_slave(told.slave.name, 1, port_of(slave))
+        run.without_slave = send_third(names, 2, run)
+        slave = start_slave(run.slave.name, 1, port_of(slave))
         wait_for_slave(master, slave)
         port = port_of(master)
         master.kill()
         master = start_master(port)
-        wait_until(lambda: status_of_one(names, told) is SendStatus.SEND_OK, "the slave did not come back")
-        told.with_slave_again = send_third(names, 3, told)
+        wait_until(lambda: status_of_one(names, run) is SendStatus.SEND_OK, "the slave did not reconnect")
+        run.with_slave_again = send_third(names, 3, run)
         wait_for_slave(master, slave)
-        wait_until(lambda: metadata(slave)[0] is not None, "the slave does not know the topic")
-        told.seen = pull_from_slave(names)
+        wait_until(lambda: metadata(slave)[0] is not None, "the slave does not have the topic")
+        run.seen = pull_from_slave(names)
         fresh = start_slave(f"{base}-second-slave", 2)
         wait_for_slave(master, fresh)
-        told.second_slave = servers.scratch / f"{base}-second-slave"
-        told.log_end, told.slave_log_end = log_end(master.address), log_end(slave.address)
+        run.second_slave = servers.scratch / f"{base}-second-slave"
+        run.log_end, run.slave_log_end = log_end(master.address), log_end(slave.address)
         java_client.close(names)
-        yield told
+        yield run
 
 
 def arrival_of_metadata(master: Server, slave: Server) -> float | None:
-    """From now on; some of it may be there already."""
+    """Seconds until the slave has all metadata; some may have arrived before. None: not in time."""
     try:
         return wait_until(lambda: metadata(slave) == metadata(master), "no metadata", METADATA_PERIODS_S)
     except AssertionError:
@@ -283,7 +283,7 @@ def arrival_of_metadata(master: Server, slave: Server) -> float | None:
 
 
 def log_bytes(home: Path, end: int) -> bytes:
-    """All of a log, from the first file there is."""
+    """All bytes of a log, from its first file on."""
     files = sorted(file for file in (home / "store" / "commitlog").iterdir() if file.name.isdigit())
     begin = int(files[0].name)
     return b"".join(file.read_bytes() for file in files)[: end - begin]
@@ -294,48 +294,48 @@ def queue_bytes(home: Path, queue: int, entries: int) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(folder.iterdir()))[: entries * CQ_ENTRY_BYTES]
 
 
-def test_the_logs_are_equal(story: Story) -> None:
-    assert story.log_end == story.slave_log_end > 16 << 20
-    log = log_bytes(story.master, story.log_end)
-    assert len(log) == story.log_end
+def test_the_logs_are_equal(replication_run: ReplicationRun) -> None:
+    assert replication_run.log_end == replication_run.slave_log_end > 16 << 20
+    log = log_bytes(replication_run.master, replication_run.log_end)
+    assert len(log) == replication_run.log_end
     assert log.count(b"\0") < len(log) // 2
-    copy = log_bytes(story.slave, story.log_end)
+    copy = log_bytes(replication_run.slave, replication_run.log_end)
     assert len(copy) == len(log)
     assert copy == log
 
 
-def test_the_queues_are_equal(story: Story) -> None:
-    for queue, sent in story.sent.items():
-        entries = queue_bytes(story.master, queue, len(sent))
+def test_the_queues_are_equal(replication_run: ReplicationRun) -> None:
+    for queue, sent in replication_run.sent.items():
+        entries = queue_bytes(replication_run.master, queue, len(sent))
         assert len(entries) == len(sent) * CQ_ENTRY_BYTES
         assert entries[-12:-8] != bytes(4)
-        assert queue_bytes(story.slave, queue, len(sent)) == entries
+        assert queue_bytes(replication_run.slave, queue, len(sent)) == entries
 
 
-def test_the_slave_serves_every_message_in_order(story: Story) -> None:
-    assert sum(map(len, story.sent.values())) >= 3 * THIRD
-    for queue, sent in story.sent.items():
-        assert story.seen[queue] == sent
+def test_the_slave_serves_every_message_in_order(replication_run: ReplicationRun) -> None:
+    assert sum(map(len, replication_run.sent.values())) >= 3 * THIRD
+    for queue, sent in replication_run.sent.items():
+        assert replication_run.seen[queue] == sent
 
 
-def test_sends_say_whether_a_slave_holds_them(story: Story) -> None:
-    assert story.with_slave == {SendStatus.SEND_OK: THIRD}
-    assert story.without_slave == {SendStatus.SLAVE_NOT_AVAILABLE: THIRD}
-    assert story.with_slave_again == {SendStatus.SEND_OK: THIRD}
+def test_sends_say_whether_a_slave_holds_them(replication_run: ReplicationRun) -> None:
+    assert replication_run.with_slave == {SendStatus.SEND_OK: THIRD}
+    assert replication_run.without_slave == {SendStatus.SLAVE_NOT_AVAILABLE: THIRD}
+    assert replication_run.with_slave_again == {SendStatus.SEND_OK: THIRD}
 
 
-def test_metadata_arrives_within_two_periods(story: Story) -> None:
-    assert story.metadata_s is not None
-    topic, offsets, group = story.metadata
+def test_metadata_arrives_within_two_periods(replication_run: ReplicationRun) -> None:
+    assert replication_run.metadata_s is not None
+    topic, offsets, group = replication_run.metadata
     assert (topic["readQueueNums"], topic["writeQueueNums"]) == (QUEUES, QUEUES)
     assert offsets == COMMITTED
     assert group["retryMaxTimes"] == 5
-    saved = json.loads((story.slave / "store" / "config" / "topics.json").read_text())
+    saved = json.loads((replication_run.slave / "store" / "config" / "topics.json").read_text())
     assert TOPIC in saved["topicConfigTable"]
 
 
-def test_an_empty_slave_gets_all_files(story: Story) -> None:
-    assert story.second_slave is not None
-    copy = log_bytes(story.second_slave, story.log_end)
-    assert len(copy) == story.log_end
-    assert copy == log_bytes(story.master, story.log_end)
+def test_an_empty_slave_gets_all_files(replication_run: ReplicationRun) -> None:
+    assert replication_run.second_slave is not None
+    copy = log_bytes(replication_run.second_slave, replication_run.log_end)
+    assert len(copy) == replication_run.log_end
+    assert copy == log_bytes(replication_run.master, replication_run.log_end)

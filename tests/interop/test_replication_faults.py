@@ -1,8 +1,8 @@
 """Fault schedules with mixed pairs: a Java master with our slaves, our master with Java slaves.
 
-TRIOMQ_FAULT_SCHEDULES sets how many schedules per pair, TRIOMQ_SEED the first one. What is expected of a pair is told
-in `tests/faults/cluster/process_schedule.py`; `cluster_processes.py --pair java/ours --first SEED -v` beside it runs
-one again.
+TRIOMQ_FAULT_SCHEDULES sets how many schedules per pair, TRIOMQ_SEED the first one.
+`tests/faults/cluster/process_schedule.py` describes what is expected of a pair;
+`cluster_processes.py --pair java/ours --first SEED -v` beside it runs one again.
 """
 
 from __future__ import annotations

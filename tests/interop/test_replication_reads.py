@@ -1,7 +1,7 @@
-"""Readers that follow a master's word: the Java pull consumer goes to our slave and back, our SDK to Java's.
+"""Readers that follow a master's suggestion: the Java pull consumer goes to our slave and back, our SDK to Java's.
 
-What "too far behind" means differs in how it can be made small: our brokers are told of little memory, Java's of a
-share of theirs that is 0 % first and 40 % later.
+The limit for "too far behind" is lowered in different ways: our brokers are configured with little memory, Java's with
+a share of theirs that is 0 % first and 40 % later.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def open_pair(servers: Any, leads: Kind, follows: Kind, settings: Mapping[str, o
         host, _, port = master.address.rpartition(":")
         role = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": f"{host}:{int(port) + 1}"}
         slave = stack.enter_context(servers.broker(follows, f"{base}-slave", names, {**SHARED, **settings, **role}))
-        wait_until(lambda: trio.run(knows_topic, slave.address, TOPIC), "the slave does not know the topic")
+        wait_until(lambda: trio.run(knows_topic, slave.address, TOPIC), "the slave does not have the topic")
         yield Pair(names, master, slave)
 
 
@@ -86,7 +86,7 @@ def send(pair: Pair, count: int) -> None:
 
 @contextmanager
 def open_java_reader(java: Java, home: Path, pair: Pair) -> Iterator[Callable[[int], tuple[int, int, int]]]:
-    """Pulls from an offset: the id of the broker that was asked, how many messages came, the next offset."""
+    """Pulls from an offset: the id of the broker that was asked, how many messages were received, the next offset."""
     argv = java.command(
         "ReplicationReader",
         [pair.name_servers],
@@ -97,8 +97,8 @@ def open_java_reader(java: Java, home: Path, pair: Pair) -> Iterator[Callable[[i
 
         def pull(offset: int) -> tuple[int, int, int]:
             command = {"topic": TOPIC, "brokerName": "broker-a", "queue": 0, "offset": offset}
-            told: Mapping[str, Any] = driver.call(command, LIMIT_S)
-            return told["servedBy"], told["count"], told["next"]
+            answer: Mapping[str, Any] = driver.call(command, LIMIT_S)
+            return answer["servedBy"], answer["count"], answer["next"]
 
         yield pull
 
@@ -109,7 +109,7 @@ def read_to(pull: Callable[[int], tuple[int, int, int]], offset: int, end: int) 
     deadline = time.monotonic() + LIMIT_S
     while offset < end:
         served_by, count, following = pull(offset)
-        assert following == offset + count, "nothing is left out, nothing comes twice"
+        assert following == offset + count, "no message is missing or repeated"
         if count and order[-1:] != [served_by]:
             order.append(served_by)
         offset = following
@@ -130,7 +130,7 @@ def test_java_consumer_goes_to_the_slave_and_back(follows: Kind, servers: Any, j
         if follows is Kind.OURS:
             assert order == [0, 1, 0]
         else:
-            # A Java slave has the machine's memory to measure by: it sends its readers back at once, each time.
+            # A Java slave has the machine's memory to measure by: it redirects its readers at once, each time.
             assert set(order) == {0, 1}
             assert order[-1] == 0 or order[-2] == 0
 

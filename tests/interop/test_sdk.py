@@ -1,6 +1,6 @@
 """Our SDK on the real name server and broker, and beside the Java client: what one sends the other reads.
 
-Every test runs on our own servers too, so that a difference shows whose it is.
+Every test runs on our own servers too, so that a difference shows which side it is on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def message(topic: str, sample: Any) -> triomq.Message:
 
 
 @attrs.define
-class Heard:
+class RecordingCallback:
     results: list[triomq.SendResult] = attrs.field(factory=list)
     errors: list[BaseException] = attrs.field(factory=list)
 
@@ -57,16 +57,16 @@ async def send(client: triomq.Client, topic: str, samples: Any, mode: str = "awa
             for one in messages:
                 await producer.send_oneway(one)
             return []
-        heard = Heard()
+        callback = RecordingCallback()
         for one in messages:
-            await producer.send(one, heard)
+            await producer.send(one, callback)
         await producer.flush()
-    assert heard.errors == []
-    return heard.results
+    assert callback.errors == []
+    return callback.results
 
 
 async def pull(client: triomq.Client, topic: str, count: int, tags: str | None = None) -> list[triomq.ReceivedMessage]:
-    """Pull every queue from its beginning until `count` messages are there."""
+    """Pull every queue from its beginning until `count` messages have arrived."""
     consumer = client.pull_consumer(f"sdk-{tags or 'all'}".replace(" || ", "-or-"))
     found: list[triomq.ReceivedMessage] = []
     async with consumer:
@@ -76,7 +76,7 @@ async def pull(client: triomq.Client, topic: str, count: int, tags: str | None =
                 try:
                     queues = await consumer.fetch_queues(topic)
                 except triomq.MQError:
-                    # A topic that one-way sends create is known a moment later.
+                    # A topic that one-way sends create gets its route with a delay.
                     queues = []
                 for queue in queues:
                     offset = await consumer.min_offset(queue)
@@ -187,7 +187,7 @@ async def test_offsets(client: triomq.Client, topic: str, wanted: Any) -> None:
             assert committed == 2
 
 
-async def test_long_polling_hears_of_a_new_message(client: triomq.Client, topic: str, wanted: Any) -> None:
+async def test_long_polling_returns_a_new_message(client: triomq.Client, topic: str, wanted: Any) -> None:
     await send(client, topic, wanted[:8])
     await pull(client, topic, 8)
     async with client.pull_consumer("sdk-waiting") as consumer, client.producer("sdk-late") as producer:

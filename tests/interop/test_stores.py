@@ -1,7 +1,7 @@
 """A store directory written by the one broker, opened and served by the other: after a clean stop and after a crash.
 
 What is compared is everything a Java client sees of a message, offsets and properties included, the consumer offsets
-and the topics, and then that the new owner goes on where the old one ended.
+and the topics, and then that the new owner continues where the old one ended.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from triomq_benchmarks.clusters.servers import Kind, Server
 
 OTHER = {Kind.OURS: Kind.JAVA, Kind.JAVA: Kind.OURS}
 GROUP = "readers"
-# Long enough that everything of the test is on the disk in the crash cases too: it is the process that dies, not the
-# machine, so what was written to a mapped file stays; only what the broker keeps in memory must have been saved.
+# Long enough that everything of the test is on the disk in the crash cases too: the process is killed, not the machine,
+# so what was written to a mapped file remains; only what the broker keeps in memory must have been saved.
 SETTINGS = {"flushConsumerOffsetInterval": 200, "flushIntervalCommitLog": 100, "flushIntervalConsumeQueue": 100}
 
 writers = pytest.mark.parametrize("writer", [Kind.OURS, Kind.JAVA], ids=["written-by-ours", "written-by-java"])
 
 
 def fill(client: Any, servers: str, topic: str, make_samples: Any) -> list[Any]:
-    """Something of everything: single messages over several files, a batch, large compressed bodies, offsets."""
+    """Send every kind of message: single messages over several files, a batch, large compressed bodies, offsets."""
     wanted = [*make_samples(120, seed=11, largest_bytes=30_000), *make_samples(60, seed=12)]
     batch = make_samples(32, seed=13)
     large = make_samples(2, seed=14)
@@ -58,7 +58,7 @@ def serve_and_compare(client: Any, servers: str, topic: str, before: Any, make_s
         found = client.query_until_found(servers, topic, one.keys)
         assert [(each.queue_id, each.queue_offset) for each in found] == [(one.queue_id, one.queue_offset)]
     assert {queue["committed"] for queue in client.offsets(servers, topic, 0, GROUP)} == {7}
-    # The new owner goes on where the old one ended.
+    # The new owner continues where the old one ended.
     more = make_samples(20, seed=15)
     client.send(servers, topic, more)
     after = client.pull_all(servers, topic, len(before) + len(more))
@@ -81,7 +81,7 @@ def end(broker: Server, how: str) -> None:
 
 @writers
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_store_changes_hands(
+def test_the_other_broker_opens_a_store(
     writer: Kind, how: str, servers: Any, java_client: Any, topic: str, make_samples: Any
 ) -> None:
     name = f"store-{writer}-{how}"
@@ -102,7 +102,7 @@ def test_store_changes_hands(
             assert broker.address.endswith(f":{port}")
             serve_and_compare(java_client, address, topic, before, make_samples)
             end(broker, how)
-        # And back again to the first one, which finds what the other has added.
+        # And back again to the first one, which reads what the other has added.
         with servers.broker(writer, name, address, SETTINGS, port):
             seen = java_client.pull_all(address, topic, len(before) + 20)
             assert len(seen) == len(before) + 20
@@ -111,7 +111,7 @@ def test_store_changes_hands(
 
 
 @writers
-def test_settings_change_hands(writer: Kind, servers: Any, java_client: Any, topic: str) -> None:
+def test_the_other_broker_reads_settings(writer: Kind, servers: Any, java_client: Any, topic: str) -> None:
     """Topics, groups and their settings: the JSON files under store/config."""
     name = f"config-{writer}"
     with servers.namesrv(Kind.JAVA, f"{name}-namesrv") as names:
@@ -138,8 +138,8 @@ def json_like(file: Path) -> bool:
 
 
 @writers
-def test_torn_tail_is_cut(writer: Kind, servers: Any, java_client: Any, topic: str, make_samples: Any) -> None:
-    """After a crash the log may end in half a record: the new owner cuts it off and goes on."""
+def test_torn_tail_is_truncated(writer: Kind, servers: Any, java_client: Any, topic: str, make_samples: Any) -> None:
+    """After a crash the log may end in half a record: the new owner truncates it and continues."""
     name = f"torn-{writer}"
     with servers.namesrv(Kind.OURS, f"{name}-namesrv") as names:
         address = names.address
@@ -154,7 +154,7 @@ def test_torn_tail_is_cut(writer: Kind, servers: Any, java_client: Any, topic: s
         with log.open("r+b") as file:
             file.seek(last.physical_offset + 120)
             file.write(b"\0" * 40)
-        # What was built from the log is behind or ahead of it after a crash; here it is ahead by the torn record.
+        # Files derived from the log are behind or ahead of it after a crash; here they are ahead by the torn record.
         with servers.broker(OTHER[writer], name, address, SETTINGS, port):
             kept = [one for one in before if one != last]
             seen = java_client.pull_all(address, topic, len(kept))
@@ -180,7 +180,7 @@ def test_a_second_owner_is_refused(servers: Any, java_client: Any) -> None:
 def test_a_copied_store_serves_from_another_place(
     servers: Any, java_client: Any, topic: str, make_samples: Any
 ) -> None:
-    """Nothing in the files says where they lie."""
+    """No path is stored in the files."""
     with servers.namesrv(Kind.OURS, "copied-namesrv") as names:
         with servers.broker(Kind.OURS, "original", names.address) as broker:
             port = int(broker.address.rpartition(":")[2])

@@ -18,7 +18,7 @@ def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
         "--rounds",
         "1",
         "--seconds",
-        "1.5",  # long enough for some messages on a machine with much else to do
+        "1.5",  # long enough for some messages on a loaded machine
         "--warm-up",
         "0.2",
         "--home",
@@ -31,20 +31,20 @@ def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 
 
 def test_brokers_under_every_load(java: Any, tmp_path: Path) -> None:
-    told = run(tmp_path, "--side", "broker", "--scenario", "1 x 64", "--scenario", "drain")
-    assert {(row["scenario"], row["load"]) for row in told["rows"]} == {
+    output = run(tmp_path, "--side", "broker", "--scenario", "1 x 64", "--scenario", "drain")
+    assert {(row["scenario"], row["load"]) for row in output["rows"]} == {
         (scenario, load) for scenario in ("1 x 64", "drain") for load in ("raw", "java-client", "triomq")
     }
-    for row in told["rows"]:
+    for row in output["rows"]:
         assert row["ours"]["per_s"] > 0
         assert row["java"]["per_s"] > 0
         assert row["ratio"] == round(row["ours"]["per_s"] / row["java"]["per_s"], 3)
         assert row["goal"] == 1.5
 
 
-def test_our_client_beside_the_java_client(java: Any, tmp_path: Path) -> None:
-    told = run(tmp_path, "--side", "sdk", "--scenario", "64 in flight")
-    [row] = [row for row in told["rows"] if row["load"] == "triomq : java-client"]
+def test_our_client_compared_to_the_java_client(java: Any, tmp_path: Path) -> None:
+    output = run(tmp_path, "--side", "sdk", "--scenario", "64 in flight")
+    [row] = [row for row in output["rows"] if row["load"] == "triomq : java-client"]
     assert (row["goal"], row["cpu_goal"]) == (1.8, 0.3)
     assert row["ours"]["cpu_us"] > 0
     assert row["java"]["cpu_us"] > 0

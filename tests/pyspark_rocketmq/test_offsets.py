@@ -30,8 +30,8 @@ def test_words_are_numbers_in_json() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("{", "neither a known word nor JSON"),
-        ("newest", "neither a known word nor JSON"),
+        ("{", "neither a known value nor JSON"),
+        ("newest", "neither a known value nor JSON"),
         ("[]", "the whole is []"),
         ("{}", "names no queue"),
         ('{"T": 5}', "topic 'T' is 5"),

@@ -1,4 +1,4 @@
-"""The batch read: plans tasks from the offsets that there are now, and hands each its range."""
+"""The batch read: plans tasks from the current offsets, and gives each its range."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 
 
 class _PushFilters:
-    """`BatchReader.pushFilters`, which may also stand unused.
+    """`BatchReader.pushFilters`, which may also remain unused.
 
     Spark refuses readers that can take filters as long as `spark.sql.python.filterPushdown.enabled` is false, which is
-    its default, and knows them by whether this method is the base class's. So this one says that it is: with the
+    its default, and recognizes them by whether this method is the base class's. So this one claims to be: with the
     setting it is called, and without it the reader is accepted too.
     """
 
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Any:  # noqa: N802 - Spark's name
-        """Takes over the filters that can be handled exactly, and gives back the others."""
+        """Accepts the filters that can be handled exactly, and returns the others."""
         return _PushFilters(self._push)
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -56,11 +56,11 @@ class BatchReader(DataSourceReader):
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task per range; see :func:`plan_batch` for what may be wrong."""
+        """One task per range; see :func:`plan_batch` for the errors."""
         options = self._options
         with borrowed(key_of(options)) as client:
             parts = client.call(lambda session: plan_batch(session, options))
-        # Spark makes a partition of its own where there is none, and wants to read it.
+        # Where there is none, Spark creates a partition of its own and reads it.
         return [RangePartition(part, options.selection.test) for part in parts] or [
             RangePartition(None, options.selection.test)
         ]

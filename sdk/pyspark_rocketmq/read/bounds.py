@@ -1,4 +1,4 @@
-"""Where a read starts and ends in every queue: the options' words and times become numbers, with the cluster's help."""
+"""Where a read starts and ends in every queue: named offsets and times are resolved by querying the cluster."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
     """The tasks of a batch read.
 
     Raises:
-        BadOption: what was asked for does not exist.
-        DataLoss: rows between start and end are gone.
+        BadOption: a topic or queue does not exist.
+        DataLoss: rows between start and end have been deleted.
         BrokerBehind: where a queue ends is unknown, for its master cannot be reached.
-        MQError: brokers cannot be asked.
+        MQError: brokers do not answer.
     """
     if options.selection.nothing:
         return []
@@ -57,16 +57,16 @@ async def place_offsets(
 def kept_starts(
     starts: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds], ends: Mapping[QueueId, int], *, fail: bool
 ) -> Offsets:
-    """Starts that brokers still have.
+    """Starts that are not before what brokers still have.
 
     Args:
         starts: where reading should start.
-        bounds: what there is.
-        ends: where reading should end; what lies behind is not needed.
-        fail: whether what is gone is an error.
+        bounds: what the queues hold.
+        ends: where reading should end; later offsets are not needed.
+        fail: whether deleted rows are an error.
 
     Raises:
-        DataLoss: it is, and something is gone.
+        DataLoss: `fail` is true, and rows have been deleted.
     """
     kept = dict(starts)
     for queue, start in starts.items():
@@ -78,20 +78,20 @@ def kept_starts(
             raise DataLoss(
                 f"{what}; start later, keep messages longer, or set failOnDataLoss=false to go on without them"
             )
-        _log.warning("%s; going on without them, as failOnDataLoss=false says", what)
+        _log.warning("%s; going on without them, because failOnDataLoss=false", what)
         kept[queue] = held.start
     return kept
 
 
 def _check_ends(options: ReadOptions, ends: Offsets, bounds: Mapping[QueueId, Bounds]) -> None:
-    """A batch that should end where the queue does must know where that is."""
+    """Check that the ends exist, and that a batch to the end of a queue has its end from the master."""
     given = options.end.by_queue
     for queue, held in bounds.items():
         if ends[queue] > held.end and held.is_sure:
             what = f"endingOffsets asks for {queue} up to {ends[queue]}, and it ends at {held.end}"
             if options.fail_on_data_loss:
                 raise DataLoss(f"{what}; end earlier, or set failOnDataLoss=false to read what there is")
-            _log.warning("%s; reading what there is, as failOnDataLoss=false says", what)
+            _log.warning("%s; reading what there is, because failOnDataLoss=false", what)
             ends[queue] = held.end
         if held.is_sure or given.get(queue, LATEST) != LATEST:
             continue
@@ -101,13 +101,13 @@ def _check_ends(options: ReadOptions, ends: Offsets, bounds: Mapping[QueueId, Bo
                 f"{what}; wait for the master, give the end in endingOffsets, "
                 "or set failOnDataLoss=false to read up to there"
             )
-        _log.warning("%s; reading up to there, as failOnDataLoss=false says", what)
+        _log.warning("%s; reading up to there, because failOnDataLoss=false", what)
 
 
 async def _narrow_by_time(
     session: Session, options: ReadOptions, starts: Offsets, ends: Offsets, bounds: Mapping[QueueId, Bounds]
 ) -> tuple[Offsets, Offsets]:
-    """Leave out what is stored before or after the selected times."""
+    """Exclude what is stored before or after the selected times."""
     times = options.selection.stored_ms
     if times.start is not None:
         at = await offsets_at(session, bounds, times.start)

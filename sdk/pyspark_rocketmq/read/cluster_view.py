@@ -1,7 +1,7 @@
-"""What the cluster holds now: which queues, from where to where, and where a time lies in them.
+"""What the cluster holds now: the queues, their bounds, and the offsets of a time.
 
-Ends are asked of masters alone: a slave that is behind would cut off what its master has acknowledged already. Only for
-a queue whose master cannot be reached does a slave answer, and the answer says so.
+Ends are queried from masters only: a slave that is behind would hide what its master has acknowledged. Only for a queue
+whose master cannot be reached a slave is queried, and the result is marked so.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 PLAN_LIMIT_S: Final = 60.0
-"""How long asking brokers may take, all in all."""
+"""Time limit for all queries of brokers together."""
 
 AT_ONCE: Final = 64
-"""How many questions are under way."""
+"""How many queries are in flight."""
 
 _NO_DATA = re.compile(
     r"%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_.*|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
     r"|TRANS_CHECK_MAX_TIME_TOPIC|.*_REPLY_TOPIC"
 )
-"""Retry, dead-letter, trace and system topics: they hold no data, unless a query asks for one of them by name."""
+"""Retry, dead-letter, trace and system topics: excluded unless a query names one of them."""
 
 
 def data_topics(topics: Iterable[str], nodes: Iterable[str], pattern: str) -> list[str]:
@@ -59,7 +59,7 @@ def data_topics(topics: Iterable[str], nodes: Iterable[str], pattern: str) -> li
 
 
 async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
-    """The queues to be read now, and whether the name server knows a master of theirs.
+    """The queues to be read now, and whether the name server has a master for each.
 
     Raises:
         BadOption: a topic or queue that was named does not exist.
@@ -74,7 +74,7 @@ async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
             return {queue: found[queue] for queue in topics.queues}
         if topics.pattern is not None:
             names = await _matching(session, topics.pattern)
-            # Between the list and the question, a topic may go.
+            # A topic may be deleted between the list and this query.
             return await _queues_of(session, names, may_be_missing=True)
         return await _queues_of(session, topics.names)
 
@@ -119,7 +119,7 @@ def _listed(queues: Iterable[QueueId]) -> str:
 
 
 async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[QueueId, Bounds]:
-    """From where to where each queue goes now.
+    """The first offset and the end of each queue now.
 
     Args:
         session: how brokers are reached.
@@ -136,7 +136,7 @@ async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[Qu
                 end = await consumer.max_offset(place, only_master=True)
                 return Bounds(await consumer.min_offset(place, only_master=True), end)
             except (ConnectFailed, LinkLost, RequestTimeout, NoNameServer):
-                # Its master has gone since the name server was asked.
+                # Its master stopped after the name server was queried.
                 pass
         return Bounds(await consumer.min_offset(place), await consumer.max_offset(place), is_sure=False)
 
@@ -144,7 +144,7 @@ async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[Qu
 
 
 async def committed_of(session: Session, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
-    """Where the group stands in each queue; None where it never was."""
+    """The group's committed offset in each queue; None where it has none."""
     return await _each(queues, lambda queue: session.consumer.committed(message_queue(queue)))
 
 
@@ -163,8 +163,8 @@ async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, tim
     if bounds.start >= bounds.end:
         return bounds.end
     place = message_queue(queue)
-    # Brokers answer with the nearest message, on either side, and with any of those of one ms; asked for the ms before,
-    # they cannot be beyond the first one that is wanted.
+    # Brokers answer with the nearest message, on either side, and with any of those of one ms; for the previous ms, the
+    # answer cannot be after the first one that is wanted.
     at = max(bounds.start, await consumer.offset_by_time(place, max(0, time_ms - 1)))
     while at < bounds.end:
         result = await consumer.pull(place, at, max_messages=32)
@@ -178,11 +178,11 @@ async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, tim
 
 
 async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[QueueId, float]:
-    """What a message of each queue takes, as stored: looked at where the next one will be read.
+    """The stored size of a message of each queue, sampled where the next one will be read.
 
     Args:
         session: how brokers are reached.
-        starts: queues, and where to look.
+        starts: queues, and the offset to sample.
     """
 
     async def look(queue: QueueId) -> float:
@@ -194,10 +194,10 @@ async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[Que
 
 
 async def commit_offsets(session: Session, offsets: Mapping[QueueId, int], limit_s: float) -> list[str]:
-    """Commit the group's offsets; they are for people to look at, so nothing is raised.
+    """Commit the group's offsets; they are for monitoring only, so nothing is raised.
 
     Returns:
-        What went wrong.
+        The failures.
     """
     failures: list[str] = []
 
@@ -228,7 +228,7 @@ def message_queue(queue: QueueId) -> MessageQueue:
 
 
 async def _each(keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
-    """Ask about all of them side by side; the first failure comes out as it is."""
+    """Query all of them concurrently; the first failure is raised as it is."""
     answers: dict[K, V] = {}
     failures: list[MQError] = []
     limiter = trio.CapacityLimiter(AT_ONCE)

@@ -34,8 +34,8 @@ class SourceLag:
         query: the query's name, or its id if it has none.
         batch_id: number of the trigger.
         input_rows: how many rows it took.
-        rows_per_s: how many it worked off per second.
-        queues: messages that wait, by topic, broker name and queue id; without those that have none.
+        rows_per_s: how many it processed per second.
+        queues: unread messages, by topic, broker name and queue id; queues without any are left out.
     """
 
     query: str
@@ -46,7 +46,7 @@ class SourceLag:
 
     @property
     def messages(self) -> int:
-        """How many messages wait."""
+        """How many messages are unread."""
         return sum(offsets_of(self.queues).values())
 
 
@@ -54,17 +54,17 @@ class LagListener(StreamingQueryListener):
     """Reports the lag of every `rocketmq` source after every trigger.
 
     Args:
-        on_lag: called with it; by default it is logged. What the callback raises is logged too.
+        on_lag: called with the lag; by default it is logged. Exceptions of the callback are logged too.
     """
 
     def __init__(self, on_lag: Callable[[SourceLag], object] | None = None) -> None:
         self._on_lag = on_lag if on_lag is not None else _report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing is known yet."""
+        """Ignored: there is no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """A trigger has ended."""
+        """Report the lag at the end of a trigger."""
         progress = event.progress
         for source in progress.sources:
             waiting = lag_of(source.endOffset, source.latestOffset)
@@ -76,18 +76,18 @@ class LagListener(StreamingQueryListener):
             )
             try:
                 self._on_lag(lag)
-            except Exception:  # noqa: BLE001 - Spark would lose it without a word
+            except Exception:  # noqa: BLE001 - Spark would drop it silently
                 _log.exception("the listener of query %s failed", name)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing new has come."""
+        """Ignored: there are no new messages."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing more is known."""
+        """Ignored: there is no more progress."""
 
 
 def lag_of(reached: str | None, latest: str | None) -> Offsets | None:
-    """Messages that wait in each queue; None when these are not this source's offsets.
+    """Unread messages of each queue; None when these are not this source's offsets.
 
     Args:
         reached: up to where the query has read, as JSON.
@@ -96,7 +96,7 @@ def lag_of(reached: str | None, latest: str | None) -> Offsets | None:
     here, there = _offsets(reached), _offsets(latest)
     if here is None or there is None:
         return None
-    # Of a queue that is new since then, nothing is read yet; it may not start at 0, which is the best guess there is.
+    # A queue that is new since then is unread from its start, assumed to be 0: the real start is not known here.
     waiting = {queue: end - here.get(queue, 0) for queue, end in there.items()}
     return {queue: count for queue, count in waiting.items() if count > 0}
 
@@ -113,6 +113,6 @@ def _offsets(text: str | None) -> Offsets | None:
 
 def _report(lag: SourceLag) -> None:
     _log.info(
-        "query %s, trigger %d: %d rows, %.0f rows/s, %d messages wait",
+        "query %s, trigger %d: %d rows, %.0f rows/s, %d messages unread",
         lag.query, lag.batch_id, lag.input_rows, lag.rows_per_s, lag.messages,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""From offsets to tasks: what lies between two sets of offsets, how much a trigger takes, who reads which part.
+"""From offsets to tasks: the ranges between two sets of offsets, the limit per trigger, the part of each task.
 Pure."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Bounds:
 
     Args:
         start: its first offset.
-        end: the offset behind its last message.
-        is_sure: whether its master said so; a slave may not have all of it yet.
+        end: the offset after its last message.
+        is_sure: whether its master answered; a slave may not have all messages yet.
     """
 
     start: int
@@ -34,7 +34,7 @@ class QueueRange:
     Args:
         queue: which.
         start: first offset.
-        end: offset behind the last one.
+        end: offset after the last one.
     """
 
     queue: QueueId
@@ -49,7 +49,7 @@ class QueueRange:
 
 
 def resolved(offset: int, bounds: Bounds, committed: int | None = None) -> int:
-    """A number for a word: what -2, -1 and the committed offset mean in a queue; others stay."""
+    """Resolve the special offsets -2, -1 and committed in a queue; others are returned unchanged."""
     if offset == COMMITTED:
         return committed if committed is not None else bounds.start
     if offset == EARLIEST:
@@ -62,7 +62,7 @@ def resolved(offset: int, bounds: Bounds, committed: int | None = None) -> int:
 def ranges(
     starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], selection: RowSelection | None = None
 ) -> list[QueueRange]:
-    """What lies between, of each queue that has both; empty ones are left out."""
+    """The ranges between starts and ends, of each queue that has both; empty ones are left out."""
     found = []
     for queue in sorted(ends):
         if queue not in starts or (selection is not None and not selection.has_queue(queue)):
@@ -88,7 +88,7 @@ def split(parts: Sequence[QueueRange], wanted: int | None) -> list[QueueRange]:
         return list(parts)
     counts = [max(1, len(part) * wanted // total) for part in parts]
     while sum(counts) < wanted:
-        # One piece more for the range whose pieces are longest.
+        # Cut the range with the longest pieces into one more.
         at = max(range(len(parts)), key=lambda index: len(parts[index]) / counts[index])
         if counts[at] >= len(parts[at]):
             break
@@ -103,12 +103,12 @@ def _pieces(part: QueueRange, count: int) -> Iterable[QueueRange]:
 
 
 def limit_rows(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most: int) -> Offsets:
-    """Ends that leave at most so many offsets to be read: each queue gets its share of its backlog, at least one goes
-    on.
+    """Ends that leave at most `most` offsets to be read, shared in proportion to the backlogs; at least one queue
+    advances.
 
     Args:
-        starts: where each queue stands.
-        ends: where it could go.
+        starts: the current offset of each queue.
+        ends: the end of each queue.
         most: how many offsets, of all queues together.
     """
     backlog = {queue: max(0, end - starts.get(queue, end)) for queue, end in ends.items()}
@@ -116,7 +116,8 @@ def limit_rows(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most:
     if total <= most:
         return dict(ends)
     shares = {queue: behind * most // total for queue, behind in backlog.items()}
-    # Whole numbers leave a rest; without it, many short queues would never move. The longest backlog goes first.
+    # Rounding leaves a remainder; unless it is used, many short queues would never advance. The longest backlog is
+    # first.
     rest = max(most, 1) - sum(shares.values())
     for queue in sorted(backlog, key=lambda each: (shares[each] - backlog[each], each)):
         if rest <= 0:
@@ -133,10 +134,10 @@ def limit_bytes(
     """Ends that leave about so many bytes to be read, and at least one row.
 
     Args:
-        starts: where each queue stands.
-        ends: where it could go.
+        starts: the current offset of each queue.
+        ends: the end of each queue.
         most: how many bytes, of all queues together.
-        row_bytes: what a row of each queue takes, as far as it was looked at.
+        row_bytes: what a row of each queue takes, as far as it was sampled.
     """
     backlog = {queue: max(0, end - starts.get(queue, end)) for queue, end in ends.items()}
     total = sum(behind * row_bytes.get(queue, 0.0) for queue, behind in backlog.items())

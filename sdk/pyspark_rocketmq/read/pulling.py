@@ -1,8 +1,8 @@
-"""Pulls one range of offsets, several parts of it side by side, and hands the answers over in the order of the queue.
+"""Pulls one range of offsets, several parts of it concurrently, and passes the answers on in the order of the queue.
 
-A broker answers a pull with some thirty messages at most; who waits for each answer before asking for the next one
-spends most of the time waiting. The range's offsets are known, so it is cut into strides, and some strides are pulled
-at once. What is not (yet) on the broker that was asked is looked for elsewhere; see :class:`Strides`.
+A broker answers a pull with about thirty messages at most; a reader that waits for each answer before it sends the next
+request spends most of its time waiting. The range's offsets are known, so it is cut into strides, and some strides are
+pulled at once. Messages that are not (yet) on a broker are pulled from another one; see :class:`Strides`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pyspark_rocketmq.read.planning import QueueRange
 from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
 
 LANES: Final = 8
-"""How many pulls of a range are under way."""
+"""How many pulls of a range are in flight."""
 
 STRIDE: Final = 256
 """How many offsets one lane takes at a time."""
 
 FILTERED_STRIDE: Final = 8192
-"""The same where the broker filters, and may look at many entries for one answer."""
+"""The same where the broker filters, and may scan many entries for one answer."""
 
 BUFFERED_BYTES: Final = 32 * 1024 * 1024
-"""How much may lie here, pulled and not yet taken. What later strides hold does not stop the one whose turn it is,
-since only its end sets them free."""
+"""Limit of bytes pulled and not yet taken. Bytes of later strides do not stop the current stride, since only its end
+releases them."""
 
 BUNDLE_BYTES: Final = 2 * 1024 * 1024
-"""How much is handed over at a time."""
+"""How many bytes are passed on at a time."""
 
 BEHIND_LIMIT_S: Final = 30.0
 """How long a range waits for a slave that does not have it yet, or for a master that cannot be reached."""
@@ -54,8 +54,8 @@ class PullPlan:
         part: the range.
         tags: a tag expression for the broker.
         sql: an SQL92 expression for the broker.
-        fail_on_data_loss: whether offsets that are gone are an error.
-        only_slaves: whether masters are not asked for what a slave does not have.
+        fail_on_data_loss: whether deleted offsets are an error.
+        only_slaves: whether masters are not queried for what a slave does not have.
     """
 
     part: QueueRange
@@ -84,7 +84,7 @@ class Strides:
     Args:
         session: how brokers are reached.
         plan: what is pulled.
-        hand_over: gets the answers' bodies, some at a time, in order.
+        hand_over: called with the answers' bodies, some at a time, in order.
     """
 
     def __init__(self, session: Session, plan: PullPlan, hand_over: Callable[[list[bytes]], None]) -> None:
@@ -102,7 +102,7 @@ class Strides:
         self._taken = trio.Event()
 
     def taken(self, size: int) -> None:
-        """So many bytes are out of the way."""
+        """Release the bytes that a consumer has taken."""
         self._handed -= size
         self._wake_lanes()
 
@@ -110,8 +110,8 @@ class Strides:
         """Pull everything.
 
         Raises:
-            DataLoss: offsets are gone.
-            BrokerBehind: a slave does not have them, and no other broker may be asked.
+            DataLoss: offsets have been deleted.
+            BrokerBehind: a slave does not have them, and no other broker may be queried.
             MQError: no broker could answer.
         """
         failures: list[BaseException] = []
@@ -124,7 +124,7 @@ class Strides:
                         self._open.append(stride)
                         await self._pull_stride(stride)
                 except (MQError, DataLoss, BrokerBehind) as error:
-                    # Kept aside, so that it comes out as it is, and not in a group.
+                    # Stored, so that it is raised as it is and not in a group.
                     failures.append(error)
                     nursery.cancel_scope.cancel()
 
@@ -182,15 +182,14 @@ class Strides:
     # --- one answer ------------------------------------------------------------------------------------------
 
     async def _page(self, at: int, end: int) -> PullResult | None:
-        """The answer for an offset, with something in it or further on; None when there is nothing left before
-        `end`."""
+        """The answer for an offset, with messages or a later offset; None when there is nothing left before `end`."""
         result = await self._asked(at, end)
         if _leads_on(result, at):
             return result
         return await self._elsewhere(at, end, result)
 
     async def _asked(self, at: int, end: int, *, from_master: bool = False) -> PullResult:
-        # Without a filter no more than the stride's is asked for, so that nothing is sent twice.
+        # Without a filter no more than the rest of the stride is requested, so that nothing is sent twice.
         count = min(end - at, PAGE_MAX)
         plan = self._plan
         return await self._session.consumer.pull(
@@ -203,10 +202,10 @@ class Strides:
         )
 
     async def _elsewhere(self, at: int, end: int, result: PullResult) -> PullResult | None:
-        """What to make of a broker that does not have an offset which it, or its master, was said to have.
+        """Find an offset that the broker does not have, although it or its master was reported to have it.
 
-        A slave may be behind its master, so the master is asked. If it cannot be, the slave gets some time. What the
-        master does not have either is lost.
+        A slave may be behind its master, so the master is queried. If it cannot be reached, the slave is retried for a
+        time. What the master does not have either is lost.
         """
         deadline = trio.current_time() + BEHIND_LIMIT_S
         while True:
@@ -230,7 +229,7 @@ class Strides:
             except MQError as error:
                 if trio.current_time() >= deadline:
                     raise
-                _log.info("no broker could be asked for offset %d of %s: %s", at, self._plan.part.queue, error)
+                _log.info("no broker answered for offset %d of %s: %s", at, self._plan.part.queue, error)
                 continue
             if _leads_on(result, at):
                 return result
@@ -244,13 +243,13 @@ class Strides:
             raise DataLoss(
                 f"{what}; start later, keep messages longer, or set failOnDataLoss=false to go on without them"
             )
-        _log.warning("%s; going on without them, as failOnDataLoss=false says", what)
+        _log.warning("%s; going on without them, because failOnDataLoss=false", what)
         return _moved(result, until) if until < end else None
 
     def _behind(self, at: int, end: int, result: PullResult, unreachable: MQError | None) -> None:
         queue = self._plan.part.queue
         why = (
-            f"its master cannot be asked: {unreachable}"
+            f"its master does not answer: {unreachable}"
             if unreachable
             else "readPreference=slave allows no other broker"
         )
@@ -258,11 +257,11 @@ class Strides:
         what = f"offsets {at} to {end} of {queue} are not on {held}, and {why}"
         if self._plan.fail_on_data_loss:
             raise BrokerBehind(f"{what}; try again when the slave has caught up or the master is back")
-        _log.warning("%s; going on without them, as failOnDataLoss=false says", what)
+        _log.warning("%s; going on without them, because failOnDataLoss=false", what)
 
 
 def _leads_on(result: PullResult, at: int) -> bool:
-    """Whether an answer holds messages, or says where to go on because those before do not match."""
+    """Whether an answer holds messages, or a later offset because messages before it do not match."""
     if result.status is PullStatus.FOUND:
         return result.next_offset > at
     return result.status is PullStatus.NO_MATCHED_MESSAGE and result.next_offset > at

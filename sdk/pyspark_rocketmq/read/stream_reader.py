@@ -1,8 +1,8 @@
-"""The streaming read: offsets for every trigger on the driver, and tasks for what lies between two of them.
+"""The streaming read: offsets for every trigger on the driver, and tasks for the ranges between two of them.
 
-One object of this class lives in a process of its own beside the driver, and is asked several times per trigger; copies
-of it, without the state it has there, read in the tasks. The checkpoint alone says what has been read; offsets
-committed to a group are for people and tools to look at.
+One object of this class runs in a process of its own next to the driver, and is called several times per trigger;
+copies of it, without that state, read in the tasks. Only the checkpoint determines what has been read; offsets
+committed to a group are for monitoring.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 from triomq import MQError
 
 COMMIT_LIMIT_S: Final = 5.0
-"""How long committing offsets, which nothing depends on, may hold up a trigger."""
+"""How long committing offsets, on which nothing depends, may delay a trigger."""
 
 _log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what comes.
+    """Reads new messages continuously.
 
     Args:
         options: of the read.
@@ -66,16 +66,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Up to where the next trigger reads."""
+        """The end of the next trigger's ranges."""
         starts = offsets_of(start)
         return tree_of(self._ask(lambda session: self._next_end(session, starts, limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The queues' ends, for the query's progress: what lies between them and its own offsets is its lag."""
+        """The queues' ends, for the query's progress: the difference from its own offsets is its lag."""
         return tree_of(self._ask(self._ends_now))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """From now on there is nothing behind what is there now."""
+        """Fix the current ends: the query reads nothing after them."""
         self._target = self._ask(self._ends_now)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
 
     async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> Offsets:
-        # What a trigger starts with, the one before has done. Spark says so only when there is another one to do.
+        # The previous trigger has read up to this one's start. Spark reports that only when another trigger follows.
         await self._commit(session, starts)
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
         ends = reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue: starts.get(queue, bounds[queue].start if queue in bounds else end) for queue, end in ends.items()
         }
         limited = await self._limited(session, known, ends, limit)
-        # A queue that is gone stays where it was: its checkpoint may be needed when its broker comes back.
+        # A queue that has disappeared keeps its offset: it may be needed when its broker is back.
         return {**starts, **limited}
 
     async def _limited(self, session: Session, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
@@ -149,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     async def _known_starts(self, session: Session, starts: Offsets, ends: Offsets) -> Offsets:
-        """Where each queue's part of a trigger starts, also of those that were not there at the trigger before."""
+        """Where each queue's part of a trigger starts, also of those that did not exist at the previous trigger."""
         fresh = ends.keys() - starts.keys()
         queues = {queue: True for queue in ends if queue in fresh or starts[queue] < ends[queue]}
         if not queues:
@@ -159,17 +159,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except MQError:
             if fresh:
                 raise
-            # The tasks find out by themselves what is there, and may have more luck.
+            # The tasks query the brokers themselves, and may succeed.
             return starts
         known = {**starts, **{queue: bounds[queue].start for queue in fresh}}
         return kept_starts(known, bounds, ends, fail=self._options.fail_on_data_loss)
 
 
 def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | None, *, fail: bool) -> Offsets:
-    """Ends of the queues that are there now: never before where the query stands, nor behind a fixed target.
+    """Ends of the existing queues: never before the query's offset, nor after a fixed target.
 
     Raises:
-        DataLoss: a master ends before where the query stands, so what was read is gone, and perhaps more.
+        DataLoss: a master ends before the query's offset, so messages that were read have been deleted, and perhaps
+        others.
     """
     ends: Offsets = {}
     for queue, held in bounds.items():
@@ -180,7 +181,7 @@ def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | N
             what = f"{queue} ends at {held.end}, before offset {start}, where the query is: it was created anew, or truncated"
             if fail:
                 raise DataLoss(f"{what}; start with a new checkpoint, or set failOnDataLoss=false to go on at its end")
-            _log.warning("%s; going on at its end, as failOnDataLoss=false says", what)
+            _log.warning("%s; going on at its end, because failOnDataLoss=false", what)
             ends[queue] = held.end
             continue
         ends[queue] = max(start, end)

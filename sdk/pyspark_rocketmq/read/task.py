@@ -1,7 +1,7 @@
 """What a task does: one range of offsets in, Arrow record batches out.
 
-The pulling goes on in the client's thread while this one makes batches and writes them to Spark. Whatever ends the
-reading, its part in that thread ends with it.
+Pulling runs in the client's thread while this one makes batches and writes them to Spark. When reading ends, for any
+reason, its tasks in that thread are cancelled.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
     """One task's part of a read.
 
     Args:
-        part: which offsets; None reads nothing.
-        test: which of the rows.
+        part: the offsets; None reads nothing.
+        test: selects the rows.
     """
 
     def __init__(self, part: QueueRange | None, test: RowTest) -> None:
@@ -54,7 +54,7 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
         partition: a :class:`RangePartition`; another one is Spark's own for a read without any, and has no rows.
 
     Raises:
-        SourceError: rows are gone or cannot be read.
+        SourceError: rows have been deleted or cannot be read.
         MQError: no broker could answer.
     """
     if not isinstance(partition, RangePartition) or partition.part is None:
@@ -73,7 +73,7 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
                 batch = maker.batch(pages, partition.part.start, partition.part.end)
             except BrokenFramesError as error:
                 raise SourceError(
-                    f"a broker's answer for {partition.part} holds what is no message: {error}"
+                    f"a broker's answer for {partition.part} holds bytes that are not a message: {error}"
                 ) from error
             if batch.num_rows:
                 yield batch

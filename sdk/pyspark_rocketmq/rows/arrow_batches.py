@@ -1,6 +1,6 @@
 """Stored frames -> Arrow record batches, without an object per row.
 
-Only the columns of the schema are made; what a query does not ask for costs nothing but its bytes on the wire.
+Only the columns of the schema are made; other columns cost only their bytes on the wire.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BatchMaker:
     Args:
         queue: whose messages they are.
         schema: which columns are wanted, in Spark's Arrow form.
-        test: which rows are; the broker's filters may let others pass.
+        test: selects the rows; the broker's filters may pass others.
     """
 
     def __init__(self, queue: MessageQueue, schema: pa.Schema, test: RowTest) -> None:
@@ -58,10 +58,10 @@ class BatchMaker:
         Args:
             pages: the answers' bodies.
             start: first offset wanted.
-            end: offset behind the last one wanted.
+            end: offset after the last one wanted.
 
         Raises:
-            BrokenFramesError: the bytes are no records.
+            BrokenFramesError: the bytes are not records.
             MessageIllegal: a body cannot be decompressed.
         """
         frames = StoredFrames(pages)

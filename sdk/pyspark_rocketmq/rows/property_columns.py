@@ -2,7 +2,7 @@
 
 A property string is `name 0x01 value 0x02 name 0x01 value ...` (docs/protocol/messages.md §2). Where all of them are
 well formed, which is what every client writes, names and values are found by their separators alone; any other set is
-decoded one by one, by the same function as everywhere else, so that both ways give the same.
+decoded one by one, by the same function as everywhere else, so that both ways give the same result.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PropertyColumns:
 
 
 class _Entries:
-    """Names and values by their places in a buffer."""
+    """Names and values by their positions in a buffer."""
 
     def __init__(self, text: Bytes, first: Ints, names: tuple[Ints, Ints], values: tuple[Ints, Ints]) -> None:
         self._text = text
@@ -57,7 +57,8 @@ class _Entries:
         self._row_of = np.repeat(np.arange(len(first) - 1), np.diff(first))
 
     def has_repeats(self) -> bool:
-        """Whether a message has a name twice; only the last one counts then, which a plain cut does not see."""
+        """Whether a message has a name twice; only the last one counts then, which cutting at separators does not
+        detect."""
         if not len(self._codes):
             return False
         cells = self._row_of * len(self._known) + self._codes

@@ -1,8 +1,8 @@
-"""Rows -> messages, each with a key by which readers can drop repeats.
+"""Rows -> messages, each with a key by which readers can drop duplicates.
 
-A task that is run again sends all its rows again. The key is the same then: it is made of the query, the batch and the
-partition, which stay, and of what is in the row, since the order of rows may change when a shuffle is read again; equal
-rows are counted. Pure.
+A task that is run again sends all its rows again. The key is the same then: it is derived from the query, the batch and
+the partition, which do not change, and from the row's contents, since the order of rows may change when a shuffle is
+read again; equal rows are counted. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROW_KEY: Final = "spark_row_key"
 
 @attrs.frozen
 class RowMessage:
-    """A row on its way.
+    """A row as a message to be sent.
 
     Args:
         message: what is sent.
@@ -41,7 +41,7 @@ class RowReader:
 
     Args:
         scope: query or job, batch and partition, as text.
-        topic: where rows go that do not say it.
+        topic: the topic of rows that do not name one.
         max_body_bytes: larger bodies are refused.
     """
 
@@ -56,7 +56,7 @@ class RowReader:
         """The messages of some rows, in their order.
 
         Raises:
-            WriteFailed: a row cannot be a message; the text says which, and why.
+            WriteFailed: a row cannot be a message; the text gives the row and the reason.
         """
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         for row in range(batch.num_rows):
@@ -88,7 +88,7 @@ class RowReader:
         return RowMessage(message, row.get("sharding_key"))
 
     def _properties(self, row: Mapping[str, Any], topic: str, body: bytes) -> dict[str, str]:
-        # Names with a meaning of their own belong to the message that was read, not to the one that is written.
+        # Reserved names belong to the message that was read, not to the one that is written.
         own = [
             (name, value)
             for name, value in row.get("properties") or ()

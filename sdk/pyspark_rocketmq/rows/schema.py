@@ -1,7 +1,7 @@
 """The columns of a read and of a write (their names follow the other sources of Spark).
 
-A query that needs few columns may ask for them alone, with `spark.read.schema("body binary, tags string")`: Spark says
-nothing to a Python data source of what the rest of the query uses, so this is the only way to spare the others.
+A query that needs few columns may select them with `spark.read.schema("body binary, tags string")`: Spark does not
+report to a Python data source which columns the rest of the query uses, so this is the only way to omit the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The fields of many stored records at once: their bytes are walked once, and numpy cuts the columns out.
+"""The fields of many stored records at once: their bytes are scanned once, and numpy extracts the columns.
 
 No object is made per record. Offsets and sizes come from `triomq_protocol.record.layout`. Unlike `RecordView`'s users,
-this reader takes a record that cannot be read for an error: a query must not lose rows in silence.
+this reader treats an unreadable record as an error: a query must not lose rows silently.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def _columns(begin: int, *names: str) -> np.dtype[Any]:
 
 _HEAD: Final = _columns(0, "size", "queue_id", "queue_offset", "physical_offset", "sys_flag", "born_timestamp")
 _TAIL: Final = _columns(field_offset("reconsume_times"), "reconsume_times", "body_length")
-"""Read this far before the body: in front of it stands the store host, whose size differs."""
+"""Read this far before the body: before it is the store host, whose size differs."""
 _TIMESTAMP: Final = np.dtype(">" + HEAD_FIELDS["store_timestamp"])
 _LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
 _size = INT32.unpack_from
 
 _SPARE_BYTES: Final = 48
 _VIEW_BYTES: Final = 12
-"""Texts up to this length stand inside an Arrow view; of longer ones only the first four bytes do."""
+"""Texts up to this length are stored inside an Arrow view; of longer ones only the first four bytes do."""
 
 _WORDS: Final = np.dtype(("<u4", (3,)))
 _MASKS: Final = np.array(
@@ -57,7 +57,7 @@ _MASKS: Final = np.array(
 
 
 class BrokenFramesError(ValueError):
-    """The bytes are not records one behind the other."""
+    """The bytes are not a sequence of records."""
 
 
 class StoredFrames:
@@ -71,7 +71,7 @@ class StoredFrames:
     """
 
     def __init__(self, pages: list[bytes]) -> None:
-        # What reads a few bytes at any position may do so at the end, too.
+        # Padding, so that reads of a few bytes at any position stay inside the buffer.
         self.data = b"".join([*pages, bytes(_SPARE_BYTES)])
         end = len(self.data) - _SPARE_BYTES
         self.starts = _starts(self.data, end)
@@ -115,7 +115,7 @@ class StoredFrames:
         return packed
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> None:
-        """Forget all other rows."""
+        """Keep only these rows."""
         for name in ("starts", "queue_offset", "queue_id", "physical_offset", "born_ms", "sys_flag", "middle_at",
                      "stored_ms", "body_at", "reconsume_times", "body_bytes", "properties_at", "properties_bytes"):  # fmt: skip
             setattr(self, name, getattr(self, name)[rows])
@@ -124,7 +124,7 @@ class StoredFrames:
 def slices(
     data: bytes | Bytes, starts: Ints, lengths: Ints, kind: pa.DataType, present: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """An array of pieces of a buffer, laid one behind the other: they are first described as views, and Arrow copies.
+    """An array of concatenated pieces of a buffer: they are first described as views, and Arrow copies.
 
     Args:
         data: the buffer; at least twelve bytes must follow the last start.
@@ -172,7 +172,7 @@ def _starts(data: bytes, end: int) -> Ints:
 
 
 def _fields(data: bytes | Bytes, kind: np.dtype[Any], places: Ints) -> npt.NDArray[Any]:
-    """What stands at these places of a buffer, aligned or not."""
+    """The values at these positions of a buffer, aligned or not."""
     flat, inner = (kind.base, kind.shape) if kind.shape else (kind, ())
     windows: npt.NDArray[Any] = np.ndarray(
         (max(0, len(data) - kind.itemsize + 1), *inner), flat, data, strides=(1, *([flat.itemsize] * len(inner)))

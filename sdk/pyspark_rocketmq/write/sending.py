@@ -1,7 +1,7 @@
-"""Sends messages and waits for every acknowledgement, with a bounded number of requests under way.
+"""Sends messages and waits for every acknowledgement, with a bounded number of requests in flight.
 
-Messages without a sharding key go in any order, in batches. Those with one keep the order of their key: their queue
-gets one request at a time.
+Messages without a sharding key are sent in any order, in batches. Those with one keep the order of their key: their
+queue is sent one request at a time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ BATCH_BYTES: Final = 1024 * 1024
 """Upper bound of a request's body."""
 
 TRIES: Final = 4
-"""How often a request is sent before the task fails. The SDK tries again by itself, but not one that must go to a
-certain queue, and none longer than its deadline; doing the whole task again would repeat far more rows than one request
-has."""
+"""How often a request is sent before the task fails. The SDK retries by itself, but not a request to a given queue, and
+none after its deadline; running the whole task again would repeat far more rows than one request has."""
 
 PAUSE_S: Final = 0.5
 
@@ -48,7 +47,7 @@ class Sent:
         rows: messages.
         body_bytes: their bodies.
         requests: in how many requests.
-        statuses: how many requests were answered how, by the status's name.
+        statuses: how many requests had each status, by its name.
         last: the last offset written in each queue.
     """
 
@@ -79,9 +78,9 @@ class RowSender:
     """Sends the rows of one task.
 
     Args:
-        producer: with what.
+        producer: sends the messages.
         batch_rows: rows per request, at most.
-        in_flight: requests under way, at most.
+        in_flight: requests in flight, at most.
     """
 
     def __init__(self, producer: Producer, batch_rows: int, in_flight: int) -> None:
@@ -91,10 +90,10 @@ class RowSender:
         self._in_flight = in_flight
 
     async def send(self, rows: Iterable[RowMessage]) -> None:
-        """Send some rows, and wait for all of them.
+        """Send some rows, and wait for all acknowledgements.
 
         Raises:
-            WriteFailed: some were not acknowledged; perhaps they are stored all the same.
+            WriteFailed: some were not acknowledged; they may be stored nevertheless.
         """
         chains = await self._chains(list(rows))
         failures: list[MQError] = []
@@ -119,7 +118,7 @@ class RowSender:
             ) from failures[0]
 
     async def _chains(self, rows: list[RowMessage]) -> list[list[_Request]]:
-        """Requests that may go side by side, and chains of such that may not."""
+        """Requests that may be sent concurrently, and chains of requests that may not."""
         chains: list[list[_Request]] = []
         plain = [row.message for row in rows if row.sharding_key is None]
         chains += [[request] for request in self._requests(plain, None)]
@@ -168,7 +167,7 @@ class RowSender:
 
 
 async def wait_replicated(consumer: PullConsumer, last: dict[MessageQueue, int]) -> None:
-    """Wait until a slave hands out the last message written to each queue; it has those before, too, then.
+    """Wait until a slave serves the last message written to each queue; it then has the earlier ones too.
 
     Args:
         consumer: one that pulls from slaves only.

@@ -1,7 +1,7 @@
 """The batch and the streaming write: every task sends its rows and ends when all of them are acknowledged.
 
-At least once: a task that fails, or is run a second time, has perhaps sent some of its rows already, and nothing takes
-them back. The property `spark_row_key` is the same both times.
+At least once: a task that fails, or is run a second time, may have sent some of its rows already, which cannot be
+undone. The property `spark_row_key` is the same both times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_rocketmq.write.sending import RowSender, Sent, wait_replicated
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
 SEND_TIMEOUT_S: Final = 10.0
-"""Longer than the SDK's default: a task that fails repeats all its rows, so patience is cheaper."""
+"""Longer than the SDK's default: a task that fails repeats all its rows, so waiting costs less."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +53,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     Args:
         options: of the write.
-        overwrite: whether the mode is that.
+        overwrite: whether the mode is `overwrite`.
 
     Raises:
-        BadOption: it is.
+        BadOption: the mode is `overwrite`.
     """
 
     def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
@@ -71,14 +71,12 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._options, iterator, f"{self._job}/{partition}", partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have ended well."""
+        """All tasks have succeeded."""
         _log.info("%d rows are written", _rows(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task has failed; what others have sent stays."""
-        _log.warning(
-            "the write has failed; the %d rows of the tasks that ended well stay where they are", _rows(messages)
-        )
+        """A task has failed; the rows that others have sent remain."""
+        _log.warning("the write has failed; the %d rows of the tasks that succeeded remain stored", _rows(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -104,12 +102,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, iterator, f"{query or 'query'}/{batch or 0}/{partition}", partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks of a trigger have ended well."""
+        """All tasks of a trigger have succeeded."""
         _log.info("trigger %d: %d rows are written", batchId, _rows(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """A task of a trigger has failed; the trigger is done again, so the rows of the others come twice."""
-        _log.warning("trigger %d has failed; %d rows of it stay, and come again with it", batchId, _rows(messages))
+        """A task of a trigger has failed; the trigger is run again, so the rows of the others are sent twice."""
+        _log.warning(
+            "trigger %d has failed; %d rows of it remain, and are sent again with it", batchId, _rows(messages)
+        )
 
 
 def _partition() -> int:

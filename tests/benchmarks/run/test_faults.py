@@ -46,25 +46,25 @@ class RecordingTarget:
 
 
 async def test_each_comes_at_its_instant(autojump_clock: trio.testing.MockClock) -> None:
-    target, told = RecordingTarget(), list[FaultInstant]()
+    target, reported = RecordingTarget(), list[FaultInstant]()
     origin = trio.current_time() + 3
     faults = [Fault.parse("restart slave at 2 s for 1.5 s"), Fault.parse("kill broker-b at 1 s")]
-    await do_faults(faults, target, origin, told.append)
+    await do_faults(faults, target, origin, reported.append)
     assert [(round(at - origin, 3), what, name) for at, what, name in target.done] == [
         (1, "kill", "broker-b"), (2, "kill", "broker-a-s"), (3.5, "start", "broker-a-s"),
     ]  # fmt: skip
-    assert [(each.what, each.node, each.second, each.until) for each in told] == [
+    assert [(each.what, each.node, each.second, each.until) for each in reported] == [
         ("kill broker-b", "broker-b", pytest.approx(1), None),
         ("restart slave", "broker-a-s", pytest.approx(2), pytest.approx(3.5)),
     ]
 
 
 async def test_one_that_is_under_way_at_the_end_is_told(autojump_clock: trio.testing.MockClock) -> None:
-    target, told = RecordingTarget(), list[FaultInstant]()
+    target, reported = RecordingTarget(), list[FaultInstant]()
     with trio.move_on_after(5):
-        await do_faults([Fault.parse("restart master at 2 s for 60 s")], target, trio.current_time(), told.append)
-    assert [each.node for each in told] == ["broker-a"]
-    assert told[0].until == pytest.approx(5)
+        await do_faults([Fault.parse("restart master at 2 s for 60 s")], target, trio.current_time(), reported.append)
+    assert [each.node for each in reported] == ["broker-a"]
+    assert reported[0].until == pytest.approx(5)
 
 
 def test_a_node_that_is_not_there() -> None:

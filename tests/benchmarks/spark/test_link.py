@@ -35,7 +35,7 @@ from triomq_benchmarks.spark.link import (
 
 
 @attrs.define
-class Heard:
+class Received:
     """What the driver got."""
 
     collector: Collector
@@ -48,14 +48,14 @@ class Heard:
 
 
 @asynccontextmanager
-async def driver(folder: Path | None = None, workers: int = 2) -> AsyncIterator[Heard]:
+async def driver(folder: Path | None = None, workers: int = 2) -> AsyncIterator[Received]:
     rows: list[IntervalRow] = []
     starts: list[float] = []
     lines: list[str] = []
     keep = folder_sink(folder) if folder else None
     with trio.fail_after(20):
         async with open_collector("127.0.0.1", workers, rows.append, keep, starts.append, lines.append) as collector:
-            yield Heard(collector, rows, starts, lines)
+            yield Received(collector, rows, starts, lines)
 
 
 async def in_thread(action, *arguments):
@@ -66,8 +66,8 @@ def row(second: int, worker: int = 0) -> IntervalRow:
     return IntervalRow(worker=worker, second=second, sent=10, acked=9, errors=1, consumed=5)
 
 
-def greet(heard: Heard) -> None:
-    with Uplink.connect(heard.collector.address, heard.hello()) as link:
+def greet(received: Received) -> None:
+    with Uplink.connect(received.collector.address, received.hello()) as link:
         link.estimate_clock()
         link.wait_end()
 
@@ -89,17 +89,17 @@ def test_two_estimates_cover_both() -> None:
 
 @pytest.mark.parametrize("ahead_ns", [0, 5_000_000_000, -7_000_000])
 async def test_a_wrong_clock_is_found_within_the_error(ahead_ns: int) -> None:
-    def ask(heard: Heard) -> ClockEstimate:
-        with Uplink.connect(heard.collector.address, heard.hello()) as link:
+    def ask(received: Received) -> ClockEstimate:
+        with Uplink.connect(received.collector.address, received.hello()) as link:
             found = link.estimate_clock(lambda: time.time_ns() + ahead_ns)
             link.send(ClockReport(found.ahead_ns, found.error_ns))
             link.wait_end()
         return found
 
-    async with driver() as heard:
-        found = await in_thread(ask, heard)
+    async with driver() as received:
+        found = await in_thread(ask, received)
     assert abs(found.ahead_ns - ahead_ns) <= found.error_ns
-    assert heard.lines == [
+    assert received.lines == [
         f"clock of worker 0 (host, pid 42): {found.ahead_ns / 1e6:+.3f} ms against the driver's, ± {found.error_ns / 1e6:.3f} ms"
     ]
 
@@ -107,8 +107,8 @@ async def test_a_wrong_clock_is_found_within_the_error(ahead_ns: int) -> None:
 async def test_rows_are_heard_once_and_a_result_ends_them() -> None:
     result = WorkerResult(worker=1, host="host", pid=42, sent=30)
 
-    def tell(heard: Heard) -> None:
-        with Uplink.connect(heard.collector.address, heard.hello(1)) as link:
+    def send(received: Received) -> None:
+        with Uplink.connect(received.collector.address, received.hello(1)) as link:
             for sequence in (0, 1, 1, 2, 0):
                 link.send(Row(sequence, row(sequence, 1)))
             link.send(Agreed(12.5))
@@ -116,104 +116,104 @@ async def test_rows_are_heard_once_and_a_result_ends_them() -> None:
             link.send(Finished(result))
             link.wait_end()
 
-    async with driver() as heard:
-        await in_thread(tell, heard)
-        peer = heard.collector.peers[1]
-        assert heard.rows == [row(0, 1), row(1, 1), row(2, 1)]
-        assert heard.starts == [12.5], "all agree on the same start: it is told once"
+    async with driver() as received:
+        await in_thread(send, received)
+        peer = received.collector.peers[1]
+        assert received.rows == [row(0, 1), row(1, 1), row(2, 1)]
+        assert received.starts == [12.5], "all agree on the same start: it is reported once"
         assert (peer.host, peer.sent, peer.acked, peer.errors, peer.consumed) == ("host", 30, 27, 3, 15)
         assert (peer.result, peer.gone_at) == (result, None)
 
 
 async def test_who_ends_without_a_result_is_remembered() -> None:
-    def tell(heard: Heard) -> None:
-        with Uplink.connect(heard.collector.address, heard.hello()) as link:
+    def send(received: Received) -> None:
+        with Uplink.connect(received.collector.address, received.hello()) as link:
             link.send(Row(0, row(0)))
 
-    async with driver() as heard:
-        await in_thread(tell, heard)
-        await heard.collector.peers[0].ended.wait()
-        assert heard.collector.peers[0].gone_at is not None
-        assert heard.rows == [row(0)]
+    async with driver() as received:
+        await in_thread(send, received)
+        await received.collector.peers[0].ended.wait()
+        assert received.collector.peers[0].gone_at is not None
+        assert received.rows == [row(0)]
 
 
 async def test_files_arrive_whole_and_nowhere_else(tmp_path: Path) -> None:
     content = bytes(range(256)) * 4000
 
-    def tell(heard: Heard, name: str) -> None:
-        with Uplink.connect(heard.collector.address, heard.hello(files=True)) as link:
+    def send(received: Received, name: str) -> None:
+        with Uplink.connect(received.collector.address, received.hello(files=True)) as link:
             link.send(File(name, content))
             link.wait_end()
 
-    async with driver(tmp_path) as heard:
-        await in_thread(tell, heard, "consumed/worker-0000-000000.parquet")
+    async with driver(tmp_path) as received:
+        await in_thread(send, received, "consumed/worker-0000-000000.parquet")
     assert (tmp_path / "consumed" / "worker-0000-000000.parquet").read_bytes() == content
-    async with driver(tmp_path / "in") as heard:
-        await in_thread(tell, heard, "../worker-0000-000000.parquet")
+    async with driver(tmp_path / "in") as received:
+        await in_thread(send, received, "../worker-0000-000000.parquet")
     assert files_below(tmp_path) == ["worker-0000-000000.parquet"]
 
 
 @pytest.mark.parametrize("first", ["wrong token", "no such worker", "no hello", "garbage", "too long"])
 async def test_strangers_are_sent_away(first: str) -> None:
-    def tell(heard: Heard) -> bytes:
+    def send(received: Received) -> bytes:
         frames = {
-            "wrong token": encode(heard.hello(token="guess")),
-            "no such worker": encode(heard.hello(7)),
+            "wrong token": encode(received.hello(token="guess")),
+            "no such worker": encode(received.hello(7)),
             "no hello": encode(Row(0, row(0))),
             "garbage": b"\0\0\0\4GET ",
             "too long": b"\x7f\0\0\0",
         }
-        with socket.create_connection(heard.collector.address, 10) as link:
+        with socket.create_connection(received.collector.address, 10) as link:
             link.sendall(frames[first] + encode(Row(0, row(0))))
             try:
                 return link.recv(100)
             except ConnectionResetError:
                 return b""
 
-    async with driver() as heard:
-        assert await in_thread(tell, heard) == b""
-        assert heard.rows == []
+    async with driver() as received:
+        assert await in_thread(send, received) == b""
+        assert received.rows == []
         # Nobody else is harmed.
-        await in_thread(greet, heard)
-        assert heard.collector.peers[0].host == "host"
+        await in_thread(greet, received)
+        assert received.collector.peers[0].host == "host"
 
 
 async def test_the_word_to_stop_reaches_generators_and_they_may_still_speak() -> None:
-    def tell(heard: Heard) -> bool:
-        with Uplink.connect(heard.collector.address, heard.hello()) as link:
-            reader, told = FrameReader(), []
-            while not told:
+    def send(received: Received) -> bool:
+        with Uplink.connect(received.collector.address, received.hello()) as link:
+            reader, messages = FrameReader(), []
+            while not messages:
                 data = link.socket.recv(1000)
                 if not data:
                     return False
-                told += reader.feed(data)
+                messages += reader.feed(data)
             link.send(Row(0, row(3)))
-            return isinstance(told[0], Stop)
+            return isinstance(messages[0], Stop)
 
     answers: list[bool] = []
-    # As when a run is cancelled, the collector with it: what generators say then must still be heard.
+    # As when a run is cancelled, the collector with it: what generators say then must still be received.
     with trio.CancelScope() as run:
-        async with driver() as heard, trio.open_nursery() as nursery:
+        async with driver() as received, trio.open_nursery() as nursery:
             nursery.cancel_scope.shield = True
 
             async def generator() -> None:
-                answers.append(await in_thread(tell, heard))
+                answers.append(await in_thread(send, received))
 
             nursery.start_soon(generator)
-            await heard.collector.peers[0].arrived.wait()
+            await received.collector.peers[0].arrived.wait()
             run.cancel()
-            await heard.collector.stop_generators(10)
-            assert heard.rows == [row(3)]
+            await received.collector.stop_generators(10)
+            assert received.rows == [row(3)]
     assert answers == [True]
 
 
 async def test_who_does_not_stop_is_not_waited_for_long() -> None:
-    async with driver() as heard:
-        link = await in_thread(Uplink.connect, heard.collector.address, heard.hello())
+    async with driver() as received:
+        link = await in_thread(Uplink.connect, received.collector.address, received.hello())
         with link:
-            await heard.collector.peers[0].arrived.wait()
+            await received.collector.peers[0].arrived.wait()
             begin = trio.current_time()
-            await heard.collector.stop_generators(0.2)
+            await received.collector.stop_generators(0.2)
             assert trio.current_time() - begin < 5
 
 

@@ -31,10 +31,10 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 /**
  * The real client and the real admin tool in one process: one JSON object per line in, one per line out.
  *
- * <p>Bodies travel as base64. Names of fields are those of the Java getters.
+ * <p>Bodies are encoded as base64. Names of fields are those of the Java getters.
  */
 public final class InteropClient {
-    // A busy machine may stop for a while: a send that is tried again would be stored twice.
+    // A loaded machine may pause: a send that is retried would be stored twice.
     private static final int TIMEOUT_MS = 60_000;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQPullConsumer> CONSUMERS = new ConcurrentHashMap<>();
@@ -117,7 +117,7 @@ public final class InteropClient {
         return consumer;
     }
 
-    /** The offsets that each member of a group has in its memory, as it answers itself; no mqadmin command asks for them. */
+    /** The offsets that each member of a group has in its memory, as each answers; no mqadmin command queries them. */
     private static JSONObject status(JSONObject command) throws Exception {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(TIMEOUT_MS);
         admin.setNamesrvAddr(command.getString("nameServers"));
@@ -139,7 +139,7 @@ public final class InteropClient {
         }
     }
 
-    /** Ends the clients of these name servers, so that they do not go on asking servers that are gone. */
+    /** Closes the clients of these name servers, so that they do not keep querying servers that have stopped. */
     private static JSONObject close(JSONObject command) {
         String nameServers = command.getString("nameServers");
         DefaultMQProducer producer = PRODUCERS.remove(nameServers);

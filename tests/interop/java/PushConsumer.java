@@ -27,8 +27,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /**
- * A push consumer whose life can be read from its output, one JSON object per line: `started`, `message` (each delivery, when its
- * listener ends), `queues` (whenever they change), `stopping`, `stopped`. SIGTERM ends it in order, SIGKILL as a crash would.
+ * A push consumer that reports its events on its output, one JSON object per line: `started`, `message` (each delivery, when its
+ * listener ends), `queues` (whenever they change), `stopping`, `stopped`. SIGTERM shuts it down cleanly, SIGKILL like a crash.
  *
  * <p>Options are pairs `--name value`; see main.
  */
@@ -61,7 +61,7 @@ public final class PushConsumer {
      * --ordered true, --allocate average|circle|consistent-hash, --from first|last|yyyyMMddHHmmss, --instance, --threads,
      * --batch, --work-ms (per message), --fail-first (deliveries of each message that fail), --fail-body (only messages whose body
      * begins so fail), --delay-level (of failures), --max-reconsume-times, --suspend-ms (ordered failures),
-     * --await-ms (how long its end waits for listeners).
+     * --await-ms (how long its shutdown waits for listeners).
      */
     public static void main(String[] arguments) throws Exception {
         try {
@@ -75,7 +75,7 @@ public final class PushConsumer {
     private void run() throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(option("group", null));
         consumer.setNamesrvAddr(option("name-servers", null));
-        // Three seconds by default, which a busy machine may need for a first answer.
+        // The default of three seconds may be too short for a first answer on a loaded machine.
         consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
         if (options.containsKey("instance")) {
             consumer.setInstanceName(options.get("instance"));
@@ -182,7 +182,7 @@ public final class PushConsumer {
             event.put("queue", message.getQueueId());
             event.put("offset", message.getQueueOffset());
             event.put("msgId", message.getMsgId());
-            // A message consumed on an operator's order is a plain one.
+            // A message consumed on an operator's command is a plain one.
             boolean pulled = message instanceof MessageClientExt;
             event.put("offsetMsgId", pulled ? ((MessageClientExt) message).getOffsetMsgId() : message.getMsgId());
             event.put("keys", message.getKeys());

@@ -10,8 +10,8 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * One pull of the real pull consumer per line of input, and whom it went to: the broker id that the client had
- * remembered for the queue, which is the last suggestion it got.
+ * One pull of the real pull consumer per line of input, and which broker it went to: the broker id that the client
+ * had stored for the queue, which is the last suggested one.
  */
 public final class ReplicationReader {
     private static final int TIMEOUT_MS = 5000;

@@ -100,7 +100,7 @@ func (r *run) message() *primitive.Message {
 	return primitive.NewMessage(r.asked.Topic, r.body).WithTag("bench")
 }
 
-func (r *run) heard(started time.Time, result *primitive.SendResult, err error) {
+func (r *run) record(started time.Time, result *primitive.SendResult, err error) {
 	if err == nil && result.Status != primitive.SendOK {
 		err = fmt.Errorf("status %d", result.Status)
 	}
@@ -119,7 +119,7 @@ func (r *run) sync() {
 	for r.more() {
 		started := time.Now()
 		result, err := r.sender.SendSync(context.Background(), r.message())
-		r.heard(started, result, err)
+		r.record(started, result, err)
 	}
 }
 
@@ -129,11 +129,11 @@ func (r *run) async() {
 		room <- struct{}{}
 		started := time.Now()
 		err := r.sender.SendAsync(context.Background(), func(_ context.Context, result *primitive.SendResult, err error) {
-			r.heard(started, result, err)
+			r.record(started, result, err)
 			<-room
 		}, r.message())
 		if err != nil {
-			r.heard(started, nil, err)
+			r.record(started, nil, err)
 			<-room
 		}
 	}

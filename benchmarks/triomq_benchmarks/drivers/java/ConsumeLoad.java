@@ -64,12 +64,12 @@ final class ConsumeLoad {
         }
 
         private void end(long counted) {
-            JSONObject told = new JSONObject();
-            told.put("seconds", (System.nanoTime() - beganNanos) / 1e9);
-            told.put("cpuSeconds", (SYSTEM.getProcessCpuTime() - beganCpuNanos) / 1e9);
-            told.put("messages", counted);
-            told.put("bytes", bytes.get());
-            result = told;
+            JSONObject figures = new JSONObject();
+            figures.put("seconds", (System.nanoTime() - beganNanos) / 1e9);
+            figures.put("cpuSeconds", (SYSTEM.getProcessCpuTime() - beganCpuNanos) / 1e9);
+            figures.put("messages", counted);
+            figures.put("bytes", bytes.get());
+            result = figures;
             done.countDown();
         }
 

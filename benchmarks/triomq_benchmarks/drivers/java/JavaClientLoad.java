@@ -126,7 +126,7 @@ final class JavaClientLoad {
             return list;
         }
 
-        void heard(SendResult result, long started) {
+        void record(SendResult result, long started) {
             if (result.getSendStatus() == SendStatus.SEND_OK) {
                 messages.addAndGet(batch);
                 latencies.record(started);
@@ -139,7 +139,7 @@ final class JavaClientLoad {
             while (more()) {
                 long started = System.nanoTime();
                 try {
-                    heard(batch > 1 ? producer.send(messages()) : producer.send(message()), started);
+                    record(batch > 1 ? producer.send(messages()) : producer.send(message()), started);
                 } catch (Exception error) {
                     latencies.failed(error.toString());
                 }
@@ -154,7 +154,7 @@ final class JavaClientLoad {
                 SendCallback callback = new SendCallback() {
                     @Override
                     public void onSuccess(SendResult result) {
-                        heard(result, started);
+                        record(result, started);
                         permits.release();
                     }
 
