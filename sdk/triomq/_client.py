@@ -7,8 +7,8 @@ Upstream: ``MQClientInstance``, ``MQClientManager`` (docs/protocol/client.md §1
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Final, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Final, TypedDict, TypeVar
 
 import trio
 
@@ -48,6 +48,8 @@ from triomq._transport.link import Handler
 from triomq._transport.links import Backoff, Links
 from triomq.errors import ClientClosed
 from triomq_protocol.names import DEFAULT_TOPIC
+
+Consumer = TypeVar("Consumer", bound=PullConsumer | PushConsumer | LitePullConsumer)
 
 _ZLIB: Final = ZlibCompressor()
 
@@ -235,21 +237,17 @@ class Client(metaclass=NoPublicConstructor):
             InvalidCall: the group's name cannot be used, or is in use.
         """
         self._check_open()
-
-        def left() -> None:
-            self._members.remove(consumer)
-
-        consumer = construct(
-            PullConsumer,
-            self._resources,
-            group,
-            offset_store=offset_store,
-            read_preference=read_preference,
-            pull_hooks=pull_hooks,
-            left=left,
+        return self._add_consumer(
+            lambda left: construct(
+                PullConsumer,
+                self._resources,
+                group,
+                offset_store=offset_store,
+                read_preference=read_preference,
+                pull_hooks=pull_hooks,
+                left=left,
+            )
         )
-        self._members.append(consumer)
-        return consumer
 
     def push_consumer(
         self,
@@ -310,13 +308,7 @@ class Client(metaclass=NoPublicConstructor):
             illegal_offset=illegal_offset,
             pull_hooks=pull_hooks,
         )
-
-        def left() -> None:
-            self._members.remove(consumer)
-
-        consumer = construct(PushConsumer, self._resources, options, push, left=left)
-        self._members.append(consumer)
-        return consumer
+        return self._add_consumer(lambda left: construct(PushConsumer, self._resources, options, push, left=left))
 
     def lite_pull_consumer(
         self,
@@ -374,11 +366,15 @@ class Client(metaclass=NoPublicConstructor):
             illegal_offset=illegal_offset,
             pull_hooks=pull_hooks,
         )
+        return self._add_consumer(lambda left: construct(LitePullConsumer, self._resources, options, lite, left=left))
+
+    def _add_consumer(self, make: Callable[[Callable[[], None]], Consumer]) -> Consumer:
+        """Keep a consumer to close it at the end, until it calls the function that it is made with: it has left."""
 
         def left() -> None:
             self._members.remove(consumer)
 
-        consumer = construct(LitePullConsumer, self._resources, options, lite, left=left)
+        consumer = make(left)
         self._members.append(consumer)
         return consumer
 

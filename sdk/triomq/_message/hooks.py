@@ -6,8 +6,8 @@ They are plain functions, called before and after; what they raise is logged and
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -18,6 +18,8 @@ from triomq._message.send_result import SendResult
 from triomq.errors import MQError
 
 log = logging.getLogger("triomq.hooks")
+
+H = TypeVar("H")
 
 
 @attrs.frozen
@@ -93,55 +95,39 @@ class ConsumeHook(Protocol):
         """The handler has returned, or raised; not called when it was cancelled."""
 
 
-def call_before_send(hooks: Sequence[SendHook], context: SendContext) -> None:
-    """Call every hook; one that raises is logged."""
+def _call_each(hooks: Sequence[H], when: str, call: Callable[[H], None]) -> None:
     for hook in hooks:
         try:
-            hook.before_send(context)
+            call(hook)
         except Exception:
-            log.exception("the hook %r failed before a send", hook)
+            log.exception("the hook %r failed %s", hook, when)
+
+
+def call_before_send(hooks: Sequence[SendHook], context: SendContext) -> None:
+    """Call every hook; one that raises is logged."""
+    _call_each(hooks, "before a send", lambda hook: hook.before_send(context))
 
 
 def call_after_send(hooks: Sequence[SendHook], context: SendContext, outcome: SendResult | MQError) -> None:
     """Call every hook; one that raises is logged."""
-    for hook in hooks:
-        try:
-            hook.after_send(context, outcome)
-        except Exception:
-            log.exception("the hook %r failed after a send", hook)
+    _call_each(hooks, "after a send", lambda hook: hook.after_send(context, outcome))
 
 
 def call_before_pull(hooks: Sequence[PullHook], context: PullContext) -> None:
     """Call every hook; one that raises is logged."""
-    for hook in hooks:
-        try:
-            hook.before_pull(context)
-        except Exception:
-            log.exception("the hook %r failed before a pull", hook)
+    _call_each(hooks, "before a pull", lambda hook: hook.before_pull(context))
 
 
 def call_after_pull(hooks: Sequence[PullHook], context: PullContext, outcome: PullResult | MQError) -> None:
     """Call every hook; one that raises is logged."""
-    for hook in hooks:
-        try:
-            hook.after_pull(context, outcome)
-        except Exception:
-            log.exception("the hook %r failed after a pull", hook)
+    _call_each(hooks, "after a pull", lambda hook: hook.after_pull(context, outcome))
 
 
 def call_before_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
     """Call every hook; one that raises is logged."""
-    for hook in hooks:
-        try:
-            hook.before_consume(context)
-        except Exception:
-            log.exception("the hook %r failed before a handler", hook)
+    _call_each(hooks, "before a handler", lambda hook: hook.before_consume(context))
 
 
 def call_after_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext, error: Exception | None) -> None:
     """Call every hook; one that raises is logged."""
-    for hook in hooks:
-        try:
-            hook.after_consume(context, error)
-        except Exception:
-            log.exception("the hook %r failed after a handler", hook)
+    _call_each(hooks, "after a handler", lambda hook: hook.after_consume(context, error))
