@@ -10,17 +10,17 @@ import logging
 from collections.abc import Callable, Collection
 
 from triomq_protocol.filters.tags import tags_code
-from triomq_protocol.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from triomq_protocol.record.check import store_timestamp_of
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
+from triomq_server.store.consume_queue import ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush import Flusher
 from triomq_server.store.index import Index
+from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
 from triomq_server.store.recovery import RecoveryReport
@@ -37,7 +37,6 @@ from triomq_server.store.values import (
 
 _log = logging.getLogger(__name__)
 
-_LMQ_PREFIX = "%LMQ%"
 _PENDING_MAX = 4096
 _ALL = 1 << 62
 _UNAVAILABLE = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
@@ -63,7 +62,7 @@ class MessageStore:
     Attributes:
         disk: the store's files; for the broker's own tables beside it.
         commitlog, consume_queues, index, checkpoint: the parts on disk; no index where the configuration has none.
-        dispatcher, flusher, cleaner: the parts that work on them.
+        dispatcher, flusher, cleaner, queue_removal: the parts that work on them.
         arrival_listeners: called with each message that became readable, from `notify_arrivals`.
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
@@ -95,6 +94,7 @@ class MessageStore:
         )
         self.flusher = Flusher(config, disk, self.commitlog, self.consume_queues, self.index, self.checkpoint)
         self.cleaner = Cleaner(config, disk, self.commitlog, self.consume_queues, self.index, clock, local_time)
+        self.queue_removal = QueueRemoval(self.commitlog, self.consume_queues, self.dispatcher)
         self.recovery_report: RecoveryReport | None = None
         self._is_slave = is_slave
         self._table = self.consume_queues.table
@@ -428,30 +428,3 @@ class MessageStore:
         self.dispatcher.update_index()
         most = min(max_num, self._config.max_msgs_num_batch)
         return lookup.query(self.commitlog, self.index, topic, key, most, begin, end)
-
-    # ---- housekeeping
-
-    def destroy_topic(self, topic: str) -> int:
-        """Remove all queues of a topic; returns how many."""
-        return self._destroy([q for q in self.consume_queues if q.topic == topic])
-
-    def clean_unused_topics(self, keep: set[str]) -> int:
-        """Remove the queues of every topic not in `keep` (internal topics stay); returns how many."""
-        keep = keep | {SCHEDULE_TOPIC, OP_HALF_TOPIC}
-        return self._destroy(
-            [q for q in self.consume_queues if q.topic not in keep and not q.topic.startswith(_LMQ_PREFIX)]
-        )
-
-    def clean_expired_queues(self) -> int:
-        """Remove queues that lie wholly below the log's minimum; returns how many."""
-        low = self.commitlog.min_offset
-        return self._destroy(
-            [q for q in self.consume_queues if q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < low]
-        )
-
-    def _destroy(self, queues: list[ConsumeQueue]) -> int:
-        self.notify_arrivals()
-        for queue in queues:
-            _log.info("%s removed", queue)
-            self.consume_queues.destroy(queue)
-        return len(queues)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from triomq_protocol.codes import NOT_SET_REMARK, RequestCode, ResponseCode
-from triomq_protocol.names import SYSTEM_TOPICS
+from triomq_protocol.names import LMQ_PREFIX, SYSTEM_TOPICS
 from triomq_protocol.requests import (
     CreateTopicRequest,
     DeleteTopicRequest,
@@ -29,7 +29,6 @@ from triomq_server.broker.tables.topics import topic_name_remark
 from triomq_server.wire import Handlers, Link
 
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
-LMQ_PREFIX = "%LMQ%"
 
 QUEUES_LIMIT = 65536
 """More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them for ever."""
@@ -111,7 +110,7 @@ def delete_topic(broker: Broker, _link: Link, command: Command) -> Command:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
     if not topic.startswith(LMQ_PREFIX):
         broker.topics.remove(topic)
-    broker.store.destroy_topic(topic)
+    broker.store.queue_removal.remove_topic(topic)
     return command.answer()
 
 
@@ -148,13 +147,13 @@ def list_system_topics(broker: Broker, _link: Link, command: Command) -> Command
 
 def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Command:
     """306: destroy consume queues that lie wholly before the log's start."""
-    broker.store.clean_expired_queues()
+    broker.store.queue_removal.remove_expired()
     return command.answer()
 
 
 def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> Command:
     """316: destroy consume queues of topics that are no longer configured."""
-    broker.store.clean_unused_topics(set(broker.topics.table))
+    broker.store.queue_removal.remove_unused(broker.topics.table)
     return command.answer()
 
 
