@@ -70,18 +70,19 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False, forbid_unknown_field
         written_serialize: the encoding that a JSON header names. It has no effect: the frame's mark counts.
     """
 
+    # In the order in which Java writes the members: the decoder looks for each behind the one before.
     code: Int32 = 0
+    raw_ext: msgspec.Raw = _NO_EXT
     flag: Int32 = 0
+    language_name: str | None = "JAVA"
     opaque: Int32 = 0
-    version: Int32 = 0
     remark: str | None = None
+    written_serialize: Literal["JSON", "ROCKETMQ"] | None = None
+    version: Int32 = 0
     serialize: _LocalInt = 0
     body: _LocalBytes = b""
-    language_name: str | None = "JAVA"
-    raw_ext: msgspec.Raw = _NO_EXT
     extra: _LocalFields | None = None
     header_object: _LocalHeader = None
-    written_serialize: Literal["JSON", "ROCKETMQ"] | None = None
 
     @property
     def language(self) -> LanguageCode | None:
