@@ -22,7 +22,7 @@ def descendants(of: int) -> set[int]:
 
 
 def command_line(pid: int) -> str:
-    """The words a process was started with, joined by spaces; empty once it has ended."""
+    """The arguments of a process, joined by spaces; empty once it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
@@ -30,7 +30,7 @@ def command_line(pid: int) -> str:
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Those that still run. One that has ended and that nobody has asked for its exit code yet does not."""
+    """Those that still run; zombies do not."""
     return {pid for pid in pids if _state(pid) not in {"", "Z", "X"}}
 
 

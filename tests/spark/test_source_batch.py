@@ -211,7 +211,7 @@ def test_an_empty_topic(spark: SparkSession, topics: Topics) -> None:
     ("options", "says"),
     [
         ({"startingOfsets": "earliest"}, "did you mean startingOffsets?"),
-        ({"startingOffsets": "{"}, "startingOffsets is neither a known word nor JSON"),
+        ({"startingOffsets": "{"}, "startingOffsets is neither a known value nor JSON"),
         ({"subscribe": "other"}, "given are topic, subscribe"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Things built at run time from a few sources of ours and public packages, and remembered in the temporary directory.
+"""Things built at run time from a few sources of ours and public packages, and cached in the temporary directory.
 
 Nothing of other clients or of RocketMQ is shipped: Maven, Go and npm fetch what the drivers' own manifests name. A
 build is keyed by its sources, so that a second run starts at once.
@@ -22,7 +22,7 @@ _DONE = "done"
 
 
 class ToolUnavailableError(Exception):
-    """A tool is missing, or its packages cannot be had; the message says which, for a reader or a test's skip
+    """A tool is missing, or its packages cannot be downloaded; the message says which, for a reader or a test's skip
     reason."""
 
 

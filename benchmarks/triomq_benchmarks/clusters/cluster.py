@@ -35,7 +35,7 @@ READY_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 START_ATTEMPTS = 3
 _LOOK_S = 0.05
-"""How often a wait in a thread looks whether its task in trio's loop was cancelled."""
+"""How often a wait in a thread checks whether its task in trio's loop was cancelled."""
 
 
 class ClusterError(ChildError):
@@ -154,7 +154,8 @@ class OurCluster(Child):
         self.nodes[name] = Node(**{field.name: event[field.name] for field in attrs.fields(Node)})
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
-        """Close the child's standard input, which ends its nodes in order, and wait; then SIGTERM, then SIGKILL."""
+        """Close the child's standard input, which shuts its nodes down cleanly, and wait; then SIGTERM, then
+        SIGKILL."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
@@ -412,7 +413,7 @@ def open_slave(
 def _killed_in_the_end(
     kind: Kind, home: Path, name_servers: str, java: Java, settings: Mapping[str, object]
 ) -> Iterator[Server]:
-    """A broker that ends by SIGKILL: an orderly stop of Java's takes seconds."""
+    """A broker that ends by SIGKILL: a clean shutdown of Java's takes seconds."""
     with ExitStack() as stack:
         for attempt in range(START_ATTEMPTS):
             try:
@@ -421,7 +422,7 @@ def _killed_in_the_end(
                 )
                 break
             except ChildError as error:
-                # Another process took the port between the look and the bind.
+                # Another process took the port between the check and the bind.
                 if "in use" not in str(error) or attempt == START_ATTEMPTS - 1:
                     raise
         try:

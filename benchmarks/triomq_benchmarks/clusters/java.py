@@ -1,7 +1,7 @@
 """The real RocketMQ 4.9.7 on this machine: finds Java and Maven, resolves the jars, compiles our small drivers.
 
-Maven fetches the jars that `drivers/java/pom.xml` names; the class path and compiled drivers are remembered as
-`builds.py` says. Servers are started in `servers.py`, load by `drivers/`.
+Maven fetches the jars that `drivers/java/pom.xml` names; the class path and compiled drivers are cached by `builds.py`.
+Servers are started in `servers.py`, load by `drivers/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Child processes under the benchmark's and the interop tests' care: start, wait until they serve, measure, end by pid.
+"""Child processes of the benchmarks and the interop tests: start, wait until they serve, measure, end by pid.
 
 Every wait has a limit. What a child prints goes to a file, so that it never blocks on a full pipe and an error can
 quote it. CPU time and memory come from `/proc`, from outside, in the same way for every language.
@@ -96,7 +96,7 @@ class Child:
         )
 
     def wait_until(self, ready: Callable[[], bool], limit_s: float = START_LIMIT_S, pause_s: float = 0.005) -> float:
-        """Ask `ready` until it says yes; return the seconds since the child was started.
+        """Call `ready` until it returns true; return the seconds since the child was started.
 
         Raises:
             ChildError: the child died first, or `limit_s` passed.
@@ -176,7 +176,7 @@ class Driver(Child):
 
         Raises:
             DriverError: the answer has an `error`.
-            ChildError: the driver died or did not answer within `limit_s`; it is then of no more use.
+            ChildError: the driver died or did not answer within `limit_s`; it cannot be used any more.
         """
         stdin = self.process.stdin
         assert stdin is not None

@@ -1,4 +1,4 @@
-"""What one server says of itself, whatever the routes say: one request on a link of its own.
+"""The state that one server reports, independent of routes: one request on a separate link.
 
 `ask` and what is built on it run in trio's loop, `ask_blocking` and the like in any thread.
 """
@@ -20,7 +20,7 @@ from triomq_protocol.wire.frame import FrameDecoder
 ANSWER_LIMIT_S = 5.0
 LOG_END_ATTEMPTS, LOG_END_PAUSE_S = 40, 0.05
 QUEUES = 4
-"""As many as a topic gets that is made by its first message."""
+"""The number of queues of a topic that its first message creates."""
 
 
 class NoAnswerError(ChildError):
@@ -48,7 +48,7 @@ async def ask(address: str, command: Command) -> Command:
 
 
 async def max_offset(address: str, topic: str, queue_id: int) -> int:
-    """The end of a queue on one broker; 0 where the broker does not know the topic."""
+    """The end of a queue on one broker; 0 where the broker does not have the topic."""
     fields = {"topic": topic, "queueId": str(queue_id)}
     answer = await ask(address, Command.request(RequestCode.GET_MAX_OFFSET, fields=fields))
     return int((answer.fields or {})["offset"]) if answer.code == ResponseCode.SUCCESS else 0
@@ -93,7 +93,7 @@ def ask_blocking(
 def log_end(address: str) -> int:
     """The physical offset at which a broker's log ends.
 
-    A Java broker sometimes refuses to say while its statistics are empty: it is asked again for two seconds.
+    A Java broker sometimes refuses while its statistics are empty: the request is repeated for two seconds.
 
     Raises:
         OSError: it does not answer, or not with that.

@@ -23,13 +23,13 @@ NAMESRV_MAIN = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
 
 
-# 4.9 refuses what has waited 200 ms; while its JVM is cold, or the machine busy, that would make every sample
-# worthless.
+# 4.9 refuses what has waited 200 ms; while its JVM is cold, or the machine loaded, that would make every sample
+# useless.
 PATIENT = {"waitTimeMillsInSendQueue": 10_000}
 
 
 class Kind(StrEnum):
-    """Whose server it is."""
+    """The implementation of a server."""
 
     OURS = "triomq"
     JAVA = "java"
@@ -105,7 +105,7 @@ def namesrv(
 
     Args:
         kind: ours or the real one.
-        home: its folder, may exist from an earlier life.
+        home: its folder, may exist from an earlier run.
         java: needed for the real one.
         heap: the Java heap, as for `-Xmx`.
         options: further options for the JVM.
@@ -166,7 +166,7 @@ def broker(
 ) -> Iterator[Server]:
     """A broker of the given kind, registered at `name_servers` and ready to serve; its store is `home`/store.
 
-    The arguments are those of `namesrv`; `port`: where to listen, for a broker that comes back.
+    The arguments are those of `namesrv`; `port`: where to listen, for a broker that restarts.
     """
     port = port or free_port(-2, 1)
     config = write_properties(home / "broker.conf", broker_settings(name_servers, home, port, settings or {}))

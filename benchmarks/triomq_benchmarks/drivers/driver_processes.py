@@ -77,7 +77,7 @@ class Load:
 
     Attributes:
         name: `raw`, `java-client`, `triomq`, `client-go` or `ali-ons`.
-        client: the name the driver knows it by.
+        client: its name in the driver's commands.
         driver: the process.
     """
 

@@ -1,7 +1,7 @@
 """Prepared frames over one link, in pure Python and without Java: enough to keep one broker core busy.
 
-Used where a figure per core of the broker is wanted (its CPU seconds are divided, so the speed of this end does not
-enter). Of an answer only its length and its code are looked at.
+Used where a figure per core of the broker is wanted (its CPU seconds are divided, so the speed of this client does not
+matter). Only the length and the code of an answer are read.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _pull(topic: str, queue_id: int, queue_offset: int) -> bytes:
 
 
 def _take(answer: Command, offsets: dict[int, int]) -> int:
-    """Move the answered queue's offset, or drop the queue at its end; return how many messages came."""
+    """Move the answered queue's offset, or drop the queue at its end; return how many messages were received."""
     if answer.code == ResponseCode.PULL_NOT_FOUND:
         del offsets[answer.opaque]
         return 0
@@ -183,7 +183,7 @@ def _take(answer: Command, offsets: dict[int, int]) -> int:
 
 
 def per_second(work: Callable[[], int], seconds: float = 0.5) -> float:
-    """How often per second of CPU `work` does its thing, best of three; `work` returns how many things a call did."""
+    """Operations per CPU second of `work`, best of three; `work` returns how many operations a call did."""
     best = 0.0
     for _ in range(3):
         done = 0

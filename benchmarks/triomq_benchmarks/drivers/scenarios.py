@@ -1,7 +1,8 @@
 """The named scenarios, and the goals for their figures.
 
-A scenario says what is asked of a broker, not by whom: every load (ours, the Java client, prepared frames) drives the
-same ones. Everything is bounded: by time first, by count and by bytes so that a fast machine does not fill the disk.
+A scenario defines the requests to a broker, not the client: every load (ours, the Java client, prepared frames) drives
+the same ones. Everything is bounded: by time first, by count and by bytes so that a fast machine does not fill the
+disk.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Our consumers as a load: the twin of `drivers/java/ConsumeLoad.java`, one process, one JSON object per line in and
-out.
+"""Our consumers as a load: the counterpart of `drivers/java/ConsumeLoad.java`, one process, one JSON object per line in
+and out.
 
-They read a filled topic from its beginning and look at every body, as an application would. Also fills that topic,
-and holds a consumer still whose memory is to be measured. Run as
+They read a filled topic from its beginning and access every body, as an application would. The driver also fills that
+topic, and stalls a consumer whose memory is to be measured. Run as
 `python -m triomq_benchmarks.drivers.sdk_consume_driver`.
 """
 
@@ -24,7 +24,7 @@ POLL_S = 1.0
 FILL_IN_FLIGHT = 512
 FILL_BATCH = 200
 STABLE_S = 1.0
-"""A stalled consumer whose count has not changed for so long holds all that it will ever hold."""
+"""A stalled consumer whose count has not changed for so long has reached its limit."""
 LOOK_S = 0.05
 
 
@@ -58,7 +58,7 @@ class Command(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class TooSlow(Exception):  # noqa: N818 - named after the state one is in
-    """The messages did not come in time."""
+    """The messages were not received in time."""
 
 
 class Tally:
@@ -78,13 +78,13 @@ class Tally:
         self.done = False
 
     def begin(self) -> None:
-        """The first message is there."""
+        """Record the first message."""
         self.begun = True
         self.cpu_s = time.process_time()
         self.seconds = time.perf_counter()
 
     def end(self) -> None:
-        """As many as are wanted have come."""
+        """Record that all wanted messages were received."""
         self.seconds = time.perf_counter() - self.seconds
         self.cpu_s = time.process_time() - self.cpu_s
         self.done = True
@@ -97,7 +97,7 @@ class Tally:
 
 
 async def push(command: Command) -> dict[str, object]:
-    """A push consumer with an async handler that looks at each body."""
+    """A push consumer with an async handler that accesses each body."""
     tally = Tally(command.count)
     scope = trio.CancelScope(deadline=trio.current_time() + command.max_seconds)
     wanted = command.count
@@ -127,7 +127,7 @@ async def push(command: Command) -> dict[str, object]:
 
 
 async def lite(command: Command) -> dict[str, object]:
-    """A lite pull consumer that polls assigned queues and looks at each body."""
+    """A lite pull consumer that polls assigned queues and accesses each body."""
     tally = Tally(command.count)
     async with (
         triomq.open_client(command.name_servers) as client,
@@ -179,7 +179,7 @@ async def fill(command: Command) -> dict[str, object]:
             await client.admin.create_topic(command.topic, queues=command.queues)
             await _send_batches(producer, message, command)
         else:
-            # The first one makes the topic.
+            # The first one creates the topic.
             await producer.send(message)
             await _send_in_turns(producer, message, command.count - 1)
     return {"messages": command.count}
@@ -208,7 +208,7 @@ async def _send_batches(producer: triomq.Producer, message: triomq.Message, comm
 
 
 async def stall(command: Command) -> dict[str, object]:
-    """A push consumer whose handlers do not return until it holds all it will hold; then everything is consumed.
+    """A push consumer whose handlers do not return until it has reached its limit; then everything is consumed.
 
     The answer gives resident memory: before, while the handlers were held, and the highest of all.
     """

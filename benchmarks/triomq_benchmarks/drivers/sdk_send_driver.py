@@ -1,6 +1,7 @@
-"""Our SDK as a load: the twin of `drivers/java/LoadDriver.java`, one process, one JSON object per line in and out.
+"""Our SDK as a load: the counterpart of `drivers/java/LoadDriver.java`, one process, one JSON object per line in and
+out.
 
-It uses the SDK as an application would; only the dialogue with the benchmark is its own. Run as
+It uses the SDK as an application would; only the communication with the benchmark is specific. Run as
 `python -m triomq_benchmarks.drivers.sdk_send_driver`.
 """
 
@@ -105,7 +106,7 @@ class Clients:
 
 
 class PendingSend:
-    """One callback send under way."""
+    """One callback send in flight."""
 
     __slots__ = ("free", "started", "tally")
 
@@ -114,7 +115,7 @@ class PendingSend:
         self.free = free
         self.started = time.perf_counter_ns()
 
-    def on_success(self, result: triomq.SendResult) -> None:  # noqa: ARG002 - the face of SendCallback
+    def on_success(self, result: triomq.SendResult) -> None:  # noqa: ARG002 - the interface of SendCallback
         """Stored."""
         tally = self.tally
         tally.nanoseconds.append(time.perf_counter_ns() - self.started)
@@ -154,7 +155,7 @@ async def _send_batches(producer: triomq.Producer, messages: list[triomq.Message
 async def _send_async(producer: triomq.Producer, message: triomq.Message, tally: Tally, in_flight: int) -> None:
     free = trio.Semaphore(in_flight)
     while tally.more():
-        # `acquire` is a trip through the scheduler each time, which an application need not make either.
+        # `acquire` passes through the scheduler each time, which an application need not do either.
         try:
             free.acquire_nowait()
         except trio.WouldBlock:
@@ -200,7 +201,7 @@ async def _drain(command: Command, clients: Clients) -> dict[str, object]:
 
 
 async def _queues(consumer: triomq.PullConsumer, topic: str) -> list[triomq.MessageQueue]:
-    """The queues of a topic; one that was created by a send is known to the name server a moment later."""
+    """The queues of a topic; one that was created by a send is registered at the name server with a delay."""
     for _ in range(ROUTE_TRIES):
         try:
             return await consumer.fetch_queues(topic)
@@ -222,7 +223,7 @@ async def _drain_queue(consumer: triomq.PullConsumer, queue: triomq.MessageQueue
         if not pulled.messages:
             return
         offset = pulled.next_offset
-        # As in the Java driver: every body is looked at.
+        # As in the Java driver: every body is accessed.
         tally.body_bytes += sum(len(message.body) for message in pulled.messages)
         tally.messages += len(pulled.messages)
         tally.left -= len(pulled.messages)

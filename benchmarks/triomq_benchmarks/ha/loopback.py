@@ -32,7 +32,7 @@ class Keep(enum.StrEnum):
 
 
 def send_file(path: Path, size: int, log: Path, into: Path, keep: Keep) -> float:
-    """Send the first `size` bytes of `path` to a child; seconds from the first byte to the child's word that it has
+    """Send the first `size` bytes of `path` to a child; seconds from the first byte to the child's report that it has
     all.
 
     Args:

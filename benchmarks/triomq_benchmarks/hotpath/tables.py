@@ -24,5 +24,5 @@ def print_rates(rates: list[Rate], console: Console) -> None:
 
 def rates_json(rates: list[Rate]) -> str:
     """The rates for machines."""
-    told = {"machine": machine_now(), "rates": [attrs.asdict(rate) for rate in rates]}
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    content = {"machine": machine_now(), "rates": [attrs.asdict(rate) for rate in rates]}
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()

@@ -20,7 +20,7 @@ _SYS_PIDFD_GETFD = 438
 """The same number on every architecture that Linux got since 5.6."""
 
 CUT_EVERY_S = 0.01
-"""How often links are broken while a node is cut off: a new one lives no longer than that."""
+"""How often links are broken while a node is cut off: a new one lasts no longer than that."""
 
 
 def check_faults(faults: Sequence[Fault], target: RunTarget) -> None:

@@ -224,8 +224,8 @@ def spark_home() -> Path:
 def spark_looks_for_sources(home: Path) -> bool:
     """Whether Spark finds Python data sources by itself.
 
-    It looks only if all entries of its own Python path exist, and one of them is the URL of a jar below `home`: a blank or
-    a letter that URLs escape is `%20` there, and names no file.
+    It looks only if all entries of its own Python path exist, and one of them is the URL of a jar below `home`: a blank
+    or a letter that URLs escape is `%20` there, and names no file.
     """
     return quote(str(home)) == str(home)
 
@@ -245,7 +245,7 @@ def end_java() -> None:
     java = getattr(gateway, "proc", None)
     gateway.shutdown()
     if java is not None:
-        # The end of its input is its word to end.
+        # It ends at the end of its input.
         java.stdin.close()
         try:
             java.wait(_JAVA_LIMIT_S)

@@ -20,7 +20,7 @@ HEAD_BYTES = 24
 
 
 class WorkloadError(Exception):
-    """A workload cannot be run as it is written; the message names the key, the cause and the cure."""
+    """A workload cannot be run as it is written; the message names the key, the cause and the remedy."""
 
 
 class SendMode(enum.StrEnum):
@@ -93,7 +93,7 @@ class FaultKind(enum.StrEnum):
     RESTART = "restart"
     """SIGKILL, and a new start on the same files and port after `for_s`."""
     CUT = "cut"
-    """All its links break, and new ones too for `for_s`; the process lives."""
+    """All its links break, and new ones too for `for_s`; the process keeps running."""
 
 
 @attrs.frozen
@@ -339,7 +339,7 @@ class Workload:
                 raise WorkloadError(f"workload {self.name}: {text}")
 
     def _rules(self) -> list[tuple[bool, str]]:
-        """What contradicts, with the cure."""
+        """The contradictions between settings, with the remedy."""
         closed, stepped = self.loop is Loop.CLOSED, self.arrivals is Arrivals.STEP
         consuming = self.consume is not ConsumeMode.NONE
         positive = (

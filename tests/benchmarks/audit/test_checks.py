@@ -24,7 +24,7 @@ def test_finds_exactly_the_injected_defects(defects: frozenset[Defect], tmp_path
     check_exactly(audit_folder(tmp_path), defects)
 
 
-def test_buckets_judge_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_give_the_same_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_ledger(tmp_path, frozenset(Defect))
     monkeypatch.setattr("triomq_benchmarks.audit.ledger_tables.BUCKET_ROWS", 7)
     check_exactly(audit_folder(tmp_path), frozenset(Defect))
@@ -38,7 +38,7 @@ def test_a_ledger_without_its_end_is_not_clean(tmp_path: Path) -> None:
     assert findings.notes == ("the ledger of worker 1 has no end: the worker died or was stopped",)
 
 
-def test_a_worker_that_never_wrote_is_missed(tmp_path: Path) -> None:
+def test_a_worker_without_a_ledger_is_reported(tmp_path: Path) -> None:
     with open_ledger(folder_sink(tmp_path), worker=0, workers=3, groups=()):
         pass
     assert len(find_ledger(tmp_path).notes) == 2
@@ -59,7 +59,7 @@ def test_no_ledger_says_where_it_was_looked_for(tmp_path: Path) -> None:
         audit_folder(tmp_path)
 
 
-def test_a_strange_file_is_named(tmp_path: Path) -> None:
+def test_a_foreign_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "consumed").mkdir()
     (tmp_path / "consumed" / "worker-0000-000000.parquet").write_bytes(b"no parquet")
     with pytest.raises(LedgerError, match=r"worker-0000-000000\.parquet is no Parquet file"):
@@ -94,7 +94,7 @@ def test_flush_writes_what_there_is(tmp_path: Path) -> None:
     assert len(find_ledger(tmp_path).acknowledged) == 2
 
 
-def test_a_full_disk_ends_the_ledger_loudly() -> None:
+def test_a_full_disk_raises_an_error() -> None:
     def full(name: str, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -108,14 +108,14 @@ def test_a_full_disk_ends_the_ledger_loudly() -> None:
 
 def test_a_repetition_is_no_disorder_and_owners_count_for_themselves() -> None:
     again = [(0, 5, 15), (0, 6, 16), (0, 7, 17), (0, 6, 16), (0, 7, 17), (0, 8, 18)]
-    # The new owner begins behind the place that the old one has reached.
+    # The new owner begins before the offset that the old one has reached.
     other_owner = [(1, 3, 13), (1, 4, 14), (1, 5, 15)]
     assert check_order([*again, *other_owner], "g", "T", "b", 0).counts[Defect.REORDERED] == 0
     late = check_order([(0, 0, 10), (0, 2, 12), (0, 1, 11)], "g", "T", "b", 0)
     assert [one.number for one in late.examples[Defect.REORDERED]] == [11]
 
 
-def test_findings_travel() -> None:
+def test_findings_are_encoded_and_decoded() -> None:
     findings = check_messages([(5, "T", "b", 0, 0, 1)], [], ["g"]) + Findings(notes=("so",))
     assert Findings.decode(findings.encode()) == findings
     assert findings.as_dict()["counts"] == {
@@ -123,15 +123,15 @@ def test_findings_travel() -> None:
     }  # fmt: skip
 
 
-def test_the_ledger_is_judged_again_by_the_command(tmp_path: Path) -> None:
+def test_the_command_audits_a_ledger_again(tmp_path: Path) -> None:
     write_ledger(tmp_path, frozenset({Defect.LOST}))
     environment = {**os.environ, "COLUMNS": "200"}
     command = [sys.executable, "-m", "triomq", "bench", "audit", str(tmp_path)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    assert told.returncode == 1
-    assert "acknowledged, never consumed" in told.stdout
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 1
+    assert "acknowledged, never consumed" in done.stdout
     assert json.loads((tmp_path / "audit.json").read_text())["counts"]["lost"] == 1
     nothing = tmp_path / "nothing"
     nothing.mkdir()
-    told = subprocess.run([*command[:-1], str(nothing)], capture_output=True, text=True, timeout=60, check=False)
-    assert (told.returncode, told.stderr.startswith(f"error: {nothing} holds no ledger")) == (1, True)
+    done = subprocess.run([*command[:-1], str(nothing)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.startswith(f"error: {nothing} holds no ledger")) == (1, True)

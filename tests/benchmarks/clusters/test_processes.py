@@ -27,7 +27,7 @@ def python(tmp_path: Path, code: str) -> Child:
     return Child("child", [sys.executable, "-c", code], tmp_path / "child.out")
 
 
-def test_the_error_quotes_what_a_dead_child_printed(tmp_path: Path) -> None:
+def test_the_error_quotes_the_output_of_an_exited_child(tmp_path: Path) -> None:
     with (
         python(tmp_path, "print('cannot bind'); raise SystemExit(4)") as child,
         pytest.raises(ChildError, match=r"exit 4(?s:.*)cannot bind"),
@@ -53,7 +53,7 @@ def test_stop_is_sigterm_and_kill_is_sigkill(tmp_path: Path) -> None:
     assert killed.stop() == -9
 
 
-def test_a_child_that_will_not_go_is_killed(tmp_path: Path) -> None:
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     deaf = python(
         tmp_path, "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     )
@@ -70,7 +70,7 @@ def test_cpu_and_memory_are_those_of_the_child(tmp_path: Path) -> None:
         assert child.memory().total_bytes >= child.memory().own_bytes
 
 
-def test_a_driver_answers_fails_and_dies_in_words(tmp_path: Path) -> None:
+def test_errors_of_a_driver_are_reported(tmp_path: Path) -> None:
     with Driver("echo", [sys.executable, "-c", ECHO], tmp_path / "echo.out") as driver:
         assert driver.call({"op": "hello", "text": "ä"}, 10) == {"heard": {"op": "hello", "text": "ä"}}
         with pytest.raises(DriverError, match="no"):

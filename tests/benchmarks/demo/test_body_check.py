@@ -1,4 +1,4 @@
-"""The quickstart's judge: it must notice each way in which a message can go wrong."""
+"""The quickstart's body check: it must detect every fault of a message."""
 
 from triomq_benchmarks.demo.body_check import BodyCheck, Comparison, digest
 
@@ -41,14 +41,14 @@ def test_twice() -> None:
     assert (comparison.repeated, comparison.received, comparison.clean) == (1, 4, False)
 
 
-def test_something_nobody_sent() -> None:
+def test_a_message_that_was_not_sent() -> None:
     assert received(filled(), b"0", b"1", b"2", b"3").unknown == 1
     check = filled()
     check.receive("another queue", 0, digest(b"0"))
     assert received(check, b"0", b"1", b"2").unknown == 1
 
 
-def test_one_place_given_away_twice_is_a_loss() -> None:
+def test_an_offset_assigned_twice_is_a_loss() -> None:
     check = filled()
     check.acknowledge("q", 1, digest(b"the other one"))
     comparison = received(check, b"0", b"1", b"2")

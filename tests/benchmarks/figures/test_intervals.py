@@ -58,7 +58,7 @@ def test_rows_of_one_second_are_joined() -> None:
         IntervalRow(worker=0, second=1, sent=5, acked=4, held_s=0.5, backlog=7),
         IntervalRow(worker=1, second=1, sent=3, backlog=2),
         IntervalRow(worker=0, second=0, sent=1),
-        # Late news of second 1: counters add, the gauge is the newer look of the same worker.
+        # A late row of second 1: counters add, the gauge is the newer look of the same worker.
         IntervalRow(worker=0, second=1, acked=1, backlog=6),
         IntervalRow(worker=-1, second=1, replication_lag_bytes=512),
     ]

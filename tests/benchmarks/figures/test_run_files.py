@@ -1,4 +1,4 @@
-"""A run's files: what is written is what is read, and what is no run is said to be none."""
+"""A run's files: what is written is what is read, and other files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose fault a late send is, message by message."""
+"""Whether the generator or the broker delayed a send, message by message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_what_was_held_back_is_not_late_until_it_has_caught_up() -> None:
     pace.held(1000)
     # Behind by the hold, and getting closer.
     assert [pace.arrive(late) for late in (1000, 900, 300)] == [0, 0, 0]
-    # It had come up to 300: what is more than that now is its own.
+    # It had caught up to 300: any further delay is its own.
     assert pace.arrive(350) == 50
     assert pace.arrive(0) == 0
     assert pace.arrive(200) == 200

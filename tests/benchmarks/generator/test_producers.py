@@ -1,5 +1,5 @@
-"""Producers on a virtual clock against a broker made of a few lines: what an open loop sees of a stall, and a closed
-one does not."""
+"""Producers on a virtual clock against a broker made of a few lines: a stall shows in an open loop and not in a closed
+one."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_a_closed_loop_hides_it(autojump_clock: trio.testing.MockClock) ->
     assert loaded.milliseconds("intended_to_ack", "p999_ms") < 5
 
 
-async def test_a_stall_is_the_brokers_fault_when_all_sends_are_unanswered(
+async def test_a_stall_counts_as_held_back_when_all_sends_are_unanswered(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     begin = trio.current_time() + 2
@@ -193,7 +193,7 @@ async def test_a_generator_that_sleeps_too_long_is_late(autojump_clock: trio.tes
     assert loaded.milliseconds("actual_to_ack", "p50_ms") == pytest.approx(1, rel=0.02)
 
 
-async def test_waiting_for_a_connection_is_the_brokers_fault(autojump_clock: trio.testing.MockClock) -> None:
+async def test_waiting_for_a_connection_counts_as_held_back(autojump_clock: trio.testing.MockClock) -> None:
     broker = StallingBroker()
     broker.gone = (trio.current_time() + 2, trio.current_time() + 3)
     loaded = await load(WORKLOAD, broker)
@@ -222,7 +222,7 @@ async def test_a_loop_that_cannot_run_is_seen() -> None:
         await trio.sleep(0.05)
         before = lag.lost_s()
         time.sleep(0.2)  # noqa: ASYNC251 -- that is what a busy loop looks like
-        # Also before the small task has had a chance to look.
+        # Also before the measuring task has run.
         assert lag.lost_s() - before > 0.17
         await trio.sleep(0.05)
         assert lag.lost_s() - before > 0.17
@@ -299,7 +299,7 @@ async def test_a_backlog_is_sent_ahead_and_untimed(autojump_clock: trio.testing.
     assert not any(head is None or head.timed for head in heads)
 
 
-async def test_rows_are_told_each_second_with_the_backlog_then(autojump_clock: trio.testing.MockClock) -> None:
+async def test_rows_are_reported_each_second_with_the_backlog(autojump_clock: trio.testing.MockClock) -> None:
     rows: list[IntervalRow] = []
     left = itertools.count(10, -1)
     cells = SecondCells(4, rows.append, lambda: next(left))
@@ -317,7 +317,7 @@ async def test_rows_are_told_each_second_with_the_backlog_then(autojump_clock: t
     assert {row.worker for row in rows} == {4}
 
 
-async def test_a_row_that_is_being_made_is_told_whoever_cancels(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_row_being_made_is_reported_even_if_cancelled(autojump_clock: trio.testing.MockClock) -> None:
     rows: list[IntervalRow] = []
     cells = SecondCells(0, rows.append, lambda: None)
     cells.begin(trio.current_time())
@@ -331,7 +331,7 @@ async def test_a_row_that_is_being_made_is_told_whoever_cancels(autojump_clock: 
     assert histogram_of(rows, "lateness").get_total_count() == 10_000
 
 
-async def test_what_is_counted_before_the_beginning_is_known_is_forgotten(
+async def test_counts_before_the_start_is_known_are_discarded(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     rows: list[IntervalRow] = []

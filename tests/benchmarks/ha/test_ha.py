@@ -27,7 +27,7 @@ MB = 10**6
 
 
 def catch_ups(mb_per_s: dict[Pairing, float]) -> list[CatchUp]:
-    """Three rounds, the middle one of them as told."""
+    """Three rounds, the middle one of them as given."""
     found = []
     for factor in (0.5, 1, 9):
         for situation in (EMPTY, BEHIND):
@@ -83,11 +83,11 @@ def test_tables_show_goals(figures: HaFigures) -> None:
 
 
 def test_json_is_for_machines(figures: HaFigures) -> None:
-    told = json.loads(ha_report.figures_json(figures))
-    assert told["failover"]["ours"]["p50_ms"] == pytest.approx(20)
-    assert told["failover"]["java"]["max_ms"] == pytest.approx(29_000)
-    assert {row["pairing"] for row in told["sync"]} == {pairing.name for pairing in PAIRINGS}
-    assert len(told["catch_up"]) == 2 * len(PAIRINGS) + 3
+    content = json.loads(ha_report.figures_json(figures))
+    assert content["failover"]["ours"]["p50_ms"] == pytest.approx(20)
+    assert content["failover"]["java"]["max_ms"] == pytest.approx(29_000)
+    assert {row["pairing"] for row in content["sync"]} == {pairing.name for pairing in PAIRINGS}
+    assert len(content["catch_up"]) == 2 * len(PAIRINGS) + 3
     assert set(json.loads(ha_report.figures_json(HaFigures((), (), ())))) == {"machine"}
 
 

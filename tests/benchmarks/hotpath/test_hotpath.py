@@ -19,9 +19,9 @@ def test_works_say_how_much_they_did(name: str) -> None:
 
 
 def test_rates_for_machines() -> None:
-    told = json.loads(rates_json([Rate("frames", 10, 5.0)]))
-    assert told["rates"] == [{"name": "frames", "body_bytes": 10, "per_s": 5.0}]
-    assert told["machine"]["cpus"] >= 1
+    output = json.loads(rates_json([Rate("frames", 10, 5.0)]))
+    assert output["rates"] == [{"name": "frames", "body_bytes": 10, "per_s": 5.0}]
+    assert output["machine"]["cpus"] >= 1
 
 
 def test_hotpath_command() -> None:

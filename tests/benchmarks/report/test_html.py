@@ -66,14 +66,14 @@ def test_everything_is_on_the_page(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "report.html"]
     assert list(figures_of(page)) == PLOTS
     text = text_of(page)
-    for told in (
+    for expected in (
         "quick on ours", "made of chance", "audit failed", "All thresholds held.", "the broker held the generator back",
         "500 acknowledged per second", "10,000 acknowledged", "7 failed", "3 lost", "2026-11-21 11:00:00 UTC",
         "p99_ms < 5000 1,990 kept", "8.00 s pause broker-a 10.00 s", "faults found",
         "lost 3 0:17 t broker-a/0 at 17 was <never> consumed", "SendTimeout: a <b>text</b>", "+0.125 ± 0.050 ms",
         "body_bytes 1024", "machine: cpus 2", "version: triomq 0.1.0", "seed 1",
     ):  # fmt: skip
-        assert told in text, told
+        assert expected in text, expected
     assert re.search(r"intended → acknowledged 10,000 1\.0\d \d\.\d+ 1,80\d 1,9\d\d 2,0\d\d 2,0\d\d", text)
 
 

@@ -188,12 +188,12 @@ def test_the_command(tmp_path: Path) -> None:
 def test_the_command_for_machines(tmp_path: Path) -> None:
     written(tmp_path, a=made_run(), b=made_run(slower=2.0, seed=2))
     done = compare(tmp_path, "a", "b", "--json")
-    told = json.loads(done.stdout)
-    assert (done.exit_code, told["exit_code"], told["result"]) == (1, 1, "worse")
-    first = told["measures"][0]
+    output = json.loads(done.stdout)
+    assert (done.exit_code, output["exit_code"], output["result"]) == (1, 1, "worse")
+    first = output["measures"][0]
     assert (first["name"], first["change"]) == ("send p50, ms", "worse")
     assert first["low"] < first["ratio"] < first["high"]
-    assert told["obstacles"] == []
+    assert output["obstacles"] == []
 
 
 def test_no_run_is_no_comparison(tmp_path: Path) -> None:

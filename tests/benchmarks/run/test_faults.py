@@ -59,7 +59,7 @@ async def test_each_comes_at_its_instant(autojump_clock: trio.testing.MockClock)
     ]
 
 
-async def test_one_that_is_under_way_at_the_end_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_fault_in_progress_at_the_end_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     target, reported = RecordingTarget(), list[FaultInstant]()
     with trio.move_on_after(5):
         await do_faults([Fault.parse("restart master at 2 s for 60 s")], target, trio.current_time(), reported.append)
@@ -67,7 +67,7 @@ async def test_one_that_is_under_way_at_the_end_is_told(autojump_clock: trio.tes
     assert reported[0].until == pytest.approx(5)
 
 
-def test_a_node_that_is_not_there() -> None:
+def test_an_unknown_node() -> None:
     target = RecordingTarget()
     check_faults([Fault.parse("kill master at 1 s")], target)
     with pytest.raises(WorkloadError, match="there is no broker-c; there are namesrv-1, broker-a, "):
@@ -109,7 +109,7 @@ def test_a_cut_breaks_links_and_leaves_the_listener() -> None:
             assert again.recv(1) == b"b"
 
 
-def test_a_pause_is_silence() -> None:
+def test_a_paused_process_does_not_answer() -> None:
     with echo_process() as (pid, port), socket.create_connection(("127.0.0.1", port), 5) as link:
         node = TargetNode("broker-a", "master", "broker-a", "", pid)
         pause(node)
@@ -122,7 +122,7 @@ def test_a_pause_is_silence() -> None:
         assert link.recv(1) == b"a"
 
 
-def test_resuming_a_process_that_is_gone_is_nothing() -> None:
+def test_resuming_an_exited_process_does_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     resume(TargetNode("broker-a", "master", "broker-a", "", process.pid))

@@ -1,4 +1,4 @@
-"""One word for a run, and why: in which order things decide, and what thresholds are measured on."""
+"""The status of a run and its reason: the order of the rules, and what thresholds are measured on."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def test_a_closed_loop_is_never_late_and_says_what_it_hides() -> None:
     assert "closed loop" in decision.notes[0]
 
 
-def test_back_pressure_and_a_rate_that_was_not_reached_are_told() -> None:
+def test_back_pressure_and_a_missed_rate_are_reported() -> None:
     rows = [second(number, acked=80, held_s=0.5) for number in range(10)]
     notes = decide(WORKLOAD, Figures(WORKLOAD, rows, [WORKER]), [WORKER])[1].notes
     assert "back-pressure: producers waited 5.0 s" in notes[0]
     assert "80 of 100 messages per second" in notes[1]
 
 
-def test_what_the_generator_spoils_is_told_though_the_run_counts() -> None:
+def test_lateness_is_reported_although_the_run_counts() -> None:
     rows = [second(number, late_us=40_000 if number == 0 else 100) for number in range(10)]
     assert status(rows) is RunStatus.GENERATOR_LATE
     lenient = attrs.evolve(WORKLOAD, late_allowed=0.1)

@@ -1,5 +1,5 @@
-"""Generators and driver talk over real sockets, without Spark: rows once, files whole, clocks compared, strangers sent
-away."""
+"""Generators and driver communicate over real sockets, without Spark: rows once, complete files, compared clocks,
+rejected peers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from triomq_benchmarks.spark.link import (
 
 @attrs.define
 class Received:
-    """What the driver got."""
+    """What the driver received."""
 
     collector: Collector
     rows: list[IntervalRow]
@@ -76,7 +76,7 @@ def files_below(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file()]
 
 
-def test_the_quickest_round_trip_tells_the_clock() -> None:
+def test_the_shortest_round_trip_gives_the_clock() -> None:
     slow = (1_000, 500, 9_000_000)
     quick = (2_000, 1_000, 2_400)  # in the middle it was 2,200 here
     assert estimate_clock([slow, quick, slow]) == ClockEstimate(ahead_ns=1_200, error_ns=200)
@@ -104,7 +104,7 @@ async def test_a_wrong_clock_is_found_within_the_error(ahead_ns: int) -> None:
     ]
 
 
-async def test_rows_are_heard_once_and_a_result_ends_them() -> None:
+async def test_rows_are_received_once_and_a_result_ends_them() -> None:
     result = WorkerResult(worker=1, host="host", pid=42, sent=30)
 
     def send(received: Received) -> None:
@@ -125,7 +125,7 @@ async def test_rows_are_heard_once_and_a_result_ends_them() -> None:
         assert (peer.result, peer.gone_at) == (result, None)
 
 
-async def test_who_ends_without_a_result_is_remembered() -> None:
+async def test_an_end_without_a_result_is_recorded() -> None:
     def send(received: Received) -> None:
         with Uplink.connect(received.collector.address, received.hello()) as link:
             link.send(Row(0, row(0)))
@@ -137,7 +137,7 @@ async def test_who_ends_without_a_result_is_remembered() -> None:
         assert received.rows == [row(0)]
 
 
-async def test_files_arrive_whole_and_nowhere_else(tmp_path: Path) -> None:
+async def test_files_arrive_complete_and_only_in_their_folder(tmp_path: Path) -> None:
     content = bytes(range(256)) * 4000
 
     def send(received: Received, name: str) -> None:
@@ -154,7 +154,7 @@ async def test_files_arrive_whole_and_nowhere_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["wrong token", "no such worker", "no hello", "garbage", "too long"])
-async def test_strangers_are_sent_away(first: str) -> None:
+async def test_unauthorized_peers_are_rejected(first: str) -> None:
     def send(received: Received) -> bytes:
         frames = {
             "wrong token": encode(received.hello(token="guess")),
@@ -173,12 +173,12 @@ async def test_strangers_are_sent_away(first: str) -> None:
     async with driver() as received:
         assert await in_thread(send, received) == b""
         assert received.rows == []
-        # Nobody else is harmed.
+        # Other links are not affected.
         await in_thread(greet, received)
         assert received.collector.peers[0].host == "host"
 
 
-async def test_the_word_to_stop_reaches_generators_and_they_may_still_speak() -> None:
+async def test_stop_reaches_generators_and_they_may_still_send() -> None:
     def send(received: Received) -> bool:
         with Uplink.connect(received.collector.address, received.hello()) as link:
             reader, messages = FrameReader(), []
@@ -191,7 +191,7 @@ async def test_the_word_to_stop_reaches_generators_and_they_may_still_speak() ->
             return isinstance(messages[0], Stop)
 
     answers: list[bool] = []
-    # As when a run is cancelled, the collector with it: what generators say then must still be received.
+    # As when a run is cancelled, the collector with it: what generators send then must still be received.
     with trio.CancelScope() as run:
         async with driver() as received, trio.open_nursery() as nursery:
             nursery.cancel_scope.shield = True
@@ -207,7 +207,7 @@ async def test_the_word_to_stop_reaches_generators_and_they_may_still_speak() ->
     assert answers == [True]
 
 
-async def test_who_does_not_stop_is_not_waited_for_long() -> None:
+async def test_the_wait_for_a_stop_is_bounded() -> None:
     async with driver() as received:
         link = await in_thread(Uplink.connect, received.collector.address, received.hello())
         with link:

@@ -1,4 +1,4 @@
-"""How samples become rows: medians, ratios, and how they are judged."""
+"""How samples become rows: medians, ratios, and their comparison with goals."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_table_shows_ratios_beside_goals(comparison: Comparison) -> None:
 
 
 def test_json_is_for_machines(comparison: Comparison) -> None:
-    told = json.loads(report.comparison_json(comparison))
-    assert told["rows"][0]["ratio"] == 3.0
-    assert told["rows"][0]["java"]["per_s"] == pytest.approx(1000)
-    assert told["machine"]["cpus"] >= 1
+    output = json.loads(report.comparison_json(comparison))
+    assert output["rows"][0]["ratio"] == 3.0
+    assert output["rows"][0]["java"]["per_s"] == pytest.approx(1000)
+    assert output["machine"]["cpus"] >= 1

@@ -35,7 +35,7 @@ def test_figures_are_medians_per_message():
     assert taken.all_per_s == pytest.approx((100, 900, 300))
 
 
-def test_our_client_stands_beside_javas_on_the_same_broker():
+def test_our_client_is_compared_to_javas_on_the_same_broker():
     samples = {
         Cell("push", OURS, OURS): [sample(100, 4)],
         Cell("push", OURS, JAVA): [sample(200, 8)],
@@ -55,9 +55,9 @@ def test_without_java_there_is_half_of_it():
     table = shown(speed_table([row], ConsumePlan()))
     assert "lite pull" in table
     assert "100" in table
-    told = row_json(row)
-    assert told["java"] is None
-    assert told["ratio"] is None
+    output = row_json(row)
+    assert output["java"] is None
+    assert output["ratio"] is None
 
 
 def shown(table):
@@ -76,7 +76,7 @@ def shown(table):
         ("lite", (100, 5.1), (100, 5), 1),
     ],
 )
-def test_goals_are_judged(kind, ours, java, green):
+def test_goals_are_checked(kind, ours, java, green):
     (row,) = rows({Cell(kind, OURS, OURS): [sample(*ours)], Cell(kind, OURS, JAVA): [sample(*java)]})
     table = shown(speed_table([row], ConsumePlan()))
     assert table.count("\x1b[32m") == green
@@ -88,7 +88,7 @@ STALLED = Stalled(
 )  # fmt: skip
 
 
-def test_memory_is_judged_by_its_peak():
+def test_memory_is_measured_by_its_peak():
     assert STALLED.allowed_bytes == 72 << 20
     assert STALLED.passed
     over = attrs.evolve(STALLED, peak_bytes=(72 << 20) + 1)
@@ -133,7 +133,7 @@ def test_without_java_our_half_is_measured_and_it_says_so(monkeypatch):
     assert "Consumers of 100,000 messages" in done.stdout
 
 
-def test_json_is_all_that_is_told(monkeypatch):
+def test_only_json_is_printed(monkeypatch):
     done, [(plan, java)] = run(
         monkeypatch, "--json", "--kind", "lite", "--count", "5000", "--warm-up", "0", java="java"
     )

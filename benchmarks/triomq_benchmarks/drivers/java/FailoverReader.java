@@ -12,11 +12,11 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Pulls one queue in a loop, as an application of the RocketMQ client would, and tells when its master's death ended.
+ * Pulls one queue in a loop, as an application of the RocketMQ client would, and reports when it could read again after its master was killed.
  *
- * <p>One JSON object per line in, one per line out. {@code start} opens a fresh client and pulls until messages come;
- * {@code await} answers when messages came again after the first pull that failed, in nanoseconds on the machine's
- * monotonic clock, which other processes read as well; -1: they did not come in time.
+ * <p>One JSON object per line in, one per line out. {@code start} opens a fresh client and pulls until it receives messages;
+ * {@code await} answers when messages were received again after the first failed pull, in nanoseconds on the machine's
+ * monotonic clock, which other processes read as well; -1: not in time.
  */
 public final class FailoverReader {
     private static final int MAX_NUMS = 32;
@@ -91,13 +91,13 @@ public final class FailoverReader {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("failover-java");
         consumer.setNamesrvAddr(command.getString("nameServers"));
         consumer.setInstanceName("failover" + number++);
-        // Only topics named here have their routes looked at again; how often, half a minute, is as it comes.
+        // Only routes of topics named here are refreshed, every half minute by default.
         consumer.setRegisterTopics(Set.of(command.getString("topic")));
         consumer.start();
         return consumer;
     }
 
-    /** A topic or a master that is new may take a moment to be known. */
+    /** A new topic or master may have its route only after a delay. */
     private static void waitForRoute(DefaultMQPullConsumer consumer, String topic) throws Exception {
         for (int attempt = 1; true; attempt++) {
             try {

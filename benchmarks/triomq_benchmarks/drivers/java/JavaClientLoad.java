@@ -210,7 +210,7 @@ final class JavaClientLoad {
         return latencies.result(System.nanoTime() - begin, messages.get(), bytes.get());
     }
 
-    /** The queues of a topic; one that was created by a send is known to the name server a moment later. */
+    /** The queues of a topic; one that was created by a send is registered at the name server with a delay. */
     private static Set<MessageQueue> queues(DefaultMQPullConsumer consumer, String topic) throws Exception {
         for (int attempt = 0; attempt < ROUTE_TRIES; attempt++) {
             try {

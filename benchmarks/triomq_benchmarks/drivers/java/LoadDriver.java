@@ -17,7 +17,7 @@ public final class LoadDriver {
 
     public static void main(String[] args) throws Exception {
         PrintStream answers = new PrintStream(System.out, false, "UTF-8");
-        // Libraries that print must not disturb the dialogue.
+        // Libraries that print must not write between the answers.
         System.setOut(System.err);
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line;

@@ -11,7 +11,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The cheapest client that still speaks the protocol: prepared frames over plain non-blocking sockets, one thread, all
+ * A minimal client of the protocol: prepared frames over plain non-blocking sockets, one thread, all
  * answers of one read followed by one write. It reads of an answer only its size, its opaque and its code, so that the
  * broker under it is what the figures show, and not the client.
  */
@@ -44,13 +44,13 @@ final class RawLoad {
         maxNanos = (long) (command.getDoubleValue("maxSeconds") * 1e9);
     }
 
-    /** One place in flight: its frame is written again and again, with a new key each time. */
+    /** One request in flight: its frame is written repeatedly, with a new key each time. */
     private abstract static class Slot {
         ByteBuffer frame;
         long startedNanos;
         long offset;
 
-        /** Prepares the next request; false when this slot has nothing more to ask. */
+        /** Prepares the next request; false when this slot has no more requests. */
         abstract boolean next();
     }
 
@@ -298,7 +298,7 @@ final class RawLoad {
         return waiting;
     }
 
-    /** Takes one answer; returns 1 when its slot has asked again. */
+    /** Takes one answer; returns 1 when its slot has sent another request. */
     private int answer(Link link, int header, int body, int end, Latencies latencies, boolean pulls) {
         int opaque = (int) number(link.in, indexOf(link.in, header, body, OPAQUE) + OPAQUE.length);
         int code = (int) number(link.in, indexOf(link.in, header, body, CODE) + CODE.length);

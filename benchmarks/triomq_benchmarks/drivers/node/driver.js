@@ -19,7 +19,7 @@ async function open(nameServers) {
       retryTimesWhenSendFailed: 0,
       compressMsgBodyOverHowmuch: Number.MAX_SAFE_INTEGER,
       logger: quiet,
-      // Asked for even where no address server is: name servers are given.
+      // Required even without an address server: name servers are given.
       httpclient: { request() { throw new Error('no address server here'); } },
     });
     await producer.ready();
