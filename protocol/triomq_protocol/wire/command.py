@@ -17,6 +17,8 @@ from triomq_protocol.wire.lengths import frame_lengths
 
 H = TypeVar("H", bound=Header)
 _NO_EXT = msgspec.Raw()
+_MAX_TOLERANT_BYTES = 1 << 16
+"""A longer header has to be in the usual form: reading this one takes up to 30 ms, and one of 16 MiB would take seconds."""
 _DECODERS: dict[type[Header], Callable[[msgspec.Raw], Any]] = {}
 """The fast readers of header classes: one look-up in a dictionary, used for every request."""
 
@@ -276,6 +278,10 @@ def decode_json_command(header: bytes) -> Command:
 
 
 def _decode_tolerantly(header: bytes) -> Command:
+    if len(header) > _MAX_TOLERANT_BYTES:
+        raise RemoteProtocolError(
+            f"header of {len(header)} bytes in an unusual form, the limit is {_MAX_TOLERANT_BYTES}"
+        )
     try:
         members = loads(header)
     except BodyError as error:

@@ -128,6 +128,18 @@ def test_names_that_are_no_spelling_of_a_member_are_unknown(name: bytes) -> None
     assert FrameDecoder().feed(json_frame(b'{"%b":105,"opaque":3}' % name))[0].code == 0
 
 
+@pytest.mark.parametrize("start", [b'{"code":"105"', b'{"Code":105', b"{code:105", b'{"code":105,"new":[]'])
+def test_a_header_in_an_unusual_form_has_a_limit(start: bytes) -> None:
+    most = 1 << 16
+    rest = b',"remark":"%b"}' % (b"x" * (most - len(start) - len(b',"remark":""}')))
+    assert FrameDecoder().feed(json_frame(start + rest))[0].code == 105
+    with pytest.raises(
+        RemoteProtocolError, match=f"header of {most + 1} bytes in an unusual form, the limit is {most}"
+    ):
+        FrameDecoder().feed(json_frame(start + b" " + rest))
+    assert FrameDecoder().feed(json_frame(b'{"code":105' + rest + b" " * most))[0].code == 105
+
+
 def test_of_several_spellings_the_first_counts() -> None:
     assert FrameDecoder().feed(json_frame(b'{"Code":5,"code":6,"opaque":3}'))[0].code == 5
     assert FrameDecoder().feed(json_frame(b'{"code":6,"Code":5,"opaque":3}'))[0].code == 6
