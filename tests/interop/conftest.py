@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,23 +55,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
-SHARED_IN_MODULE = {"target", "mixed", "outcomes", "printed", "replication_run"}
-SHARED_BY_ALL = {"either", "ours", "javas"}
+ONE_SET_OF_SERVERS = {"test_mqadmin", "test_other_clients", "test_replication"}
+ONE_SET_PER_KIND = {
+    "test_group_operators",
+    "test_java_client",
+    "test_mixed",
+    "test_push_java",
+    "test_push_sdk",
+    "test_sdk",
+}
+"""Modules whose tests share servers through a fixture. Each test of the others starts its own."""
 
 
-def _group(item: pytest.Item) -> str:
-    """Tests that share servers run in one worker; those with servers of their own in any."""
-    call = getattr(item, "callspec", None)
-    kinds = [str(value) for value in call.params.values() if isinstance(value, Kind)] if call else []
-    needed = set(getattr(item, "fixturenames", ()))
-    if needed & SHARED_BY_ALL:
-        return "-".join(["all", *kinds])
-    if needed & SHARED_IN_MODULE:
-        return "-".join([item.path.stem, *kinds])
-    return item.nodeid
+def worker_group(node_id: str) -> str:
+    """Tests of one group share servers and run in one worker."""
+    module = Path(node_id.partition("::")[0]).stem
+    if module in ONE_SET_OF_SERVERS:
+        return module
+    if module in ONE_SET_PER_KIND and (kind := re.search(rf"[\[-]({'|'.join(Kind)})[\]-]", node_id)):
+        return f"{module}-{kind[1]}"
+    return node_id
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Several workers: one that starts a JVM should not start it for a single test of twelve.
+
+    xdist's own `loadgroup` writes the group into the node id, which pytest 9.2 no longer lets it do.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServers(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return worker_group(nodeid)
+
+    return ByServers(config, log)
 
 
 @attrs.frozen

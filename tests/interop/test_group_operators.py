@@ -52,6 +52,16 @@ async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
             await trio.sleep(0.05)
 
 
+async def until_committed(client: triomq.Client, group: str, topic: str) -> None:
+    """Wait until the brokers have an offset of the group for each of the two queues, at the queue's end."""
+    with trio.fail_after(60):
+        while True:
+            found = await client.groups.progress(group, topic)
+            if len(found) == 2 and all(each.consumer_offset == each.broker_offset for each in found.values()):
+                return
+            await trio.sleep(0.2)
+
+
 def lags(progress: str, topic: str) -> list[tuple[int, int, int]]:
     """(committed, end, difference) of each queue in what consumerProgress printed."""
     rows = re.findall(rf"^{re.escape(topic)}\s+\S+\s+\d+\s+(\d+)\s+(\d+)\s+(\d+)", progress, flags=re.MULTILINE)
@@ -73,7 +83,7 @@ async def test_push_members_answer_operators(client: triomq.Client, topic: str, 
         await consumer.subscribe(topic)
         nursery.start_soon(consumer.run, handle)
         await until(lambda: len(seen) == MESSAGES)
-        await trio.sleep(11)  # the first persisting
+        await until_committed(client, group, topic)
         progress = lags(await mqadmin("consumerProgress", "-g", group), topic)
         assert len(progress) == 2
         assert all(difference == 0 for _, _, difference in progress)
@@ -166,7 +176,7 @@ async def test_our_own_reset_moves_java_members(
     group = topic.replace("T-", "G-", 1)[:80]
     with java_push(target.namesrv.address, group, topic) as java:
         await until(lambda: len(java.bodies()) >= MESSAGES)
-        await trio.sleep(11)
+        await until_committed(client, group, topic)
         done = await client.groups.reset(group, topic, 0)
         assert {each.online for each in done} == {True}
         await until(lambda: len(java.bodies()) >= 2 * MESSAGES)
