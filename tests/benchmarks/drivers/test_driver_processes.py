@@ -56,3 +56,7 @@ def test_failures_are_not_counted_as_speed(ours: SingleBroker, sdk: Load) -> Non
         send_all(ours.broker.address, frames, 1)
     with pytest.raises(LoadError, match="0 messages"):
         sdk.run(ours, Scenario("too late"), 200, 0.0)
+
+
+def test_a_sample_without_a_message_is_made_longer(ours: SingleBroker, sdk: Load) -> None:
+    assert sdk.run(ours, Scenario("soon enough"), 200, 1e-6).messages > 0
