@@ -13,7 +13,7 @@ from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._message.message import check_name, check_topic
 from triomq._transport.links import Links
-from triomq.errors import InvalidCall, MQError, ProtocolViolation, RouteNotFound, error_for_code
+from triomq.errors import InvalidCall, MQError, ProtocolViolation, RouteError, RouteNotFound, error_for_code
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -43,6 +43,11 @@ ADMIN_TIMEOUT_S = 5.0
 SYSTEM_TOPICS = frozenset({DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})
 """Topics that may not be created or deleted, beside those that may not be sent to."""
 
+QUEUES_MAX = 65_536
+"""More queues than any topic needs; our brokers refuse more, RocketMQ's would walk them for ever."""
+
+PERM_BITS = flags.PERM_READ | flags.PERM_WRITE | flags.PERM_INHERIT
+
 
 class Admin(metaclass=NoPublicConstructor):
     """Administrative calls about topics and the cluster; ``client.admin``."""
@@ -68,10 +73,10 @@ class Admin(metaclass=NoPublicConstructor):
 
         Args:
             topic: its name.
-            queues: number of queues per broker.
+            queues: number of queues per broker, 1 to 65536.
             read_queues: readable ones, if they differ.
             write_queues: writable ones, if they differ.
-            perm: bits 4 read, 2 write, 1 inherit.
+            perm: the sum of 4 read, 2 write, 1 inherit.
             order: kept for readers of the setting; brokers ignore it.
             brokers: broker names; by default all of the cluster.
             cluster: its name; by default all clusters.
@@ -84,8 +89,12 @@ class Admin(metaclass=NoPublicConstructor):
             MQError: a broker refused or could not be reached; earlier ones have it already.
         """
         _check_own_topic(topic)
-        if queues < 1:
-            raise InvalidCall(f"queues is {queues}, not at least 1")
+        _check_number("queues", queues, 1, QUEUES_MAX)
+        for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
+            if number is not None:
+                _check_number(name, number, 0, QUEUES_MAX)
+        if not isinstance(perm, int) or perm & ~PERM_BITS:
+            raise InvalidCall(f"perm is {perm}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")
         header = CreateTopicRequest(
             topic=topic,
             default_topic=DEFAULT_TOPIC,
@@ -106,11 +115,16 @@ class Admin(metaclass=NoPublicConstructor):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic from all masters of a cluster (by default of all clusters), then from all name servers.
 
+        Nothing is deleted, and nothing raised, where nobody knows it.
+
         Raises:
             InvalidCall: it is a system topic.
+            RouteError: a broker set that has it has no master now; nothing was deleted, as the set would register
+                the topic anew.
             MQError: a broker or name server refused or could not be reached.
         """
         _check_own_topic(topic)
+        await self._check_masters_of(topic)
         for address in await self._masters(None, cluster):
             request = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=topic))
             await self._request(address, request, f"delete topic {topic}")
@@ -178,6 +192,20 @@ class Admin(metaclass=NoPublicConstructor):
             raise RouteNotFound("no master is registered", address=self._name_servers.chosen or "")
         return masters
 
+    async def _check_masters_of(self, topic: str) -> None:
+        data = await self._routes.fetch(topic)
+        lacking = [
+            broker.broker_name or ""
+            for broker in (data.broker_datas if data is not None else None) or []
+            if MASTER_ID not in (broker.broker_addrs or {})
+        ]
+        if lacking:
+            raise RouteError(
+                f"no master of {', '.join(sorted(lacking))} is registered, which has topic {topic} too; nothing was "
+                "deleted, start it first",
+                address=self._name_servers.chosen or "",
+            )
+
     async def _ask(self, request: Command, what: str) -> Command:
         answer = await self._name_servers.ask(request, timeout_s=ADMIN_TIMEOUT_S)
         return _check(answer, what, self._name_servers.chosen or "")
@@ -192,6 +220,11 @@ def _check(answer: Command, what: str, address: str) -> Command:
         error: MQError = error_for_code(answer.code, answer.remark, what=what, address=address)
         raise error
     return answer
+
+
+def _check_number(name: str, number: int, least: int, most: int) -> None:
+    if not isinstance(number, int) or not least <= number <= most:
+        raise InvalidCall(f"{name} is {number}, not a whole number from {least} to {most}")
 
 
 def _check_own_topic(topic: str) -> None:

@@ -22,6 +22,8 @@ from triomq import (
 )
 from triomq._cli.options import (
     MS_FROM,
+    ask,
+    check_can_ask,
     checked_queue,
     filter_of,
     json_option,
@@ -364,7 +366,9 @@ def reset_offsets(
         time_ms = time_of(to)
     only = queue_of(topic, queue) if queue else None
     if not yes:
-        _ask_to_move(group, topic, to)
+        what = f"group {group} in topic {topic} to {to}"
+        check_can_ask(f"moves {what}")
+        ask(f"Move {what}?", "Nothing was moved.")
 
     async def work(client: Client) -> None:
         queues = await _queues(client, topic)
@@ -401,16 +405,6 @@ async def _inside(bounds: QueueBounds, queue: MessageQueue, offset: int) -> int:
     if not low <= offset <= high:
         raise MQError(f"{queue} has no offset {offset}, only {low} to {high}")
     return offset
-
-
-def _ask_to_move(group: str, topic: str, to: str) -> None:
-    """Ask on the terminal; where there is none, the answer is no."""
-    what = f"group {group} in topic {topic} to {to}"
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"this moves {what}, and there is no terminal to ask on: give --yes")
-    if not click.confirm(f"Move {what}?"):
-        click.echo("Nothing was moved.", err=True)
-        click.get_current_context().exit(1)
 
 
 def _say_reset(group: str, moved: Iterable[tuple[MessageQueue, int, str]], *, as_json: bool) -> None:

@@ -23,6 +23,7 @@ from triomq._cli.options import (
     say,
     with_client,
 )
+from triomq._cli.topics import cluster_status, topics
 from triomq.errors import InvalidCall
 
 EXIT_INTERRUPTED = 130
@@ -189,72 +190,6 @@ def pull(
     with_client(name_servers, work)
 
 
-@triomq.command()
-@click.argument("topic", required=False)
-@name_servers_option
-@click.option("--create", is_flag=True, help="Create TOPIC.")
-@click.option("--delete", is_flag=True, help="Delete TOPIC.")
-@click.option(
-    "--queues", type=click.IntRange(1), default=8, show_default=True, help="Queues per broker, with --create."
-)
-@json_option
-def topics(topic: str | None, name_servers: str, create: bool, delete: bool, queues: int, as_json: bool) -> None:
-    """List all topics, or show, create or delete TOPIC."""
-    if (create or delete) and not topic:
-        raise click.UsageError("--create and --delete need a TOPIC")
-    if create and delete:
-        raise click.UsageError("give either --create or --delete")
-
-    async def work(client: Client) -> None:
-        if topic is None:
-            for name in await client.admin.topics():
-                say({"topic": name}, name, as_json=as_json)
-        elif delete:
-            await client.admin.delete_topic(topic)
-            say({"deleted": topic}, f"deleted {topic}", as_json=as_json)
-        else:
-            if create:
-                await client.admin.create_topic(topic, queues=queues)
-            await _show_topic(client, topic, as_json=as_json)
-
-    with_client(name_servers, work)
-
-
-@triomq.command("cluster-status")
-@name_servers_option
-@json_option
-def cluster_status(name_servers: str, as_json: bool) -> None:
-    """Show clusters, brokers and their addresses."""
-
-    async def work(client: Client) -> None:
-        info = await client.admin.cluster_info()
-        brokers = info.broker_addr_table or {}
-        for cluster, names in sorted((info.cluster_addr_table or {}).items()):
-            for name in sorted(names):
-                addresses = brokers[name].broker_addrs or {} if name in brokers else {}
-                for broker_id, address in sorted(addresses.items()):
-                    row = {"cluster": cluster, "broker": name, "id": broker_id, "address": address}
-                    role = "master" if broker_id == 0 else "slave"
-                    say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
-
-    with_client(name_servers, work)
-
-
-async def _show_topic(client: Client, topic: str, *, as_json: bool) -> None:
-    stats = await client.admin.topic_stats(topic)
-    for queue, bounds in sorted(stats.offset_table.items()):
-        row = {
-            "topic": topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "min_offset": bounds.min_offset,
-            "max_offset": bounds.max_offset,
-            "updated_ms": bounds.last_update_timestamp,
-        }
-        text = f"{queue.broker_name:<20} {queue.queue_id:>4} {bounds.min_offset:>12} .. {bounds.max_offset:<12}"
-        say(row, text, as_json=as_json)
-
-
 async def _seek(consumer: PullConsumer, queue: MessageQueue, start: str, offset: int | None) -> None:
     if offset is not None:
         consumer.seek(queue, offset)
@@ -308,7 +243,7 @@ def _print_sent(result: SendResult, *, as_json: bool) -> None:
     say(row, text, as_json=as_json)
 
 
-for _command in (consume, groups, offsets):
+for _command in (consume, groups, offsets, topics, cluster_status):
     triomq.add_command(_command)
 
 

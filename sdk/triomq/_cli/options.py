@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 
@@ -137,3 +138,20 @@ def with_client(name_servers: str, work: Callable[[Client], Awaitable[None]]) ->
             await work(client)
 
     trio.run(main)
+
+
+def check_can_ask(what: str) -> None:
+    """Refuse to go on where there is no terminal to ask on; with ``--yes`` a command does not call this.
+
+    Args:
+        what: what the command does, after "this".
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this {what}, and there is no terminal to ask on: give --yes")
+
+
+def ask(question: str, undone: str) -> None:
+    """Ask on the terminal; "no" ends the command with 1, after a line that says that nothing was done."""
+    if not click.confirm(question):
+        click.echo(undone, err=True)
+        click.get_current_context().exit(1)

@@ -44,11 +44,55 @@ async def test_topics_and_cluster(run):
     assert (code, err) == (0, "")
     assert [(row["queue"], row["max_offset"]) for row in rows(out)] == [(0, 0), (1, 0)]
     assert "made" in (await run("topics"))[1].split()
-    assert (await run("topics", "made", "--delete"))[0] == 0
+    assert (await run("topics", "made", "--delete", "--yes"))[0] == 0
     assert "made" not in (await run("topics"))[1].split()
     code, out, _ = await run("cluster-status", "--json")
     assert code == 0
     assert [(row["broker"], row["id"]) for row in rows(out)] == [("broker-a", 0), ("broker-a", 1)]
+
+
+async def test_topics_are_listed_with_a_header_queues_and_rights(run, client):
+    await client.admin.create_topic("orders", queues=2)
+    await client.admin.create_topic("archive", read_queues=4, write_queues=2, perm=4)
+    code, out, _ = await run("topics")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["TOPIC", "QUEUES", "PERM", "BROKERS"],
+        ["archive", "4/2", "R--", "broker-a"],
+        ["orders", "2", "RW-", "broker-a"],
+    ]
+    (row,) = [row for row in rows((await run("topics", "--json"))[1]) if row["topic"] == "archive"]
+    assert row == {"topic": "archive", "read_queues": 4, "write_queues": 2, "perm": ["R--"], "brokers": ["broker-a"]}
+    assert {"TBW102", "broker-a", "orders"} <= {
+        row["topic"] for row in rows((await run("topics", "--all", "--json"))[1])
+    }
+    header, first, second = (await run("topics", "orders"))[1].splitlines()
+    assert header.split() == ["BROKER", "QUEUE", "FIRST", "END", "PERM"]
+    assert [first.split(), second.split()] == [["broker-a", each, "0", "0", "RW-"] for each in ("0", "1")]
+
+
+async def test_a_topic_is_deleted_only_with_yes_and_only_if_there_is_one(run, client):
+    await client.admin.create_topic("orders", queues=4)
+    code, out, err = await run("topics", "orders", "--delete")
+    assert (code, out) == (2, "")
+    assert "deletes topic orders and its messages, and there is no terminal to ask on: give --yes" in err
+    code, out, err = await run("topics", "orders", "--create", "--queues", "2")
+    assert (code, out) == (2, "")
+    assert "reduces topic orders (4 queues RW- on broker-a) to 2 queues per broker" in err
+    assert [each.write_queue_nums for each in (await client.admin.route("orders")).queue_datas] == [4]
+    code, out, err = await run("topics", "nope", "--delete", "--yes")
+    assert (code, out) == (1, "")
+    assert "there is no topic nope" in err
+    assert (await run("topics", "orders", "--create", "--queues", "2", "--yes"))[0] == 0
+    assert (await run("topics", "orders", "--delete", "--yes"))[:2] == (0, "deleted orders\n")
+
+
+async def test_a_topic_of_a_broker_set_without_master_is_not_deleted(run, client, cluster):
+    await client.admin.create_topic("orders")
+    await cluster["broker-a"].stop()
+    code, out, err = await run("topics", "orders", "--delete", "--yes")
+    assert (code, out) == (1, "")
+    assert "no master of broker-a is registered" in err
 
 
 async def test_an_unknown_topic_is_one_clear_line(run):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from triomq._cli import messages as _commands
+from triomq._cli import topics
 
 
 def run(capsys, *arguments):
@@ -67,6 +68,8 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["pull", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
         (["offsets", "reset", "G", "T", "5", "--queue", "vm", "--yes"], "BROKER:ID"),
         (["offsets", "reset", "G", "T", "earliest"], "give --yes"),
+        (["topics", "T", "--delete"], "give --yes"),
+        (["topics", "T", "--delete", "--queues", "4", "--yes"], "--queues belongs to --create"),
         (["admin", "cut", "vm:1"], "give --yes"),
     ],
 )
@@ -228,6 +231,7 @@ def test_the_cli_says_what_it_lacks(tmp_path):
 _SAY = """
 import click, sys
 from triomq._cli import messages as _commands
+from triomq._cli import topics
 
 _commands.triomq.add_command(click.Command("say", callback=lambda: click.echo("x")))
 sys.exit(_commands.run(["say"]))
@@ -240,3 +244,21 @@ def test_an_output_that_takes_nothing_is_one_line():
         done = subprocess.run([sys.executable, "-c", _SAY], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "Error: [Errno 28] No space left on device\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("", False), ("y", True)])
+def test_a_topic_is_deleted_after_a_question_that_says_what_is_lost(capsys, monkeypatch, answer, deleted):
+    settings = {"broker-a": topics.TopicSettings(8, 8, 6)}
+    changes = []
+    monkeypatch.setattr(topics, "_settings_now", lambda *_: settings)
+    monkeypatch.setattr(topics, "with_client", lambda *_: changes.append("deleted"))
+    monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
+    code, out, err = run(capsys, "topics", "orders", "--delete")
+    assert "Delete topic orders and its messages (8 queues RW- on broker-a)?" in out
+    assert (code, changes) == ((0, ["deleted"]) if deleted else (1, []))
+    assert ("Nothing was deleted." in err) is not deleted

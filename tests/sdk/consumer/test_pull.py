@@ -634,7 +634,11 @@ async def test_admin(autojump_clock, cluster):
             (client.admin.create_topic("a b"), "characters"),
             (client.admin.create_topic("N", cluster="X"), "no cluster X; known: C"),
             (client.admin.create_topic("N", brokers=["z"]), "no broker z"),
-            (client.admin.create_topic("N", queues=0), "at least 1"),
+            (client.admin.create_topic("N", queues=0), "queues is 0, not a whole number from 1 to 65536"),
+            (client.admin.create_topic("N", queues=2.5), "queues is 2.5"),
+            (client.admin.create_topic("N", read_queues=-1), "read_queues is -1"),
+            (client.admin.create_topic("N", perm=9), "perm is 9, not a sum of 4"),
+            (client.admin.create_topic("N", perm=-1), "perm is -1"),
         ):
             with pytest.raises(errors.InvalidCall, match=what):
                 await call
