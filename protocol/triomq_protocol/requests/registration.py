@@ -103,6 +103,15 @@ class TopicConfigTable(Body, kw_only=True):
     topic_config_table: dict[str, TopicConfig] = {}
 
 
+class TopicConfigTableForSlaves(TopicConfigTable, kw_only=True):
+    """Answer body of 21 as our broker sends it; RocketMQ does not look at the field that is added.
+
+    `triomq_removed_queues` lists topic, queue id, next queue offset and log offset of each removed consume queue.
+    """
+
+    triomq_removed_queues: list[tuple[str, int, int, int]] = []
+
+
 class RegisterBrokerBody(Body, kw_only=True):
     """Body of 103."""
 

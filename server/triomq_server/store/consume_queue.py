@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments
+from triomq_server.store.removed_queues import RemovedQueues
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class ConsumeQueue:
         max_offset: number of the next entry.
         min_offset: number of the first entry whose record may still be in the log.
         max_physical_offset: end of the last record that has an entry, -1 before the first.
+        start_offset: number of the first entry of a queue without files; not 0 if a queue of this name was removed.
+        removed_before: records in front of this log offset belong to a removed queue of this name; they get no entry.
         buffer, position, limit: the file being written, where the next entry goes, and where `make_space` is needed.
     """
 
@@ -73,16 +76,22 @@ class ConsumeQueue:
         "min_offset",
         "position",
         "queue_id",
+        "removed_before",
         "segments",
+        "start_offset",
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
+    def __init__(
+        self, topic: str, queue_id: int, segments: Segments, *, start_offset: int = 0, removed_before: int = 0
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
-        self.max_offset = 0
-        self.min_offset = 0
+        self.start_offset = start_offset
+        self.removed_before = removed_before
+        self.max_offset = start_offset
+        self.min_offset = start_offset
         self.max_physical_offset = -1
         self._current: Segment | None = None
         self.buffer: mmap.mmap = _NOTHING
@@ -98,7 +107,9 @@ class ConsumeQueue:
         """Reserve space for the next entry, in this file or the next. OSError when the disk is full."""
         self.publish_position()
         current = self._current
-        if current is None or self.position == current.size:
+        if current is None and self.max_offset:
+            self._start_at(self.max_offset)
+        elif current is None or self.position == current.size:
             base = self.max_offset * UNIT_BYTES
             base -= base % self.segments.size
             current = self.segments.build(base, _RESERVE_BYTES)
@@ -157,10 +168,21 @@ class ConsumeQueue:
     def put(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int, *, fill: bool) -> bool:
         """Write the entry of a record found in the log (recovery, replication); false if it has one already.
 
-        With `fill`, missing entries in between become blanks; without it they raise QueueGap.
+        With `fill`, missing entries in between become blanks; without it they raise QueueGap. A new record with number
+        0 begins the queue again: the master has lost its queue, and what it numbers from now on must be readable.
         """
-        if physical_offset + size_bytes <= self.max_physical_offset or queue_offset < self.max_offset:
+        if physical_offset + size_bytes <= self.max_physical_offset or physical_offset < self.removed_before:
             return False
+        if queue_offset < self.max_offset:
+            if queue_offset or physical_offset < self.max_physical_offset:
+                return False
+            _log.warning(
+                "%s: numbered from 0 again at log offset %d; its entries 0 to %d are dropped",
+                self, physical_offset, self.max_offset - 1,
+            )  # fmt: skip
+            self.segments.destroy()
+            self._enter(None)
+            self._start_at(0)
         if queue_offset > self.max_offset:
             if self.segments.items:
                 if not fill:
@@ -283,16 +305,21 @@ class ConsumeQueue:
     def _reset_to_segments(self) -> None:
         items = self.segments.items
         self._enter(items[-1] if items else None)
+        if not items:
+            self.max_offset = self.min_offset = self.start_offset
+            return
         self.max_offset = self.segments.max_offset // UNIT_BYTES
-        self.min_offset = min(max(self.min_offset, (items[0].base if items else 0) // UNIT_BYTES), self.max_offset)
+        self.min_offset = min(max(self.min_offset, items[0].base // UNIT_BYTES), self.max_offset)
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Move `min_offset` to the first entry whose record is still in the log (docs/protocol/store.md §8.4).
 
+        Entries of a removed queue of this name count as if their records were gone.
         If no record is left, the minimum becomes `max_offset`. Java leaves it where it was, so that pulls pass over
         every expired entry.
         """
         self.publish_position()
+        log_min_offset = max(log_min_offset, self.removed_before)
         low = max(self.min_offset, self.segments.min_offset // UNIT_BYTES)
         high = self.max_offset
         if low >= high:
@@ -313,6 +340,7 @@ class ConsumeQueue:
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete leading files, never the last, whose records are all gone; returns how many."""
         self.publish_position()
+        log_min_offset = max(log_min_offset, self.removed_before)
         count = 0
         while len(self.segments.items) > 1:
             first = self.segments.items[0]
@@ -345,14 +373,16 @@ class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
 class ConsumeQueues:
     """All queues of a store, by topic and queue id."""
 
-    def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: str, file_bytes: int, removed: RemovedQueues) -> None:
         self._disk = disk
         self._directory = directory
         self._file_bytes = file_bytes
+        self.removed = removed
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
 
     def load(self) -> None:
-        """Load the queues on the disk. Raises StoreDamaged."""
+        """Load the queues on the disk, and what is known of removed ones. Raises StoreDamaged, ConfigFileDamaged."""
+        self.removed.load()
         self._disk.make_directory(self._directory)
         for topic in self._disk.list(self._directory):
             for name in self._disk.list(f"{self._directory}/{topic}"):
@@ -374,7 +404,17 @@ class ConsumeQueues:
             if topic in _NO_NAMES or "/" in topic or "\0" in topic:
                 raise UnusableTopic(f"topic {topic[:100]!r} cannot have a directory")
             segments = Segments(self._disk, f"{self._directory}/{topic}/{queue_id}", self._file_bytes)
-            queue = self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+            removed = self.removed.get(topic, queue_id)
+            start, log_offset = (0, 0) if removed is None else (removed.next_offset, removed.log_offset)
+            queue = ConsumeQueue(topic, queue_id, segments, start_offset=start, removed_before=log_offset)
+            self.table[topic, queue_id] = queue
+        return queue
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue for a reader: also that of a removed queue, empty, which ends where the numbering goes on."""
+        queue = self.table.get((topic, queue_id))
+        if queue is None and (topic, queue_id) in self.removed.table:
+            queue = self.obtain(topic, queue_id)
         return queue
 
     def max_physical_offset(self) -> int:

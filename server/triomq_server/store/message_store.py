@@ -16,6 +16,7 @@ from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush import Flusher
@@ -24,6 +25,7 @@ from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
 from triomq_server.store.recovery import RecoveryReport
+from triomq_server.store.removed_queues import RemovedQueues
 from triomq_server.store.retention import Cleaner, LocalTime
 from triomq_server.store.values import (
     AppendResult,
@@ -78,7 +80,8 @@ class MessageStore:
         self.disk = disk
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
         self.commitlog = CommitLog(config, disk, clock)
-        self.consume_queues = ConsumeQueues(disk, f"{root}/consumequeue", config.consume_queue_file_bytes)
+        removed = RemovedQueues(ConfigFile(f"{root}/triomq/removedQueues.json", disk))
+        self.consume_queues = ConsumeQueues(disk, f"{root}/consumequeue", config.consume_queue_file_bytes, removed)
         self.index: Index | None = None
         if config.message_index_enable:
             self.index = Index(disk, f"{root}/index", config.max_hash_slot_num, config.max_index_num, clock, local_time)
@@ -205,7 +208,9 @@ class MessageStore:
         self.dispatch()
         before = self.commitlog.max_offset
         self.commitlog.truncate(offset)
+        self.consume_queues.removed.truncate(offset)
         for queue in self.consume_queues:
+            queue.removed_before = min(queue.removed_before, offset)
             if queue.max_physical_offset > offset:
                 queue.truncate(offset)
         if self.index is not None:
@@ -357,7 +362,7 @@ class MessageStore:
         """
         if not self._open or self.running_flags & NOT_READABLE:
             return None
-        queue = self._table.get((topic, queue_id))
+        queue = self._table.get((topic, queue_id)) or self.consume_queues.find(topic, queue_id)
         correct = not self._is_slave or self._config.offset_check_in_slave
         return reading.read_queue(self._config, self.commitlog, queue, offset, max_messages, matcher, correct=correct)
 
@@ -382,7 +387,7 @@ class MessageStore:
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(min, max) queue offset; (0, 0) for an unknown queue."""
-        queue = self._table.get((topic, queue_id))
+        queue = self.consume_queues.find(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
 
     def queues(self) -> list[tuple[str, int]]:

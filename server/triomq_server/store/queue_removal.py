@@ -1,17 +1,20 @@
 """Removal of consume queues by an operator's order; the records stay in the log until they expire.
 
+The numbering of a removed queue goes on: see `removed_queues`.
+
 Answers to `destroyLogics`, `cleanUnusedTopic` and `cleanExpiredConsumerQueue` of `DefaultMessageStore`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from triomq_protocol.names import LMQ_PREFIX, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.removed_queues import RemovedQueue
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +41,47 @@ class QueueRemoval:
         low = self._commitlog.min_offset
         return self._remove([q for q in self._queues if q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < low])
 
+    def removed(self) -> list[RemovedQueue]:
+        """All removed queues, for slaves."""
+        return list(self._queues.removed.table.values())
+
+    def follow(self, removed: Iterable[RemovedQueue]) -> int:
+        """Remove what the master has removed, as far as its log has been copied; returns how many queues.
+
+        What has been stored in a queue of the same name since then stays.
+        """
+        known = self._queues.removed
+        new = [
+            there
+            for there in removed
+            if there.log_offset <= self._dispatcher.dispatched_offset
+            and there.log_offset > (here.log_offset if (here := known.get(there.topic, there.queue_id)) else -1)
+        ]
+        if not new:
+            return 0
+        known.note(new)
+        count = 0
+        for topic, queue_id, next_offset, log_offset in new:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                continue
+            count += 1
+            _log.info("%s removed, as by the master", queue)
+            if queue.last_unit_end() <= log_offset:
+                self._queues.destroy(queue)
+            else:
+                queue.start_offset, queue.removed_before = next_offset, log_offset
+                queue.delete_expired(log_offset)
+                queue.correct_min_offset(log_offset)
+        return count
+
     def _remove(self, queues: list[ConsumeQueue]) -> int:
         self._dispatcher.notify()
+        end = self._commitlog.max_offset
+        # First, so that no kill in between lets a queue begin at 0 again.
+        numbered = [RemovedQueue(q.topic, q.queue_id, q.max_offset, end) for q in queues if q.max_offset]
+        if numbered:
+            self._queues.removed.note(numbered)
         for queue in queues:
             _log.info("%s removed", queue)
             self._queues.destroy(queue)

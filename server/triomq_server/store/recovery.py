@@ -97,7 +97,9 @@ class Recovery:
         end, finding = yield from self._check(segments[first:])
         dropped, deleted = self._cut(checked_from, end, finding)
 
+        self._queues.removed.truncate(end)
         for queue in self._queues:
+            queue.removed_before = min(queue.removed_before, end)
             if queue.max_physical_offset > end:
                 queue.truncate(end)
                 yield
@@ -114,6 +116,7 @@ class Recovery:
 
     def _forget_everything(self) -> Steps:
         """Without a log no entry means anything."""
+        self._queues.removed.truncate(0)
         entries = sum(1 for queue in self._queues if queue.segments.items)
         if entries:
             _log.error("there are no log files: %d queues of an earlier log and its index are removed", entries)

@@ -33,6 +33,99 @@ def copy_log(
         assert target.dispatched_offset <= target.log_max_offset
 
 
+def numbers(store: MessageStore, record_number: Any, low: int, high: int) -> list[int]:
+    """The numbers of the records that a queue serves from `low` to `high`, which are its bounds."""
+    assert store.queue_bounds("T", 0) == (low, high)
+    found = [store.read("T", 0, offset, 1, None) for offset in range(low, high)]
+    return [record_number(result.slices[0]) for result in found if result is not None]
+
+
+async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
+    clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    """At the master, at its slave, after the slave's restart, when the slave becomes master, after everyone's kill."""
+    chance = random.Random(0)
+    master_disk, slave_disk = MemoryDisk(now_ms=clock), MemoryDisk(now_ms=clock)
+    config = make_config("/store")
+    async with (
+        open_store(config, disk=master_disk, clock=clock) as master,
+        open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave,
+    ):
+        for n in range(5):
+            master.append(make_record(n))
+        copy_log(master, slave, chance)
+        master.queue_removal.remove_topic("T")
+        assert numbers(master, record_number, 5, 5) == []
+        assert master.read("T", 0, 0, 1, None).next_offset == 5
+        for n in range(100, 103):
+            master.append(make_record(n))
+        copy_log(master, slave, chance)
+        assert numbers(master, record_number, 5, 8) == [100, 101, 102]
+        assert numbers(slave, record_number, 0, 8) == [0, 1, 2, 3, 4, 100, 101, 102]
+        assert slave.queue_removal.follow(master.queue_removal.removed()) == 1
+        assert slave.queue_removal.follow(master.queue_removal.removed()) == 0
+        assert numbers(slave, record_number, 5, 8) == [100, 101, 102]
+        killed = [disk.after_kill() for disk in (master_disk, slave_disk)]
+    for disk in (master_disk, slave_disk, *killed):
+        async with open_store(config, disk=disk, clock=clock) as store:
+            assert numbers(store, record_number, 5, 8) == [100, 101, 102]
+    async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
+        slave.promote()
+        slave.queue_removal.remove_topic("T")
+        assert slave.append(make_record(200)).queue_offset == 8
+        assert numbers(slave, record_number, 8, 9) == [200]
+
+
+async def test_a_slave_removes_a_queue_only_when_it_has_what_was_in_it(
+    clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    chance = random.Random(0)
+    config = make_config("/store")
+    async with (
+        open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock) as master,
+        open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock, is_slave=True) as slave,
+    ):
+        for n in range(4):
+            until = master.append(make_record(n)).end_offset
+        copy_log(master, slave, chance, until)
+        master.append(make_record(4))
+        master.queue_removal.remove_topic("T")
+        master.append(make_record(100))
+        assert slave.queue_removal.follow(master.queue_removal.removed()) == 0
+        assert numbers(slave, record_number, 0, 4) == [0, 1, 2, 3]
+        copy_log(master, slave, chance)
+        assert slave.queue_removal.follow(master.queue_removal.removed()) == 1
+        assert numbers(slave, record_number, 5, 6) == [100]
+        assert len(slave.consume_queues.get("T", 0).segments.items) == 1
+
+
+async def test_a_queue_whose_master_numbers_from_0_again_serves_what_is_new(
+    clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    """A master without the file of removed queues, or RocketMQ after a restart."""
+    chance = random.Random(0)
+    config = make_config("/store", mapped_file_size_commit_log=2000)
+    disk = MemoryDisk(now_ms=clock)
+    slave_disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
+        async with open_store(config, disk=disk, clock=clock) as master:
+            for n in range(5):
+                master.append(make_record(n))
+            for n in range(10):  # a start looks at the last file
+                master.append(make_record(n, topic="Other"))
+            copy_log(master, slave, chance)
+            master.queue_removal.remove_topic("T")
+        disk.remove("/store/triomq/removedQueues.json")
+        async with open_store(config, disk=disk, clock=clock) as master:
+            for n in range(100, 103):
+                master.append(make_record(n))
+            copy_log(master, slave, chance)
+            assert numbers(slave, record_number, 0, 3) == numbers(master, record_number, 0, 3) == [100, 101, 102]
+        killed = slave_disk.after_kill()
+    async with open_store(config, disk=killed, clock=clock, is_slave=True) as slave:
+        assert numbers(slave, record_number, 0, 3) == [100, 101, 102]
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_the_copy_is_identical(seed: int, clock: Any, make_config: MakeConfig, make_record: MakeRecord) -> None:
     chance = random.Random(seed)

@@ -211,12 +211,12 @@ async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig,
         store.append(make_record(0, topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"))
         store.append(make_record(0, topic="%LMQ%x"))
         store.append(make_record(0, topic="A"))
-        assert store.append(make_record(0, topic="Old")).queue_offset == 0
+        assert store.append(make_record(0, topic="Old")).queue_offset == 10
         assert store.queue_removal.remove_unused({"A"}) == 2
         assert {t for t, _ in store.queues()} == {"A", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x"}
         assert store.queue_removal.remove_topic("A") == 1
-        assert store.queue_bounds("A", 0) == (0, 0)
-        assert store.read("A", 0, 0, 1, None).status is ReadStatus.NO_MESSAGE_IN_QUEUE
+        assert store.queue_bounds("A", 0) == (2, 2)
+        assert store.read("A", 0, 0, 1, None).status is ReadStatus.OFFSET_TOO_SMALL
 
 
 async def test_a_queue_that_expired_wholly_moves_its_minimum_to_its_end(

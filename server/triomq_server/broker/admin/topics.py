@@ -21,6 +21,7 @@ from triomq_protocol.requests import (
     TopicOffset,
     TopicStatsTable,
 )
+from triomq_protocol.requests.registration import TopicConfigTableForSlaves
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import java_map_order
 from triomq_server.broker.broker import Broker
@@ -115,8 +116,16 @@ def delete_topic(broker: Broker, _link: Link, command: Command) -> Command:
 
 
 def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Command:
-    """21: all topics with their version; slaves copy it."""
-    return command.answer(header=GetAllTopicConfigResponse(), body=broker.topics.snapshot().encode())
+    """21: all topics with their version; slaves copy it, and remove the queues that this broker has removed."""
+    table = broker.topics.snapshot()
+    removed = broker.store.queue_removal.removed()
+    if removed and not broker.compat_49:
+        table = TopicConfigTableForSlaves(
+            data_version=table.data_version,
+            topic_config_table=table.topic_config_table,
+            triomq_removed_queues=[tuple(queue) for queue in removed],
+        )
+    return command.answer(header=GetAllTopicConfigResponse(), body=table.encode())
 
 
 def topic_stats(broker: Broker, _link: Link, command: Command) -> Command:

@@ -15,7 +15,7 @@ import trio
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.admin import SubscriptionGroupTable
 from triomq_protocol.requests.offset import ConsumerOffsetTable
-from triomq_protocol.requests.registration import DataVersion, TopicConfigTable
+from triomq_protocol.requests.registration import DataVersion, TopicConfigTableForSlaves
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.registration import RegistrationAnswer
 from triomq_server.broker.tables.offset_resets import FIELD
@@ -24,6 +24,7 @@ from triomq_server.replication.metadata import MetadataSync
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
 from triomq_server.store import Arrival
+from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.wire import Dial, OpenLink
 
 FIRST_ANSWER_S = 10.0
@@ -49,11 +50,17 @@ class FollowedTables:
         return self._log.status.connected or not broker.store.log_max_offset or broker.compat_49
 
     def replace_topics(self, body: bytes) -> None:
-        """The master's topics (code 21); of a master that is not followed, those that are new here."""
+        """The master's topics (code 21); of a master that is not followed, those that are new here.
+
+        Queues that a followed master of ours has removed are removed here too.
+        """
         with _undecodable_as_value_error():
-            received = TopicConfigTable.decode(body)
+            received = TopicConfigTableForSlaves.decode(body)
         topics = self._broker.topics
-        if not self._is_followed:
+        if self._is_followed:
+            removed = map(RemovedQueue._make, received.triomq_removed_queues)
+            self._broker.store.queue_removal.follow(removed)
+        else:
             both = {**received.topic_config_table, **topics.table}
             received = msgspec.structs.replace(
                 received, topic_config_table=both, data_version=_version_of_no_master(received.data_version)

@@ -133,6 +133,37 @@ async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
         assert trio.current_time() - start < 0.1
 
 
+async def test_a_topic_that_is_deleted_and_created_again_hides_nothing(open_broker: Any) -> None:
+    """New messages are read at both brokers, by a group that had read the old ones too, also after the master's end."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, namesrvAddr=NAMESRV, disk=MemoryDisk()) as master:
+            at_master = await master.peer()
+            for n in range(5):
+                await at_master.put(body=b"old %d" % n)
+            await trio.sleep(15)
+            assert await committed(at_master, 5) == "5"
+            gone = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": "T1"})
+            assert (await at_master.ask(gone)).code == 0
+            await trio.sleep(15)
+            assert (await at_slave.pull()).code == 17
+            for n in range(3):
+                answer = await at_master.put(body=b"new %d" % n)
+                assert answer.fields["queueOffset"] == str(5 + n)
+            assert await committed(at_master) == "5"
+            await trio.sleep(15)
+            for peer in (at_master, at_slave):
+                answer = await peer.pull(offset=5)
+                assert [record.body for record in iter_records(answer.body)] == [b"new 0", b"new 1", b"new 2"]
+                assert (answer.fields["minOffset"], answer.fields["maxOffset"]) == ("5", "8")
+        answer = await at_slave.pull(offset=5)
+        assert [record.body for record in iter_records(answer.body)] == [b"new 0", b"new 1", b"new 2"]
+
+
 async def committed(peer: Any, offset: int | None = None) -> str:
     """The group's offset of the queue; set before, if one is given."""
     fields = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}

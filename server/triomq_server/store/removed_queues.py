@@ -1,0 +1,93 @@
+"""Where the numbering of removed consume queues goes on.
+
+A topic that is deleted and created again must not number its messages from 0: consumer groups keep their offsets, and a
+slave may still have the old queue. So the next offset of each removed queue is kept, in `triomq/removedQueues.json`
+below the store's directory, with the log's end at that time. Records in front of that log offset get no entry again.
+RocketMQ 4.9 keeps the next offset in memory only. A slave fetches the table from its master.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from triomq_protocol.wire import fastjson
+from triomq_server.store.files.config_files import ConfigFile, damaged
+
+_log = logging.getLogger(__name__)
+
+QUEUES_REMEMBERED = 10_000
+"""More removed queues are not kept; those removed first are forgotten."""
+
+
+class RemovedQueue(NamedTuple):
+    """A removed queue as the file and slaves see it.
+
+    Attributes:
+        topic, queue_id: which queue.
+        next_offset: the queue offset of the next message.
+        log_offset: records in front of this log offset belong to the removed queue.
+    """
+
+    topic: str
+    queue_id: int
+    next_offset: int
+    log_offset: int
+
+
+class RemovedQueues:
+    """The removed queues of one store, in memory and in a file.
+
+    Args:
+        file: where they are kept.
+    """
+
+    def __init__(self, file: ConfigFile) -> None:
+        self._file = file
+        self.table: dict[tuple[str, int], RemovedQueue] = {}
+
+    def get(self, topic: str, queue_id: int) -> RemovedQueue | None:
+        """The last removal of this queue, or None."""
+        return self.table.get((topic, queue_id))
+
+    def load(self) -> None:
+        """Read the file; a missing one is no error. Raises ConfigFileDamaged."""
+        content = self._file.load()
+        if content is not None:
+            try:
+                found = decode_removed_queues(content)
+            except ValueError as error:
+                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
+            self.table = {(queue.topic, queue.queue_id): queue for queue in found}
+
+    def note(self, removed: Iterable[RemovedQueue]) -> None:
+        """Keep these removals, and write the file. If the disk fails, it logs an error: they last until a restart."""
+        for queue in removed:
+            key = queue.topic, queue.queue_id
+            self.table.pop(key, None)
+            self.table[key] = queue
+        if len(self.table) > QUEUES_REMEMBERED:
+            _log.warning("more than %d removed queues; the numbers of the first ones are forgotten", QUEUES_REMEMBERED)
+            for key in list(self.table)[: len(self.table) - QUEUES_REMEMBERED]:
+                del self.table[key]
+        try:
+            self._file.save(fastjson.dumps(list(self.table.values())))
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self._file.path, error)
+
+    def truncate(self, log_offset: int) -> None:
+        """The log has been cut at `log_offset`: what is written there from now on belongs to no removed queue."""
+        behind = [queue for queue in self.table.values() if queue.log_offset > log_offset]
+        if behind:
+            self.note([queue._replace(log_offset=log_offset) for queue in behind])
+
+
+def decode_removed_queues(content: object) -> list[RemovedQueue]:
+    """Removed queues from parsed JSON: a list of [topic, queue id, next offset, log offset]. Raises ValueError."""
+    try:
+        return msgspec.convert(content, list[RemovedQueue])
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
