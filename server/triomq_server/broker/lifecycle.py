@@ -43,6 +43,7 @@ from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
+from triomq_server.restarting import restarted
 from triomq_server.store import Disk, MessageStore, RealDisk, open_store, wall_ms
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Dial, Limits, Link, Listen, WriteBatch, dial_tcp, listen_tcp, open_link, serve
@@ -78,6 +79,7 @@ async def serve_broker(
 
     Raises:
         StoreLocked: another process uses the store directory.
+        ConfigError: a setting has a value that no file could have given it.
         ConfigFileDamaged: a table cannot be read and has no usable backup.
         OSError: a port is taken, or the disk fails.
     """
@@ -120,6 +122,7 @@ class _Run:
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerAddresses]) -> None:
         config = self._config
+        config.check()
         with trio.CancelScope() as scope:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (
@@ -242,13 +245,13 @@ class _Run:
                     write_batch=write_batch,
                 )
             )
-        background.start_soon(broker.held_pulls.run)
-        background.start_soon(_persist_offsets, broker)
-        background.start_soon(Schedule(broker).run)
-        background.start_soon(persist_delay_offsets, broker)
-        background.start_soon(_persist_filters, broker)
-        background.start_soon(watch_clients, broker)
-        background.start_soon(sample_stats, broker)
+        background.start_soon(restarted, broker.held_pulls.run)
+        background.start_soon(restarted, partial(_persist_offsets, broker))
+        background.start_soon(restarted, Schedule(broker).run)
+        background.start_soon(restarted, partial(persist_delay_offsets, broker))
+        background.start_soon(restarted, partial(_persist_filters, broker))
+        background.start_soon(restarted, partial(watch_clients, broker))
+        background.start_soon(restarted, partial(sample_stats, broker))
         roles.start()
         broker.registration.on_answer = roles.handle_registration
         await background.start(broker.registration.run)

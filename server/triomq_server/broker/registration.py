@@ -31,6 +31,7 @@ from triomq_protocol.requests.registration import (
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.config import BrokerConfig
+from triomq_server.restarting import restarted
 from triomq_server.wire import Link, LinkError, OpenLink
 
 _log = logging.getLogger(__name__)
@@ -205,7 +206,7 @@ class Registration:
         for address in listed:
             if address not in self._servers:
                 server = self._servers[address] = _NameServer(self, address)
-                nursery.start_soon(server.run)
+                nursery.start_soon(server.run_until_unlisted)
 
 
 class _NameServer:
@@ -226,23 +227,27 @@ class _NameServer:
         self._begun = self._ended = 0  # rounds
         self._round_ended = trio.Event()
 
-    async def run(self) -> None:
+    async def run_until_unlisted(self) -> None:
+        """Register until `scope` is cancelled."""
+        with self.scope:
+            await restarted(self._run)
+
+    async def _run(self) -> None:
         """Hold a link and register over it, again and again; a lost link is opened anew."""
         owner = self._owner
-        with self.scope:
-            while True:
-                try:
-                    async with owner.open_link(self._address) as self._link:
-                        await self._keep_registered(self._link)
-                    self._note_failure("the link was closed")
-                except _FAILURES as error:
-                    self._note_failure(str(error) or type(error).__name__)
-                finally:
-                    self._link = self.last_answer = None
-                    self.registered = False
-                    self._end_round()
-                await trio.sleep(self._pause_s * owner.chance.uniform(0.5, 1.0))
-                self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
+        while True:
+            try:
+                async with owner.open_link(self._address) as self._link:
+                    await self._keep_registered(self._link)
+                self._note_failure("the link was closed")
+            except _FAILURES as error:
+                self._note_failure(str(error) or type(error).__name__)
+            finally:
+                self._link = self.last_answer = None
+                self.registered = False
+                self._end_round()
+            await trio.sleep(self._pause_s * owner.chance.uniform(0.5, 1.0))
+            self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
 
     async def next_round(self) -> None:
         """Wait for the end of a round that begins after this call, or for the loss of the link."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from triomq_server.config.broker import BrokerConfig
 from triomq_server.config.namesrv import NamesrvConfig
 from triomq_server.config.network import ServerNetworkConfig
-from triomq_server.config.properties import PropertiesError, dump_properties, load_properties
-from triomq_server.config.settings import ConfigError
+from triomq_server.config.properties import MOST_SETTINGS_BYTES, PropertiesError, dump_properties, load_properties
+from triomq_server.config.settings import ConfigError, Unusable
 from triomq_server.config.store import BrokerRole, FlushDiskType, StoreConfig
 from triomq_server.config.without_effect import WITHOUT_EFFECT, WithoutEffect, changed_without_effect
 
 __all__ = [
+    "MOST_SETTINGS_BYTES",
     "WITHOUT_EFFECT",
     "BrokerConfig",
     "BrokerRole",
@@ -24,6 +25,7 @@ __all__ = [
     "PropertiesError",
     "ServerNetworkConfig",
     "StoreConfig",
+    "Unusable",
     "WithoutEffect",
     "changed_without_effect",
     "dump_properties",

@@ -6,6 +6,7 @@ replication keys are in the same file and are found under ``store``.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,21 @@ from typing import Any
 import attrs
 
 from triomq_protocol.names import TRACE_TOPIC
-from triomq_server.config.network import ServerNetworkConfig, first_address, host_name
-from triomq_server.config.settings import ConfigError, apply, respell, setting, to_text, unknown_key_warnings
+from triomq_server.config.network import ServerNetworkConfig, first_address, host_name, unusable_address, unusable_name
+from triomq_server.config.settings import (
+    INT32_MOST,
+    ConfigError,
+    Unusable,
+    apply,
+    ignored_warnings,
+    interval,
+    refuse_change,
+    refuse_out_of_range,
+    respell,
+    setting,
+    to_text,
+    unknown_key_warnings,
+)
 from triomq_server.config.store import StoreConfig
 from triomq_server.config.without_effect import without_effect_warnings
 
@@ -32,26 +46,26 @@ class BrokerConfig(ServerNetworkConfig):
     """
 
     # Identity and network.
-    broker_cluster_name: str = "DefaultCluster"
-    broker_name: str = attrs.field(factory=host_name)
-    broker_id: int = 0
-    broker_ip1: str = setting(factory=first_address, key="brokerIP1")
+    broker_cluster_name: str = setting("DefaultCluster", fixed=True, check=unusable_name)
+    broker_name: str = setting(factory=host_name, fixed=True, check=unusable_name)
+    broker_id: int = setting(0, fixed=True)
+    broker_ip1: str = setting(factory=first_address, key="brokerIP1", fixed=True)
     """Address for clients, and the STOREHOST of every message."""
-    broker_ip2: str = setting(factory=first_address, key="brokerIP2")
+    broker_ip2: str = setting(factory=first_address, key="brokerIP2", fixed=True)
     """Address for slaves."""
-    listen_port: int = setting(10_911, least=0, most=65535)
-    namesrv_addr: str | None = attrs.field(factory=lambda: os.environ.get("NAMESRV_ADDR"))
+    listen_port: int = setting(10_911, least=0, most=65535, fixed=True)
+    namesrv_addr: str | None = setting(factory=lambda: os.environ.get("NAMESRV_ADDR"), check=unusable_address)
     """``host:port`` of every name server, separated by semicolons; see ``name_servers``."""
     fetch_namesrv_addr_by_address_server: bool = False
     rmq_address_server_domain: str | None = None
     rmq_address_server_sub_group: str | None = None
-    broker_permission: int = 6
-    register_name_server_period: int = 30_000
+    broker_permission: int = setting(6, most=7)
+    register_name_server_period: int = interval(30_000, least=0)
     """Used within 10000..60000."""
-    register_broker_timeout_mills: int = 6000
+    register_broker_timeout_mills: int = interval(6000, least=100, most=60_000)
     force_register: bool = True
     compressed_register: bool = False
-    region_id: str = "DefaultRegion"
+    region_id: str = setting("DefaultRegion", check=unusable_name)
     trace_on: bool = True
     use_tls: bool = setting(False, key="useTLS")
     high_speed_mode: bool = False
@@ -60,21 +74,21 @@ class BrokerConfig(ServerNetworkConfig):
 
     # Topics, groups, clients.
     auto_create_topic_enable: bool = True
-    default_topic_queue_nums: int = 8
+    default_topic_queue_nums: int = setting(8, least=1, most=1024)
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True
     auto_create_subscription_group: bool = True
     trace_topic_enable: bool = False
-    msg_trace_topic_name: str = TRACE_TOPIC
-    flush_consumer_offset_interval: int = setting(5000, least=1)
+    msg_trace_topic_name: str = setting(TRACE_TOPIC, check=unusable_name)
+    flush_consumer_offset_interval: int = interval(5000)
     flush_consumer_offset_history_interval: int = 60_000
     notify_consumer_ids_changed_enable: bool = True
     channel_not_active_interval: int = 60_000
-    rebalance_lock_max_live_time: int = setting(60_000, least=1)
+    rebalance_lock_max_live_time: int = interval(60_000, least=1)
     """How long an ordered consumer's lock of a queue lives without a renewal; members rely on theirs for 30000. Java
     has the system property ``rocketmq.broker.rebalance.lockMaxLiveTime`` for it."""
     long_polling_enable: bool = True
-    short_polling_time_mills: int = 1000
+    short_polling_time_mills: int = interval(1000)
     transfer_msg_by_heap: bool = True
     slave_read_enable: bool = True
     """Whether lagging readers are sent to a slave. RocketMQ has it off, and so has ``compat=4.9`` unless the file says
@@ -120,7 +134,7 @@ class BrokerConfig(ServerNetworkConfig):
     send_thread_pool_queue_capacity: int = 10_000
     put_thread_pool_queue_capacity: int = 10_000
     reply_thread_pool_queue_capacity: int = 10_000
-    pull_thread_pool_queue_capacity: int = 100_000
+    pull_thread_pool_queue_capacity: int = setting(100_000, most=INT32_MOST)
     end_transaction_pool_queue_capacity: int = 100_000
     query_thread_pool_queue_capacity: int = 20_000
     heartbeat_thread_pool_queue_capacity: int = 50_000
@@ -168,7 +182,7 @@ class BrokerConfig(ServerNetworkConfig):
         """
         config = cls(**preset)
         spelled, warnings = respell(values)
-        known, complaints = config._apply(spelled)
+        known, unusable, odd = _apply(config, spelled)
         if "storePathRootDir" in spelled and "storePathCommitLog" not in spelled:
             config.store.store_path_commit_log = ""
         if "slaveReadEnable" not in spelled:
@@ -177,7 +191,8 @@ class BrokerConfig(ServerNetworkConfig):
         config.derive()
         return config, [
             *warnings,
-            *complaints,
+            *ignored_warnings(unusable),
+            *odd,
             *without_effect_warnings(config),
             *without_effect_warnings(config.store),
             *unknown_key_warnings(config.extra),
@@ -187,6 +202,11 @@ class BrokerConfig(ServerNetworkConfig):
         """Derive what RocketMQ derives at start: a master's id is 0, the HA port is listenPort + 1. ConfigError for a
         slave without id."""
         self.store.derive()
+        if 0 < self.listen_port < 3 or self.listen_port == 65535:
+            raise ConfigError(
+                f"listenPort={self.listen_port}: the ports listenPort - 2 and listenPort + 1 are needed too; it must lie "
+                "between 3 and 65534"
+            )
         if not self.store.is_slave:
             self.broker_id = 0
         elif self.broker_id <= 0:
@@ -201,12 +221,26 @@ class BrokerConfig(ServerNetworkConfig):
         """Change the running configuration (code 25); unknown keys change nothing.
 
         Values that are read once at start do not react, as in RocketMQ. Returns warnings.
+
+        Raises:
+            ConfigError: a value cannot be used, contradicts another, or counts from the start on only; nothing has
+                changed.
         """
         spelled, warnings = respell(values)
+        changed = copy.copy(self)
+        changed.store = copy.copy(self.store)
+        _, unusable, odd = _apply(changed, spelled, running=True)
+        refuse_change(unusable)
+        changed.store.check_relations()
         before = {*without_effect_warnings(self), *without_effect_warnings(self.store)}
-        _, complaints = self._apply(spelled)
+        _apply(self, spelled)
         after = [*without_effect_warnings(self), *without_effect_warnings(self.store)]
-        return [*warnings, *complaints, *(warning for warning in after if warning not in before)]
+        return [*warnings, *odd, *(warning for warning in after if warning not in before)]
+
+    def check(self) -> None:
+        """Raise ConfigError for values that a program has set and no file could have, and for contradictions."""
+        refuse_out_of_range(self, self.store)
+        self.derive()
 
     def to_properties(self) -> dict[str, str]:
         """All keys as text: broker, network, store, and the unknown ones of the start-up file."""
@@ -222,8 +256,12 @@ class BrokerConfig(ServerNetworkConfig):
         """``host:port`` under which this broker is registered; with port 0 known only after the listener is open."""
         return f"{self.broker_ip1}:{self.listen_port}"
 
-    def _apply(self, values: Mapping[str, str]) -> tuple[set[str], list[str]]:
-        known, warnings = apply(self, values)
-        store_known, store_warnings = apply(self.store, values)
-        self.store.update_in_memory_limit()
-        return known | store_known, warnings + store_warnings
+
+def _apply(
+    config: BrokerConfig, values: Mapping[str, str], *, running: bool = False
+) -> tuple[set[str], list[Unusable], list[str]]:
+    """`apply` on the keys of the broker and of its store."""
+    known, unusable, odd = apply(config, values, running=running)
+    store_known, store_unusable, store_odd = apply(config.store, values, running=running)
+    config.store.update_in_memory_limit()
+    return known | store_known, unusable + store_unusable, odd + store_odd

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
 from triomq_server.config.network import ServerNetworkConfig
-from triomq_server.config.settings import apply, respell, setting, to_text, unknown_key_warnings
+from triomq_server.config.settings import (
+    apply,
+    ignored_warnings,
+    refuse_change,
+    refuse_out_of_range,
+    respell,
+    setting,
+    to_text,
+    unknown_key_warnings,
+)
 from triomq_server.config.without_effect import without_effect_warnings
 
 
@@ -20,10 +30,10 @@ def _in_home(name: str) -> str:
 class NamesrvConfig(ServerNetworkConfig):
     """All keys of a name server."""
 
-    listen_port: int = setting(9876, least=0, most=65535)
-    kv_config_path: str = attrs.field(factory=lambda: _in_home("kvConfig.json"))
+    listen_port: int = setting(9876, least=0, most=65535, fixed=True)
+    kv_config_path: str = setting(factory=lambda: _in_home("kvConfig.json"), fixed=True)
     """Where the key-value configuration (order topics) is kept."""
-    config_store_path: str = attrs.field(factory=lambda: _in_home("namesrv.properties"))
+    config_store_path: str = setting(factory=lambda: _in_home("namesrv.properties"), fixed=True)
     """Where changes made at run time are written; the file given with ``-c`` if there was one."""
     product_env_name: str = "center"
     cluster_test: bool = False
@@ -31,9 +41,9 @@ class NamesrvConfig(ServerNetworkConfig):
     """Put the order configuration of a topic into its routes."""
 
     # Ours, unknown to RocketMQ 4.9.
-    bind_address: str = "0.0.0.0"
+    bind_address: str = setting("0.0.0.0", fixed=True)
     """Where to listen; one address, ``::`` for all of IPv6 too."""
-    compat: str = setting("safe", one_of=("safe", "4.9"))
+    compat: str = setting("safe", one_of=("safe", "4.9"), fixed=True)
     """"safe", or "4.9": a closed connection that carried several brokers unregisters only the first of them, and a
     broker that unregisters removes the entry of its id even if another broker has taken that id."""
 
@@ -50,14 +60,30 @@ class NamesrvConfig(ServerNetworkConfig):
         """Defaults, changed by the keys given; returns the warnings for whatever was not usable."""
         config = cls()
         spelled, warnings = respell(values)
-        known, complaints = apply(config, spelled)
+        known, unusable, odd = apply(config, spelled)
         config.extra = {key: value for key, value in spelled.items() if key not in known}
-        return config, [*warnings, *complaints, *without_effect_warnings(config), *unknown_key_warnings(config.extra)]
+        return config, [
+            *warnings,
+            *ignored_warnings(unusable),
+            *odd,
+            *without_effect_warnings(config),
+            *unknown_key_warnings(config.extra),
+        ]
+
+    def check(self) -> None:
+        """Raise ConfigError for values that a program has set and no file could have."""
+        refuse_out_of_range(self)
 
     def update(self, values: Mapping[str, str]) -> list[str]:
-        """Change the running configuration (code 318); unknown keys change nothing. Returns warnings."""
-        _, warnings = apply(self, values)
-        return warnings
+        """Change the running configuration (code 318); unknown keys change nothing. Returns warnings.
+
+        Raises:
+            ConfigError: a value cannot be used, or counts from the start on only; nothing has changed.
+        """
+        changed = copy.copy(self)
+        _, unusable, _ = apply(changed, values, running=True)
+        refuse_change(unusable)
+        return apply(self, values)[2]
 
     def to_properties(self) -> dict[str, str]:
         """All keys as text, the unknown ones of the start-up file included."""

@@ -8,7 +8,14 @@ import socket
 
 import attrs
 
-from triomq_server.config.settings import setting
+from triomq_server.config.settings import INT32_MOST, setting
+
+MOST_ADDRESSES = 64
+"""Servers in one setting; for each there is a task that keeps a connection."""
+
+
+NAME_MOST = 255
+"""Characters of a name."""
 
 
 def rocketmq_home() -> str | None:
@@ -35,6 +42,25 @@ def first_address() -> str:
     return "127.0.0.1" if ipaddress.ip_address(address).is_unspecified else address
 
 
+def unusable_address(text: str) -> str | None:
+    """Why a text does not name servers as ``host:port;host:port``; None if it does."""
+    addresses = [part.strip() for part in text.split(";") if part.strip()]
+    if len(addresses) > MOST_ADDRESSES:
+        return f"{len(addresses)} addresses; at most {MOST_ADDRESSES} are possible"
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal()) or len(port) > 5 or not 0 < int(port) < 65536:
+            return f"{address!r} is not host:port"
+        if not host.isascii() or len(host) > 255 or " " in host:
+            return f"{host!r} is no name or address of a host"
+    return None
+
+
+def unusable_name(text: str) -> str | None:
+    """Why a text cannot be a name that messages or routes carry; None if it can."""
+    return None if len(text) <= NAME_MOST else f"{len(text)} characters; at most {NAME_MOST} are possible"
+
+
 @attrs.define(kw_only=True)
 class ServerNetworkConfig:
     """Keys that every listening process knows.
@@ -42,8 +68,8 @@ class ServerNetworkConfig:
     Thread counts and buffer switches are shown to tools and have no effect, see `without_effect`.
     """
 
-    rocketmq_home: str | None = attrs.field(factory=rocketmq_home)
-    listen_port: int = setting(8888, least=0, most=65535)
+    rocketmq_home: str | None = setting(factory=rocketmq_home, fixed=True)
+    listen_port: int = setting(8888, least=0, most=65535, fixed=True)
     """TCP port; 0 lets the system choose one."""
     server_worker_threads: int = 8
     server_callback_executor_threads: int = 0
@@ -52,7 +78,7 @@ class ServerNetworkConfig:
     """One-way requests of ours that may wait on one link."""
     server_async_semaphore_value: int = 64
     """Requests of ours that may wait for answers, all links together."""
-    server_channel_max_idle_time_seconds: int = setting(120, least=1)
+    server_channel_max_idle_time_seconds: int = setting(120, least=1, most=86_400)
     """A link with no byte in either direction for so many seconds is closed."""
     server_socket_snd_buf_size: int = 0
     """Bytes; 0 leaves the system's default. Likewise the next one."""
@@ -64,9 +90,9 @@ class ServerNetworkConfig:
     use_epoll_native_selector: bool = False
 
     # Ours, unknown to RocketMQ.
-    max_connections: int = setting(10_000, least=1)
+    max_connections: int = setting(10_000, least=1, most=INT32_MOST)
     """Accepted links at one time; a further one is closed at once, with a warning in the log."""
-    link_output_limit_bytes: int = setting(16_777_216, least=1)
+    link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST)
     """Unsent bytes of one link above which we read no more from it until they are gone."""
-    max_waiting_requests: int = setting(10_000, least=1)
+    max_waiting_requests: int = setting(10_000, least=1, most=INT32_MOST)
     """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""

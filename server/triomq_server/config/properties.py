@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+MOST_SETTINGS_BYTES = 65_536
+"""Of a request that changes settings; all keys together have about 8,000."""
+
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SEPARATORS = " \t\f"
 

@@ -1,13 +1,15 @@
 """Reads the keys of a RocketMQ configuration file into settings classes, and writes them back as text.
 
 A settings class is an attrs class whose attributes are called like the keys, in snake case and with the keys' own
-units. As in RocketMQ an unusable value leaves the default in force and never prevents a start; unlike there it gives a
-warning.
+units. Types, ranges and what may change at run time stand with the attributes, and every way in is checked against
+them: files by `apply`, attributes set by a program by `out_of_range`. As in RocketMQ an unusable value in a file leaves
+the default in force and never prevents a start; unlike there it gives a warning.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
@@ -19,12 +21,40 @@ _KEY = "triomq.key"
 _LEAST = "triomq.least"
 _MOST = "triomq.most"
 _ONE_OF = "triomq.one_of"
-_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_FIXED = "triomq.fixed"
+_CHECK = "triomq.check"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _INT64 = 1 << 63
+_TEXT_MOST = 4096
+"""Characters of a value that is text."""
+
+_MOST_LINES = 5
+"""Values named in one error."""
+
+DAY_MS = 86_400_000
+INT32_MOST = (1 << 31) - 1
 
 
 class ConfigError(ValueError):
     """The settings contradict each other; the program must not start with them. The text says which and what to do."""
+
+
+@attrs.frozen
+class Unusable:
+    """A value that cannot be used.
+
+    Attributes:
+        key: the key in files.
+        text: the value, shortened and on one line.
+        reason: why, and what would be possible.
+    """
+
+    key: str
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.text}: {self.reason}"
 
 
 def setting(
@@ -32,11 +62,16 @@ def setting(
     *,
     key: str | None = None,
     factory: Callable[[], T] | None = None,
-    least: int | None = None,
-    most: int | None = None,
+    least: float | None = None,
+    most: float | None = None,
     one_of: tuple[str, ...] | None = None,
+    fixed: bool = False,
+    check: Callable[[str], str | None] | None = None,
 ) -> T:
     """An attribute whose key is not its name in camel case, or whose value has bounds.
+
+    Whole numbers without bounds of their own lie between 0 and 2**63 - 1; text has no control characters and at most
+    4096 characters.
 
     Args:
         default: the value without configuration; its type decides how text is read.
@@ -45,11 +80,19 @@ def setting(
         least: smallest accepted number.
         most: largest accepted number.
         one_of: the accepted texts.
+        fixed: whether it counts from the start on, and cannot be changed in a running server.
+        check: why a text cannot be used; None if it can.
     """
-    metadata = {_KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of}
+    metadata = {_KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of, _FIXED: fixed, _CHECK: check}
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return cast("T", attrs.field(default=default, metadata=metadata))
+
+
+def interval(default: int, *, least: int = 10, most: int = DAY_MS) -> int:
+    """A time in ms between two passes of a task, or until one gives up: bounded, so that no value makes a task spin,
+    or sleep for ever."""
+    return setting(default, least=least, most=most)
 
 
 def camel_case(attribute: str) -> str:
@@ -100,32 +143,74 @@ def respell(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     return result, warnings
 
 
-def apply(target: object, values: Mapping[str, str]) -> tuple[set[str], list[str]]:
+def apply(
+    target: object, values: Mapping[str, str], *, running: bool = False
+) -> tuple[set[str], list[Unusable], list[str]]:
     """Set every attribute of ``target`` whose key is in ``values``.
 
+    Args:
+        target: an object of a settings class.
+        values: text by key.
+        running: whether ``target`` is in use, so that what is fixed at the start cannot change.
+
     Returns:
-        The keys that ``target`` knows, and a warning for each value that was not usable and therefore changed nothing.
+        The keys that ``target`` knows; each value that was not usable and therefore changed nothing; and a line for each value that was read in a way its writer may not expect.
     """
     known: set[str] = set()
+    unusable: list[Unusable] = []
     warnings: list[str] = []
     for key, field in keys_of(type(target)).items():
         if key not in values:
             continue
         known.add(key)
         text = values[key].strip()
-        value, complaint = _read(field, getattr(target, field.name), text)
+        current = getattr(target, field.name)
+        value, complaint = _read(field, current, text)
+        if complaint is None and running and field.metadata.get(_FIXED) and value != current:
+            complaint = "it counts from the start on; write it into the file and start anew"
         if complaint is not None:
-            warnings.append(f"{key}={text} is ignored: {complaint}")
+            unusable.append(Unusable(key, _shown(text), complaint))
         else:
             setattr(target, field.name, value)
             if isinstance(value, bool) and text.lower() not in ("true", "false"):
-                warnings.append(f"{key}={text} means false: only the word true is true")
-    return known, warnings
+                warnings.append(f"{key}={_shown(text)} means false: only the word true is true")
+    return known, unusable, warnings
+
+
+def ignored_warnings(unusable: Iterable[Unusable]) -> list[str]:
+    """One line for each value of a file that left the default in force."""
+    return [f"{each.key}={each.text} is ignored: {each.reason}" for each in unusable]
+
+
+def out_of_range(target: object) -> list[Unusable]:
+    """The attributes that no file could have set to their values: a program has set them."""
+    found = []
+    for key, field in keys_of(type(target)).items():
+        value = getattr(target, field.name)
+        if value is None or isinstance(value, bool | enum.Enum):
+            continue
+        complaint = _why_unusable(field, value)
+        if complaint is not None and value != default_of(field):
+            found.append(Unusable(key, _shown(str(value)), complaint))
+    return found
+
+
+def refuse_out_of_range(*targets: object) -> None:
+    """Raise ConfigError if a program has set an attribute to a value that no file could have set."""
+    found = [each for target in targets for each in out_of_range(target)]
+    if found:
+        raise ConfigError("; ".join(map(str, found)))
+
+
+def refuse_change(unusable: list[Unusable]) -> None:
+    """Raise ConfigError if a change of a running configuration has such values."""
+    if unusable:
+        raise ConfigError("no setting has been changed: " + "; ".join(map(str, unusable[:_MOST_LINES])))
 
 
 def unknown_key_warnings(keys: Iterable[str]) -> list[str]:
     """One line for each key that no settings class knows."""
-    return [f"unknown key {key} is ignored" for key in keys]
+    return [f"unknown key {_shown(key)} is ignored" for key in keys]
 
 
 def to_text(target: object) -> dict[str, str]:
@@ -150,22 +235,38 @@ def _read(field: attrs.Attribute[Any], current: object, text: str) -> tuple[obje
         return None, f"must be one of {', '.join(names)}, written exactly so"
     if isinstance(default, float):
         try:
-            return float(text), None
+            number = float(text)
         except ValueError:
             return None, "not a number"
+        return number, _why_unusable(field, number)
     if isinstance(default, int):
-        return _read_integer(field, text)
+        if not _INTEGER.match(text):
+            return None, "not a whole number"
+        return int(text), _why_unusable(field, int(text))
+    return text, _why_unusable(field, text)
+
+
+def _why_unusable(field: attrs.Attribute[Any], value: object) -> str | None:
+    """Why this value, of the right type, cannot be used; None if it can."""
+    if isinstance(value, int | float):
+        least, most = field.metadata.get(_LEAST), field.metadata.get(_MOST)
+        if isinstance(value, float) and not math.isfinite(value):
+            return "not a finite number"
+        if value < (0 if least is None else least) or value > (_INT64 - 1 if most is None else most):
+            return f"must lie between {least or 0} and {most}" if most is not None else f"must be at least {least or 0}"
+        return None
+    text = str(value)
     accepted = field.metadata.get(_ONE_OF)
     if accepted is not None and text not in accepted:
-        return None, f"must be {' or '.join(accepted)}, written exactly so"
-    return text, None
+        return f"must be {' or '.join(accepted)}, written exactly so"
+    if len(text) > _TEXT_MOST:
+        return f"{len(text)} characters; at most {_TEXT_MOST} are possible"
+    if not text.isprintable():
+        return "it has characters that cannot be printed, such as a line break"
+    check = field.metadata.get(_CHECK)
+    return None if check is None else check(text)
 
 
-def _read_integer(field: attrs.Attribute[Any], text: str) -> tuple[object, str | None]:
-    if not _INTEGER.match(text) or not -_INT64 <= int(text) < _INT64:
-        return None, "not a whole number"
-    value = int(text)
-    least, most = field.metadata.get(_LEAST), field.metadata.get(_MOST)
-    if (least is not None and value < least) or (most is not None and value > most):
-        return None, f"must lie between {least} and {most}" if most is not None else f"must be at least {least}"
-    return value, None
+def _shown(text: str) -> str:
+    """A value as a line of the log shows it: one line, and not long."""
+    return "".join(c if c.isprintable() else "?" for c in text[:200]) + ("…" if len(text) > 200 else "")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import attrs
 
-from triomq_server.config.settings import ConfigError, setting
+from triomq_server.config.network import unusable_address
+from triomq_server.config.settings import INT32_MOST, ConfigError, interval, setting
 
 
 class BrokerRole(enum.StrEnum):
@@ -41,26 +42,26 @@ class StoreConfig:
     """All keys of a message store and its replication."""
 
     # Paths. An empty commitlog path follows the root directory.
-    store_path_root_dir: str = attrs.field(factory=lambda: str(Path.home() / "store"))
-    store_path_commit_log: str = ""
-    read_only_commit_log_store_paths: str | None = None
+    store_path_root_dir: str = setting(factory=lambda: str(Path.home() / "store"), fixed=True)
+    store_path_commit_log: str = setting("", fixed=True)
+    read_only_commit_log_store_paths: str | None = setting(None, fixed=True)
 
     # Sizes in bytes.
-    mapped_file_size_commit_log: int = setting(1_073_741_824, least=1)
-    mapped_file_size_consume_queue: int = setting(6_000_000, least=20)
+    mapped_file_size_commit_log: int = setting(1_073_741_824, least=1, most=INT32_MOST, fixed=True)
+    mapped_file_size_consume_queue: int = setting(6_000_000, least=20, most=INT32_MOST - 20, fixed=True)
     """Rounded up to whole entries of 20 bytes; see ``consume_queue_file_bytes``."""
-    max_message_size: int = 4_194_304
+    max_message_size: int = setting(4_194_304, least=1, most=16_777_216)
 
     # Flushing: intervals in ms, pages of 4096 bytes.
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    sync_flush_timeout: int = 5000
-    flush_interval_commit_log: int = setting(500, least=1)
+    sync_flush_timeout: int = interval(5000, least=1)
+    flush_interval_commit_log: int = interval(500)
     flush_commit_log_timed: bool = True
     flush_commit_log_least_pages: int = 4
-    flush_commit_log_thorough_interval: int = 10_000
-    flush_interval_consume_queue: int = setting(1000, least=1)
+    flush_commit_log_thorough_interval: int = interval(10_000, least=0)
+    flush_interval_consume_queue: int = interval(1000)
     flush_consume_queue_least_pages: int = 2
-    flush_consume_queue_thorough_interval: int = 60_000
+    flush_consume_queue_thorough_interval: int = interval(60_000, least=0)
     use_reentrant_lock_when_put_message: bool = True
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5
@@ -76,11 +77,11 @@ class StoreConfig:
     # Index and queries.
     message_index_enable: bool = True
     message_index_safe: bool = False
-    max_hash_slot_num: int = setting(5_000_000, least=1)
-    max_index_num: int = setting(20_000_000, least=2)
+    max_hash_slot_num: int = setting(5_000_000, least=1, most=100_000_000, fixed=True)
+    max_index_num: int = setting(20_000_000, least=2, most=100_000_000, fixed=True)
     put_msg_index_hight_water: int = 600_000
-    max_msgs_num_batch: int = 64
-    default_query_max_num: int = 32
+    max_msgs_num_batch: int = setting(64, least=1, most=10_000)
+    default_query_max_num: int = setting(32, least=1, most=10_000)
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = 50_331_648
     bit_map_length_consume_queue_ext: int = 64
@@ -89,23 +90,23 @@ class StoreConfig:
     max_lmq_consume_queue_num: int = 20_000
 
     # Expiry: intervals in ms, file_reserved_time in hours, ratio in per cent.
-    file_reserved_time: int = 72
+    file_reserved_time: int = setting(72, most=1_000_000)
     delete_when: str = "04"
-    clean_resource_interval: int = setting(10_000, least=1)
-    delete_commit_log_files_interval: int = 100
-    delete_consume_queue_files_interval: int = 100
+    clean_resource_interval: int = interval(10_000)
+    delete_commit_log_files_interval: int = interval(100, least=0, most=60_000)
+    delete_consume_queue_files_interval: int = interval(100, least=0, most=60_000)
     destroy_maped_file_interval_forcibly: int = 120_000
     redelete_hanged_file_interval: int = 120_000
-    disk_max_used_space_ratio: int = 75
+    disk_max_used_space_ratio: int = setting(75, most=100)
     """As given; RocketMQ clamps it to 10..95 when it is used, see ``disk_ratio_limit``."""
     clean_file_forcibly_enable: bool = True
 
     # Reading: bytes and counts per pull; ratio in per cent of the memory.
-    max_transfer_bytes_on_message_in_memory: int = 262_144
-    max_transfer_count_on_message_in_memory: int = 32
-    max_transfer_bytes_on_message_in_disk: int = 65_536
-    max_transfer_count_on_message_in_disk: int = 8
-    access_message_in_memory_max_ratio: int = 40
+    max_transfer_bytes_on_message_in_memory: int = setting(262_144, least=1, most=16_777_216)
+    max_transfer_count_on_message_in_memory: int = setting(32, least=1, most=100_000)
+    max_transfer_bytes_on_message_in_disk: int = setting(65_536, least=1, most=16_777_216)
+    max_transfer_count_on_message_in_disk: int = setting(8, least=1, most=100_000)
+    access_message_in_memory_max_ratio: int = setting(40, most=100)
     offset_check_in_slave: bool = False
     disk_fall_recorded: bool = True
     os_page_cache_busy_time_out_mills: int = 1000
@@ -113,14 +114,14 @@ class StoreConfig:
 
     # Replication: intervals and timeouts in ms, sizes in bytes.
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    ha_listen_port: int = setting(10_912, least=0, most=65535)
+    ha_listen_port: int = setting(10_912, least=0, most=65535, fixed=True)
     """What a file says is replaced by listenPort + 1 (docs/protocol/broker-config.md §1)."""
-    ha_master_address: str | None = None
-    ha_send_heartbeat_interval: int = setting(5000, least=1)
-    ha_housekeeping_interval: int = setting(20_000, least=1)
-    ha_transfer_batch_size: int = setting(32_768, least=1)
-    ha_slave_fallbehind_max: int = 268_435_456
-    slave_timeout: int = 3000
+    ha_master_address: str | None = setting(None, check=unusable_address)
+    ha_send_heartbeat_interval: int = interval(5000)
+    ha_housekeeping_interval: int = interval(20_000)
+    ha_transfer_batch_size: int = setting(32_768, least=1, most=INT32_MOST)
+    ha_slave_fallbehind_max: int = setting(268_435_456)
+    slave_timeout: int = interval(3000, least=1)
     enable_dleger_commit_log: bool = setting(False, key="enableDLegerCommitLog")
     d_leger_group: str | None = None
     d_leger_peers: str | None = None
@@ -130,11 +131,11 @@ class StoreConfig:
     is_enable_batch_push: bool = False
 
     # Delay and transactions.
-    message_delay_level: str = _DELAY_LEVELS
+    message_delay_level: str = setting(_DELAY_LEVELS)
     """Read at the start; a later change counts from the next start on."""
     delay_levels_ms: list[int] = attrs.field(init=False, factory=list, metadata={"triomq.skip": True})
     """The delays of `message_delay_level`; level n is entry n - 1."""
-    flush_delay_offset_interval: int = 10_000
+    flush_delay_offset_interval: int = interval(10_000)
     enable_schedule_message_stats: bool = True
     enable_schedule_async_deliver: bool = False
     schedule_async_deliver_max_pending_limit: int = 2000
@@ -142,13 +143,13 @@ class StoreConfig:
     max_delay_time: int = 40
 
     # Java takes these two from system properties (rocketmq.broker.…); fractions of the disk, not per cent.
-    disk_space_warning_level_ratio: float = 0.90
-    disk_space_clean_forcibly_ratio: float = 0.85
+    disk_space_warning_level_ratio: float = setting(0.90, least=0, most=1, fixed=True)
+    disk_space_clean_forcibly_ratio: float = setting(0.85, least=0, most=1, fixed=True)
 
     # Ours, unknown to RocketMQ.
-    compat: str = setting("safe", one_of=("safe", "4.9"))
+    compat: str = setting("safe", one_of=("safe", "4.9"), fixed=True)
     """"safe", or "4.9" to copy the defects of RocketMQ 4.9 that this program otherwise avoids."""
-    ha_master_main_address: str | None = None
+    ha_master_main_address: str | None = setting(None, check=unusable_address)
     """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs; else the master
     of the set at the name servers."""
     follow_other_master: bool = True
@@ -164,11 +165,26 @@ class StoreConfig:
         self.derive()
 
     def derive(self) -> None:
-        """Derive what follows from other keys. ConfigError for bad delay levels."""
+        """Derive what follows from other keys. ConfigError for bad delay levels, and for contradictions."""
         if not self.store_path_commit_log:
             self.store_path_commit_log = os.path.join(self.store_path_root_dir, "commitlog")
-        self.delay_levels_ms = _parse_delay_levels(self.message_delay_level)
+        self.delay_levels_ms = self.check_relations()
         self.update_in_memory_limit()
+
+    def check_relations(self) -> list[int]:
+        """What one key means for another. Returns the delay levels in ms; ConfigError for contradictions."""
+        index_file_bytes = 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num
+        if index_file_bytes > INT32_MOST:
+            raise ConfigError(
+                f"maxHashSlotNum={self.max_hash_slot_num} and maxIndexNum={self.max_index_num} make index files of "
+                f"{index_file_bytes} bytes; at most {INT32_MOST} are possible"
+            )
+        if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
+            raise ConfigError(
+                f"haSendHeartbeatInterval={self.ha_send_heartbeat_interval} must be less than "
+                f"haHousekeepingInterval={self.ha_housekeeping_interval}, or each pause ends the replication connection"
+            )
+        return _parse_delay_levels(self.message_delay_level)
 
     @property
     def compat_49(self) -> bool:

@@ -37,7 +37,15 @@ from triomq_protocol.requests import (
     registration_crc,
 )
 from triomq_protocol.wire.command import Command
-from triomq_server.config import NamesrvConfig, PropertiesError, dump_properties, load_properties, printed
+from triomq_server.config import (
+    MOST_SETTINGS_BYTES,
+    ConfigError,
+    NamesrvConfig,
+    PropertiesError,
+    dump_properties,
+    load_properties,
+    printed,
+)
 from triomq_server.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from triomq_server.namesrv.routes import BrokerIdentity, RouteTable
 from triomq_server.store.files.config_files import ConfigFile
@@ -268,13 +276,20 @@ class NameServer:
         """318."""
         if not command.body:
             return command.answer()
+        if len(command.body) > MOST_SETTINGS_BYTES:
+            remark = f"{len(command.body)} bytes of settings; at most {MOST_SETTINGS_BYTES} are possible"
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
         try:
             values = load_properties(command.body)
         except PropertiesError:
             return command.answer(ResponseCode.SYSTEM_ERROR, "string2Properties error")
         if any(path in values for path in _FIXED_PATHS):
             return command.answer(ResponseCode.NO_PERMISSION, "Can not update config path")
-        for warning in self.config.update(values):
+        try:
+            warnings = self.config.update(values)
+        except ConfigError as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        for warning in warnings:
             _log.warning("configuration of %s: %s", link.peer, warning)
         await self.config_file.save_in_background(dump_properties(self.config.to_properties()).encode())
         return command.answer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import trio
@@ -12,6 +13,7 @@ from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv.handlers import NameServer
 from triomq_server.namesrv.kv_config import KvConfig
 from triomq_server.namesrv.routes import RouteTable
+from triomq_server.restarting import restarted
 from triomq_server.store import Disk, RealDisk
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Limits, Listen, TlsSettings, listen_tcp, serve
@@ -48,9 +50,11 @@ async def serve_namesrv(
         task_status: receives the address, ``ip:port``, once it listens.
 
     Raises:
+        ConfigError: a setting has a value that no file could have given it.
         OSError: the address cannot be listened on, or the key-value file cannot be read.
         ConfigFileDamaged: the key-value file and its backup are broken.
     """
+    config.check()
     files = disk or RealDisk()
     server = NameServer(
         config=config,
@@ -82,7 +86,12 @@ async def serve_namesrv(
         addresses = await nursery.start(run)
         _log.info("name server listens on %s", ", ".join(addresses))
         task_status.started(addresses[0])
-        await trio.sleep(_FIRST_SCAN_S)
-        while True:
-            server.expire()
-            await trio.sleep(_SCAN_S)
+        await restarted(partial(_expire_forever, server))
+
+
+async def _expire_forever(server: NameServer) -> NoReturn:
+    """Drop brokers that have been silent too long, every ten seconds."""
+    await trio.sleep(_FIRST_SCAN_S)
+    while True:
+        server.expire()
+        await trio.sleep(_SCAN_S)

@@ -20,6 +20,7 @@ from triomq_server.replication import rules
 from triomq_server.replication.receivers import Receiver, open_receiver
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.transfer_writer import LogFiles, TransferWriter, Views, open_transfer_writer
+from triomq_server.restarting import restarted
 from triomq_server.store.offset_waiters import OffsetWaiters
 from triomq_server.wire.transport import Listen, failure_reason, listen_tcp, peer_name
 
@@ -180,7 +181,7 @@ class HaMaster:
         self._log.append_listeners.append(self._on_append)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._waiters.expire_forever)
+                nursery.start_soon(restarted, self._waiters.expire_forever)
                 nursery.start_soon(trio.serve_listeners, self.serve_slave, list(listeners))
                 task_status.started(_port_of(listeners))
         finally:

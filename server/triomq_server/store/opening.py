@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from triomq_server.config import StoreConfig
+from triomq_server.restarting import restarted
 from triomq_server.store.files.disk import Disk, RealDisk
 from triomq_server.store.index import IndexFile
 from triomq_server.store.message_store import MessageStore
@@ -56,12 +57,12 @@ async def open_store(
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(store.flusher.flush_log_forever)
-                nursery.start_soon(store.flusher.expire_waiters_forever)
-                nursery.start_soon(store.flusher.prepare_space_forever)
-                nursery.start_soon(store.flusher.flush_queues_forever)
-                nursery.start_soon(store.cleaner.clean_forever)
-                nursery.start_soon(store.cleaner.watch_space_forever)
+                nursery.start_soon(restarted, store.flusher.flush_log_forever)
+                nursery.start_soon(restarted, store.flusher.expire_waiters_forever)
+                nursery.start_soon(restarted, store.flusher.prepare_space_forever)
+                nursery.start_soon(restarted, store.flusher.flush_queues_forever)
+                nursery.start_soon(restarted, store.cleaner.clean_forever)
+                nursery.start_soon(restarted, store.cleaner.watch_space_forever)
                 try:
                     yield store
                 except BaseException as e:  # noqa: BLE001 - raised again below, outside of the nursery's group

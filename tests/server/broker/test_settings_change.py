@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
+from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.config import BrokerConfig, StoreConfig
+from triomq_server.config.settings import keys_of
 
 
 async def change(peer: Any, **settings: object) -> None:
@@ -61,3 +65,29 @@ async def test_slow_readers(open_broker: Any) -> None:
         assert (await peer.pull(max_msg_nums=1)).fields["suggestWhichBrokerId"] == "1"
         await change(peer, slaveReadEnable="false")
         assert (await peer.pull(max_msg_nums=1)).fields["suggestWhichBrokerId"] == "0"
+
+
+async def test_no_setting_stops_a_broker(open_broker: Any) -> None:
+    """Each key with values that no one would set, while all the tasks run: the broker serves on."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        for key in (*keys_of(BrokerConfig), *keys_of(StoreConfig)):
+            for text in ("-1", "0", "1", "9223372036854775807", "nan", "", "a\\u0000b", "nope"):
+                body = f"{key}={text}".encode()
+                await peer.ask(Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
+        await trio.sleep(15)
+        answer = await (await broker.peer()).ask(Command.request(RequestCode.GET_BROKER_CONFIG))
+        assert answer.code == 0
+
+
+async def test_a_failing_task_leaves_the_broker_serving(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_table: OffsetTable) -> None:
+        raise OverflowError("a table that cannot be written")
+
+    monkeypatch.setattr(OffsetTable, "persist_in_background", fail)
+    async with open_broker() as broker:
+        await trio.sleep(60)
+        assert (await (await broker.peer()).put()).code == 0
+    assert "_persist_offsets has failed" in caplog.text

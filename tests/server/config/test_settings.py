@@ -14,6 +14,7 @@ from triomq_server.config import (
     load_properties,
     printed,
 )
+from triomq_server.config.settings import keys_of
 
 # As answered by a real 4.9.7 broker to GET_BROKER_CONFIG; what depends on the machine is left out, and so is
 # bitMapLengthConsumeQueueExt, which that broker had computed anew. Of slaveReadEnable we differ on purpose.
@@ -200,11 +201,54 @@ def test_the_memory_limit_follows_a_change_of_the_running_configuration() -> Non
 
 def test_change_at_run_time_reaches_broker_and_store_but_no_unknown_key() -> None:
     config = BrokerConfig()
-    warnings = config.update({"brokerPermission": "4", "fileReservedTime": "1", "colour": "blue", "slaveTimeout": "?"})
+    warnings = config.update(
+        {"brokerPermission": "4", "fileReservedTime": "1", "colour": "blue", "slaveReadEnable": "1"}
+    )
     assert (config.broker_permission, config.store.file_reserved_time) == (4, 1)
     assert "colour" not in config.to_properties()
     assert len(warnings) == 1
-    assert config.store.slave_timeout == 3000
+
+
+HOSTILE = ["-1", str((1 << 63) - 1), "nan", "inf", "x", "", "9" * 5000, "a\x00b", "a\nb", "a" * 5000]
+
+
+@pytest.mark.parametrize("key", [*keys_of(BrokerConfig), *keys_of(StoreConfig)])
+def test_what_a_file_says_is_in_range_or_ignored(key: str) -> None:
+    for text in HOSTILE:
+        if key != "messageDelayLevel":
+            config, _ = BrokerConfig.from_properties({key: text})
+            config.check()
+
+
+@pytest.mark.parametrize("key", keys_of(NamesrvConfig))
+def test_what_a_name_servers_file_says_is_in_range_or_ignored(key: str) -> None:
+    for text in HOSTILE:
+        config, _ = NamesrvConfig.from_properties({key: text})
+        config.check()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"haSendHeartbeatInterval": "20000"},
+        {"haHousekeepingInterval": "4000"},
+        {"maxIndexNum": "100000000", "maxHashSlotNum": "100000000"},
+        {"listenPort": "2"},
+        {"listenPort": "65535"},
+    ],
+)
+def test_settings_that_contradict_each_other_stop_the_start(values: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        BrokerConfig.from_properties(values)
+
+
+@pytest.mark.parametrize("attribute", ["register_broker_timeout_mills", "listen_port", "default_topic_queue_nums"])
+def test_a_program_may_not_set_what_a_file_may_not(attribute: str) -> None:
+    config = BrokerConfig(namesrv_addr="127.0.0.1:9876")
+    config.check()
+    setattr(config, attribute, -1)
+    with pytest.raises(ConfigError, match="-1: must"):
+        config.check()
 
 
 def test_name_servers_and_address() -> None:

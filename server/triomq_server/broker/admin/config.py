@@ -16,7 +16,15 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import DataVersion, GetBrokerConfigResponse
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.config import BrokerRole, PropertiesError, dump_properties, load_properties, printed
+from triomq_server.config import (
+    MOST_SETTINGS_BYTES,
+    BrokerRole,
+    ConfigError,
+    PropertiesError,
+    dump_properties,
+    load_properties,
+    printed,
+)
 from triomq_server.wire import Handlers, Link
 
 NO_ACCESS_CONTROL_REMARK = "access control is off on this broker (aclEnable=false)"
@@ -55,11 +63,15 @@ class Configuration:
     async def answer_update(self, link: Link, command: Command) -> Command:
         """25: change settings of the running broker, and its file if it was started with one.
 
-        Unknown keys are ignored. What the broker reads once at its start does not react, as in 4.9. A master becomes a
-        slave, or a slave a master, by CHANGE_ROLE only.
+        Unknown keys are ignored. What the broker reads once at its start does not react, as in 4.9. With a value that
+        cannot be used, or for a path, a port or a name, which count from the start on, nothing is changed. A master
+        becomes a slave, or a slave a master, by CHANGE_ROLE only.
         """
         if not command.body:
             return command.answer()
+        if len(command.body) > MOST_SETTINGS_BYTES:
+            remark = f"{len(command.body)} bytes of settings; at most {MOST_SETTINGS_BYTES} are possible"
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
         try:
             values = load_properties(command.body)
         except PropertiesError:
@@ -72,7 +84,10 @@ class Configuration:
                 f"no setting has been changed: brokerRole={role} takes more than a setting, see `triomq admin role`"
             )
             return command.answer(ResponseCode.SYSTEM_ERROR, remark)
-        self._update(values, link.peer)
+        try:
+            self._update(values, link.peer)
+        except ConfigError as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
         try:
             await self._save()
         except OSError as error:
@@ -83,7 +98,9 @@ class Configuration:
     def _update(self, values: dict[str, str], peer: str) -> None:
         broker = self._broker
         warnings = broker.config.update(values)
-        _log.info("%s changed settings: %s", peer, ", ".join(f"{key}={value}" for key, value in sorted(values.items())))
+        now = broker.config.to_properties()
+        shown = ", ".join(f"{key}={now[key]}" for key in sorted(values) if key in now)
+        _log.info("%s changed settings: %s", peer, shown or "none of them is known")
         for warning in warnings:
             _log.warning("settings from %s: %s", peer, warning)
         self._version = DataVersion(counter=self._version.counter + 1, timestamp=broker.clock())

@@ -20,6 +20,7 @@ from triomq_server.broker.roles.slave_tasks import SlaveTasks
 from triomq_server.config import BrokerRole, dump_properties
 from triomq_server.replication.divergence import LogRelation
 from triomq_server.replication.rules import HaSettings
+from triomq_server.restarting import restarted
 from triomq_server.store import StoreDamaged
 from triomq_server.wire import Dial, OpenLink
 
@@ -82,7 +83,7 @@ class Roles:
         if self._broker.is_slave:
             self._start_following()
         if not self._broker.compat_49:
-            self._nursery.start_soon(self._merge_offsets_periodically)
+            self._nursery.start_soon(restarted, self._merge_offsets_periodically)
 
     async def step_down(self, master: str) -> None:
         """Become a slave until an operator orders otherwise: a second master of the set would let the histories

@@ -23,6 +23,7 @@ from triomq_server.replication.divergence import NotComparableError, RemoteLog
 from triomq_server.replication.metadata import MetadataSync
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
+from triomq_server.restarting import restarted
 from triomq_server.store import Arrival
 from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.wire import Dial, OpenLink
@@ -134,7 +135,7 @@ class SlaveTasks:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.log.run)
-                nursery.start_soon(self.metadata.run)
+                nursery.start_soon(restarted, self.metadata.run)
         finally:
             broker.store.arrival_listeners.remove(self._arrived)
 

@@ -372,7 +372,8 @@ class RealDisk:
 
     def usage(self, path: str) -> DiskUsage:
         """`statvfs` of the path, or of the nearest parent there is."""
-        while not os.path.exists(path):
+        path = os.path.abspath(path)  # the parent of a relative path's first part is ""
+        while not os.path.exists(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
         s = os.statvfs(path)
         return DiskUsage(s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize, s.f_bavail * s.f_frsize)

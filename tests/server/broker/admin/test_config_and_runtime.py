@@ -22,7 +22,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.fastjson import loads
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.admin.runtime import _bytes_text, _duration_text, sample_stats
-from triomq_server.config import BrokerConfig, BrokerRole, load_properties
+from triomq_server.config import BrokerConfig, BrokerRole, dump_properties, load_properties
 from triomq_server.store.files.config_files import ConfigFile
 
 NOW_MS = 1_795_238_180_000
@@ -51,14 +51,11 @@ async def test_settings_change_while_the_broker_runs(desk: Any, config: BrokerCo
     called: list[str] = []
     desk.broker.on_config_change.append(lambda: called.append("changed"))
     desk.clock.now_ms += 5
-    body = (
-        b"# from an operator\nflushConsumerOffsetInterval=1000\nslaveReadEnable=true\nnoSuchKey=1\nfileReservedTime=x\n"
-    )
+    body = b"# from an operator\nflushConsumerOffsetInterval=1000\nslaveReadEnable=true\nnoSuchKey=1\n"
     assert (await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
     values, version = await settings(desk)
     assert config.flush_consumer_offset_interval == 1000
     assert values["slaveReadEnable"] == "true"
-    assert values["fileReservedTime"] == "72"
     assert "noSuchKey" not in values
     assert version == {"counter": 1, "timestamp": NOW_MS + 5}
     assert called == ["changed"]
@@ -109,7 +106,6 @@ async def test_another_permission_makes_the_broker_register_anew(desk: Any) -> N
         ("SLAVE", b"SYNC_MASTER", 1),
         ("ASYNC_MASTER", b"SYNC_MASTER", 0),
         ("SLAVE", b"SLAVE", 0),
-        ("ASYNC_MASTER", b"Slave", 0),  # no role: ignored like any value that cannot be read
     ],
 )
 async def test_settings_alone_make_no_master_and_no_slave(
@@ -124,7 +120,67 @@ async def test_settings_alone_make_no_master_and_no_slave(
         assert (await settings(desk))[1]["counter"] == 0
     else:
         assert config.region_id == "north"
-        assert config.store.broker_role == (wanted.decode() if wanted != b"Slave" else now)
+        assert config.store.broker_role == wanted.decode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "storePathRootDir=nope",
+        "storePathRootDir=/tmp/a\\u0000b",
+        "storePathCommitLog=elsewhere",
+        "registerBrokerTimeoutMills=-1",
+        "deleteCommitLogFilesInterval=-1",
+        "deleteConsumeQueueFilesInterval=9223372036854775807",
+        "flushIntervalCommitLog=0",
+        "diskSpaceWarningLevelRatio=nan",
+        "fileReservedTime=x",
+        "slaveTimeout=" + "9" * 5000,
+        "brokerRole=Slave",
+        "brokerName=another",
+        "listenPort=1",
+        "mappedFileSizeCommitLog=1",
+        "messageDelayLevel=never",
+        "haHousekeepingInterval=5000",
+        "maxIndexNum=3",
+        "namesrvAddr=nowhere",
+        "namesrvAddr=a:99999",
+        "namesrvAddr=" + ";".join(f"10.0.0.1:{port}" for port in range(1000, 1100)),
+        "regionId=a\\u0001b",
+        "regionId=a\\nb",
+        "regionId=" + "r" * 256,
+        "compat=4.9",
+    ],
+)
+async def test_a_setting_that_cannot_be_used_changes_nothing(desk: Any, line: str) -> None:
+    before = await settings(desk)
+    answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"flushDelayOffsetInterval=77\n{line}\n".encode())
+    assert answer.code == 1
+    assert line.partition("=")[0] in answer.remark
+    assert len(answer.remark) < 1000
+    assert await settings(desk) == before
+
+
+async def test_paths_and_ports_may_be_repeated_as_they_are(desk: Any) -> None:
+    """A tool may send all the settings that it was given, with one of them changed."""
+    values, _ = await settings(desk)
+    body = dump_properties(values | {"flushDelayOffsetInterval": "77"}).encode()
+    assert (await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+    assert (await settings(desk))[0] == values | {"flushDelayOffsetInterval": "77"}
+
+
+async def test_settings_that_no_tool_would_send_are_not_read(desk: Any) -> None:
+    answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=\\\n" * 10_000)
+    assert answer.code == 1
+    assert "at most 65536" in answer.remark
+
+
+async def test_the_log_shows_changed_settings_on_one_line(desk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "triomq_server"):
+        body = b"slaveReadEnable=true\nx\\nERROR\\ forged=1\\nERROR forged too\nuseTLS=true\\nERROR forged\n"
+        assert (await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+    assert any("slaveReadEnable=true" in record.getMessage() for record in caplog.records)
+    assert not any("\n" in record.getMessage() for record in caplog.records)
 
 
 async def test_settings_that_are_no_settings(desk: Any) -> None:

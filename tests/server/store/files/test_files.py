@@ -171,8 +171,9 @@ def test_disks_agree(disk: Disk, tmp_path: Path) -> None:
         disk.read(f"{root}/e")
     with pytest.raises(FileNotFoundError):
         disk.size(f"{root}/e")
-    usage = disk.usage(f"{root}/not/there")
-    assert usage.total_bytes >= usage.free_bytes >= usage.usable_bytes > 0
+    for path in (f"{root}/not/there", "not/there", "not", "", "a\0b"):
+        usage = disk.usage(path)
+        assert usage.total_bytes >= usage.free_bytes >= usage.usable_bytes > 0
     file.sync(0, 10)  # deleted meanwhile: nothing to do
 
 

@@ -1,0 +1,45 @@
+"""Tasks that end only with their server: one that fails is logged and started again.
+
+Without that, an error in any of them ends the process, or worse only the task, and nobody notices that nothing is
+flushed or expired any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import trio
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+"""The pause before a new start doubles with each failure up to this, and is short again after a task ran so long."""
+
+_log = logging.getLogger(__name__)
+
+
+async def restarted(task: Callable[[], Awaitable[object]]) -> NoReturn:
+    """Run a task that should never end; when it raises or returns, log it, pause, and start it again.
+
+    Args:
+        task: an async function; what it left undone when it failed must not hinder its next run.
+    """
+    pause_s = FIRST_PAUSE_S
+    while True:
+        started = trio.current_time()
+        try:
+            await task()
+            _log.error("the task %s has ended; it starts again in %.0f s", _name(task), pause_s)
+        except Exception:  # noqa: BLE001 - whatever it is: the other tasks of the server go on
+            _log.exception("the task %s has failed; it starts again in %.0f s", _name(task), pause_s)
+        if trio.current_time() - started >= LONGEST_PAUSE_S:
+            pause_s = FIRST_PAUSE_S
+        await trio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _name(task: Callable[[], Awaitable[object]]) -> str:
+    """The function's name, without what a partial adds to it."""
+    function = getattr(task, "func", task)
+    return str(getattr(function, "__qualname__", function))
