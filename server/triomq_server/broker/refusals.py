@@ -3,6 +3,9 @@ handlers use."""
 
 from __future__ import annotations
 
+from triomq_protocol.codes import ResponseCode
+from triomq_server.config import BrokerConfig
+
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 """How a slave refuses changes of its topics and groups, which are copies of its master's."""
 
@@ -14,3 +17,12 @@ class RefusedError(Exception):
         super().__init__(code, remark)
         self.code = code
         self.remark = remark
+
+
+def check_transactions(config: BrokerConfig) -> None:
+    """Refuse a half message where they are not taken: it would be stored, and nobody would receive it."""
+    if config.reject_transaction_message:
+        remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
+        if not config.store.compat_49:
+            remark += ": it does not end transactions, so the message would never be delivered"
+        raise RefusedError(ResponseCode.NO_PERMISSION, remark)

@@ -142,7 +142,8 @@ class BrokerConfig(ServerNetworkConfig):
     consumer_manager_thread_pool_queue_capacity: int = 1_000_000
 
     # Transactions.
-    reject_transaction_message: bool = False
+    reject_transaction_message: bool = True
+    """RocketMQ takes half messages; this broker does not end transactions, so nobody would ever receive them."""
     transaction_time_out: int = 6000
     transaction_check_max: int = 15
     transaction_check_interval: int = 60_000
@@ -187,6 +188,10 @@ class BrokerConfig(ServerNetworkConfig):
             config.store.store_path_commit_log = ""
         if "slaveReadEnable" not in spelled:
             config.slave_read_enable = not config.store.compat_49
+        if "rejectTransactionMessage" not in spelled:
+            config.reject_transaction_message = not config.store.compat_49
+        if "cleanFileForciblyEnable" not in spelled:
+            config.store.clean_file_forcibly_enable = config.store.compat_49
         config.extra = {key: value for key, value in spelled.items() if key not in known}
         config.derive()
         return config, [

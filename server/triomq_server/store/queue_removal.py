@@ -41,11 +41,11 @@ class QueueRemoval:
         low = self._commitlog.min_offset
         return self._remove([q for q in self._queues if q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < low])
 
-    def removed(self) -> list[RemovedQueue]:
-        """All removed queues, for slaves."""
+    def removed(self) -> list[tuple[str, int, int, int]]:
+        """All removed queues as slaves are told of them: topic, queue id, next offset and log offset."""
         return list(self._queues.removed.table.values())
 
-    def follow(self, removed: Iterable[RemovedQueue]) -> int:
+    def follow(self, removed: Iterable[tuple[str, int, int, int]]) -> int:
         """Remove what the master has removed, as far as its log has been copied; returns how many queues.
 
         What has been stored in a queue of the same name since then stays.
@@ -53,7 +53,7 @@ class QueueRemoval:
         known = self._queues.removed
         new = [
             there
-            for there in removed
+            for there in map(RemovedQueue._make, removed)
             if there.log_offset <= self._dispatcher.dispatched_offset
             and there.log_offset > (here.log_offset if (here := known.get(there.topic, there.queue_id)) else -1)
         ]

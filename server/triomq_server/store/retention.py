@@ -25,6 +25,7 @@ MOST_FILES_PER_PASS = 10
 _FIRST_PASS_S = 60.0
 _SPACE_CHECK_FIRST_S = 1.0
 _SPACE_CHECK_EVERY_S = 10.0
+_SPACE_CHECK_OFTEN_S = 1.0
 _MANUAL_PASSES = 20
 _HOUR_MS = 3_600_000
 
@@ -125,21 +126,26 @@ class Cleaner:
             await trio.sleep(self._config.clean_resource_interval / 1000)
 
     async def watch_space_forever(self) -> None:
-        """Task: check the disk's fill level every ten seconds."""
+        """Task: check the disk's fill level every ten seconds, every second where it is high."""
         await trio.sleep(_SPACE_CHECK_FIRST_S)
         while True:
-            self.check_space()
-            await trio.sleep(_SPACE_CHECK_EVERY_S)
+            measures = self.check_space()
+            await trio.sleep(_SPACE_CHECK_OFTEN_S if measures.space_full else _SPACE_CHECK_EVERY_S)
 
-    def check_space(self) -> SpaceMeasures:
-        """Measure the fill levels, call `space_checked`, and return what they ask for."""
+    def measure(self) -> tuple[float, float]:
+        """Measure the used part of the partitions of (log, everything else), and keep it in `used_ratios`."""
         config = self._config
         self.used_ratios = (
             used_ratio(self._disk.usage(config.store_path_commit_log)),
             used_ratio(self._disk.usage(config.store_path_root_dir)),
         )
+        return self.used_ratios
+
+    def check_space(self) -> SpaceMeasures:
+        """Measure the fill levels, call `space_checked`, and return what they ask for."""
+        config = self._config
         measures = space_measures(
-            self.used_ratios,
+            self.measure(),
             limit=config.disk_ratio_limit,
             warning=config.disk_space_warning_level_ratio,
             forcibly=config.disk_space_clean_forcibly_ratio,

@@ -188,7 +188,7 @@ async def test_a_delayed_half_message_is_dropped_at_its_time(
     open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clients send none: they take the delay from a transactional message."""
-    async with open_broker() as broker:
+    async with open_broker(rejectTransactionMessage="false") as broker:
         peer = await broker.peer()
         await peer.put(**delayed(1, b"half", TRAN_MSG="true"))
         await peer.put(**delayed(1, b"whole"))

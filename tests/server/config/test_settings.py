@@ -17,12 +17,13 @@ from triomq_server.config import (
 from triomq_server.config.settings import keys_of
 
 # As answered by a real 4.9.7 broker to GET_BROKER_CONFIG; what depends on the machine is left out, and so is
-# bitMapLengthConsumeQueueExt, which that broker had computed anew. Of slaveReadEnable we differ on purpose.
+# bitMapLengthConsumeQueueExt, which that broker had computed anew. Of slaveReadEnable, cleanFileForciblyEnable and
+# rejectTransactionMessage we differ on purpose.
 REAL_BROKER = """
 accessMessageInMemoryMaxRatio=40; aclEnable=false; adminBrokerThreadPoolNums=16; autoCreateSubscriptionGroup=true;
 autoCreateTopicEnable=true; autoDeleteUnusedStats=false; brokerFastFailureEnable=true; brokerId=0; brokerPermission=6;
 brokerRole=ASYNC_MASTER; brokerTopicEnable=true; channelNotActiveInterval=60000; checkCRCOnRecover=true;
-cleanFileForciblyEnable=true; cleanResourceInterval=10000; clientAsyncSemaphoreValue=65535;
+cleanResourceInterval=10000; clientAsyncSemaphoreValue=65535;
 clientChannelMaxIdleTimeSeconds=120; clientCloseSocketIfTimeout=true; clientManageThreadPoolNums=32;
 clientManagerThreadPoolQueueCapacity=1000000; clientOnewaySemaphoreValue=65535;
 clientPooledByteBufAllocatorEnable=false; clientSocketRcvBufSize=0; clientSocketSndBufSize=0; clientWorkerThreads=4;
@@ -55,7 +56,7 @@ messageIndexSafe=false; messageStorePlugIn=; msgTraceTopicName=RMQ_SYS_TRACE_TOP
 notifyConsumerIdsChangedEnable=true; offsetCheckInSlave=false; osPageCacheBusyTimeOutMills=1000;
 pullThreadPoolQueueCapacity=100000; putMsgIndexHightWater=600000; putThreadPoolQueueCapacity=10000;
 queryThreadPoolQueueCapacity=20000; redeleteHangedFileInterval=120000; regionId=DefaultRegion;
-registerBrokerTimeoutMills=6000; registerNameServerPeriod=30000; rejectTransactionMessage=false;
+registerBrokerTimeoutMills=6000; registerNameServerPeriod=30000;
 replyThreadPoolQueueCapacity=10000; scheduleAsyncDeliverMaxPendingLimit=2000;
 scheduleAsyncDeliverMaxResendNum2Blocked=3; sendThreadPoolQueueCapacity=10000; serverAsyncSemaphoreValue=64;
 serverCallbackExecutorThreads=0; serverChannelMaxIdleTimeSeconds=120; serverOnewaySemaphoreValue=256;
@@ -276,6 +277,23 @@ def test_sample_slave_file() -> None:
     assert warnings == []
     assert (config.broker_name, config.broker_id, config.store.ha_listen_port) == ("broker-a", 1, 11012)
     assert config.slave_read_enable
+
+
+@pytest.mark.parametrize(
+    ("values", "refused", "deleted"),
+    [
+        ({}, True, False),
+        ({"compat": "4.9"}, False, True),
+        ({"rejectTransactionMessage": "false", "cleanFileForciblyEnable": "true"}, False, True),
+        ({"compat": "4.9", "rejectTransactionMessage": "true", "cleanFileForciblyEnable": "false"}, True, False),
+    ],
+)
+def test_nothing_is_lost_silently_unless_the_file_or_4_9_allows_it(
+    values: dict[str, str], refused: bool, deleted: bool
+) -> None:
+    config, _ = BrokerConfig.from_properties(values)
+    assert config.reject_transaction_message is refused
+    assert config.store.clean_file_forcibly_enable is deleted
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,27 @@ async def test_full_disk_is_answered_and_reading_goes_on(
         assert {q: store.queue_bounds("T", q)[1] for q in stored} == {q: len(v) for q, v in stored.items()}
 
 
+async def test_a_disk_that_fills_up_costs_nothing_that_was_acknowledged(
+    autojump_clock: Any, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """By default only expired files go; sends are refused within seconds of the disk becoming too full."""
+    disk = MemoryDisk(capacity_bytes=100 * 4096, now_ms=clock)
+    config = make_config(ROOT, mapped_file_size_commit_log=16384, delete_when="")
+    taken = 0
+    async with open_store(config, disk=disk, clock=clock) as store:
+        while store.append(make_record(taken)).status is AppendStatus.PUT_OK:
+            taken += 1
+            await trio.sleep(0.1)
+        assert store.cleaner.used_ratios[0] > 0.9
+        await trio.sleep(300)
+        assert store.append(make_record(taken)).status is AppendStatus.SERVICE_NOT_AVAILABLE
+        assert store.queue_bounds("T", 0) == (0, taken)
+        clock.now += 73 * 3_600_000
+        await trio.sleep(60)
+        assert store.queue_bounds("T", 0)[0] > 0
+        assert store.append(make_record(taken)).status is AppendStatus.PUT_OK
+
+
 async def test_appends_are_refused_above_the_warning_level(
     autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:

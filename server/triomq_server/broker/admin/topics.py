@@ -123,7 +123,7 @@ def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Command
         table = TopicConfigTableForSlaves(
             data_version=table.data_version,
             topic_config_table=table.topic_config_table,
-            triomq_removed_queues=[tuple(queue) for queue in removed],
+            triomq_removed_queues=list(removed),
         )
     return command.answer(header=GetAllTopicConfigResponse(), body=table.encode())
 

@@ -24,7 +24,7 @@ from triomq_protocol.names import (
 from triomq_protocol.properties import decode_properties, encode_properties_bytes
 from triomq_protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
-from triomq_server.broker.refusals import RefusedError
+from triomq_server.broker.refusals import RefusedError, check_transactions
 from triomq_server.config import BrokerConfig
 from triomq_server.store import NewBatch, NewRecord
 
@@ -45,11 +45,7 @@ def special_record(record: NewRecord, properties: dict[str, str], config: Broker
     if dead:
         properties[DELAY] = "0"
     if properties.get(TRAN_MSG, "").lower() == "true":
-        if config.reject_transaction_message:
-            raise RefusedError(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{config.broker_ip1}] sending transaction message is forbidden",
-            )
+        check_transactions(config)
         _to_internal_topic(record, properties, HALF_TOPIC, 0)
         record.sys_flag &= ~TRANSACTION_MASK
     elif WAIT in properties and not _goes_to_schedule(record, properties, config):

@@ -23,7 +23,7 @@ from triomq_protocol.names import (
     WAIT,
 )
 from triomq_protocol.properties import broker_properties, decode_properties, get_property
-from triomq_protocol.record.layout import MULTI_TAGS
+from triomq_protocol.record.layout import MULTI_TAGS, TRANSACTION_PREPARED
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
@@ -94,7 +94,12 @@ class Sending:
         broker = self._broker
         topic = header.topic
         topic_config = self._topics.get(topic)
-        if topic_config is None or self._restricted or topic in FORBIDDEN_TOPICS:
+        if (
+            topic_config is None
+            or self._restricted
+            or topic in FORBIDDEN_TOPICS
+            or header.sys_flag & TRANSACTION_PREPARED
+        ):
             topic_config = self._checks.topic(header, topic_config)
         queue_id = header.queue_id
         if not 0 <= queue_id < topic_config.write_queue_nums:

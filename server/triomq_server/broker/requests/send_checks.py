@@ -12,11 +12,12 @@ from triomq_protocol.codes import FAQ, ResponseCode
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, perm_text
 from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
+from triomq_protocol.record.layout import TRANSACTION_PREPARED
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.refusals import RefusedError
+from triomq_server.broker.refusals import RefusedError, check_transactions
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark
 from triomq_server.store import AppendStatus
 from triomq_server.wire import Link
@@ -48,6 +49,8 @@ class SendChecks:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, remark)
         if topic in FORBIDDEN_TOPICS:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if header.sys_flag & TRANSACTION_PREPARED and not header.batch:  # such a record gets no queue entry
+            check_transactions(config)
         if known is not None:
             return known
         if broker.is_slave:
@@ -125,9 +128,9 @@ def illegal_remark(max_body_bytes: int) -> str:
 def unavailable_remark(broker: Broker) -> str:
     """The remark of code 14, with the used fractions of the disks of commitlog, consume queues and index.
 
-    The last two share one partition here.
+    The last two share one partition here. They are measured now, since a disk fills up faster than it is looked at.
     """
-    log, others = broker.store.cleaner.used_ratios
+    log, others = broker.store.cleaner.measure()
     return (
         "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
         f"[CL: {log:5.2f} CQ: {others:5.2f} INDEX: {others:5.2f}], messages are put to the slave, "

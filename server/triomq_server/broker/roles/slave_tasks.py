@@ -25,7 +25,6 @@ from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
 from triomq_server.restarting import restarted
 from triomq_server.store import Arrival
-from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.wire import Dial, OpenLink
 
 FIRST_ANSWER_S = 10.0
@@ -59,8 +58,7 @@ class FollowedTables:
             received = TopicConfigTableForSlaves.decode(body)
         topics = self._broker.topics
         if self._is_followed:
-            removed = map(RemovedQueue._make, received.triomq_removed_queues)
-            self._broker.store.queue_removal.follow(removed)
+            self._broker.store.queue_removal.follow(received.triomq_removed_queues)
         else:
             both = {**received.topic_config_table, **topics.table}
             received = msgspec.structs.replace(

@@ -18,7 +18,12 @@ from triomq_server.config import BrokerConfig
 from triomq_server.store import NewRecord
 
 CONFIG, _ = BrokerConfig.from_properties(
-    {"brokerClusterName": "VecCluster", "brokerName": "broker-a", "brokerIP1": "127.0.0.1"}
+    {
+        "brokerClusterName": "VecCluster",
+        "brokerName": "broker-a",
+        "brokerIP1": "127.0.0.1",
+        "rejectTransactionMessage": "false",
+    }
 )
 
 
@@ -95,12 +100,13 @@ def test_prepared_flag_without_the_property_is_not_delayed() -> None:
 
 
 def test_rejected_transactions() -> None:
-    config, _ = BrokerConfig.from_properties({"rejectTransactionMessage": "true", "brokerIP1": "127.0.0.1"})
+    config, _ = BrokerConfig.from_properties({"brokerIP1": "127.0.0.1"})
     with pytest.raises(RefusedError) as refused:
         special_record(NewRecord("T", 0, b"", b""), {"TRAN_MSG": "true"}, config, dead=False)
-    assert (refused.value.code, refused.value.remark) == (
-        16,
-        "the broker[127.0.0.1] sending transaction message is forbidden",
+    assert refused.value.code == 16
+    assert refused.value.remark == (
+        "the broker[127.0.0.1] sending transaction message is forbidden: it does not end transactions, so the message "
+        "would never be delivered"
     )
 
 

@@ -302,8 +302,21 @@ async def test_delayed_message(open_broker: Any) -> None:
     }  # fmt: skip
 
 
-async def test_half_message(open_broker: Any) -> None:
+@pytest.mark.parametrize("sys_flag", [4, 12])
+@pytest.mark.parametrize("properties", ["TRAN_MSG\x01true\x02PGROUP\x01PG", "UNIQ_KEY\x01A", ""])
+async def test_half_messages_are_refused_while_transactions_do_not_work(
+    open_broker: Any, sys_flag: int, properties: str
+) -> None:
     async with open_broker() as broker:
+        peer = await broker.peer()
+        answer = await peer.put(sys_flag=sys_flag, properties=properties)
+        assert answer.code == 16
+        assert "does not end transactions" in answer.remark
+        assert (await peer.put(sys_flag=8)).code == 0
+
+
+async def test_half_message(open_broker: Any) -> None:
+    async with open_broker(rejectTransactionMessage="false") as broker:
         peer = await broker.peer()
         properties = "TRAN_MSG\x01true\x02PGROUP\x01PG"
         first = await peer.put(queue_id=3, sys_flag=4, properties=properties)
