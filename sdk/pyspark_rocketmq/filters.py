@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from triomq_protocol.errors import LocalProtocolError
-from triomq_protocol.filters.tags import parse_subscription
+from triomq_protocol.filters.tags import check_tags
 
 NEVER_NULL: Final = frozenset(
     {
@@ -232,10 +232,10 @@ def tags_of(expression: str | None) -> frozenset[str] | None:
     """The tags that an option selects; None for all.
 
     Raises:
-        ValueError: it names no tag.
+        ValueError: it names no tag, or has a ``&&``.
     """
     try:
-        return frozenset(parse_subscription(expression).tags) or None
+        return frozenset(check_tags(expression).tags) or None
     except LocalProtocolError as error:
         raise ValueError(str(error)) from error
 
@@ -246,8 +246,8 @@ def expression_for(tags: Iterable[str] | None) -> str | None:
         return None
     wanted = sorted(tags)
     expression = " || ".join(wanted)
-    # A tag with the separator or with blanks around it cannot be written in an expression.
+    # A tag with a separator or with blanks around it cannot be written in an expression.
     try:
-        return expression if sorted(parse_subscription(expression).tags) == wanted else None
+        return expression if sorted(check_tags(expression).tags) == wanted else None
     except LocalProtocolError:
         return None

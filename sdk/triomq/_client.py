@@ -39,6 +39,7 @@ from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._message.hooks import ConsumeHook, PullHook, SendHook
 from triomq._message.message import MAX_BODY_BYTES, check_group
+from triomq._numbers import check_count, check_seconds
 from triomq._producer.faults import FaultStrategy
 from triomq._producer.producer import Producer
 from triomq._producer.retry import Retries, RetryPolicy
@@ -92,6 +93,10 @@ class Client(metaclass=NoPublicConstructor):
         unknown = options.keys() - ClientOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"open_client() has no argument {', '.join(sorted(unknown))}")
+        for name in ("refresh_every_s", "heartbeat_every_s"):
+            check_seconds(name, options.get(name, 1))
+        for name in ("default_topic_queues", "max_pending", "max_unsent_bytes", "max_topics"):
+            check_count(name, options.get(name, 1), 1)
         ip, unit = options.get("client_ip") or local_ip(), options.get("unit_name", "")
         instance = options.get("instance_name")
         self.client_id = client_id(ip, instance or default_instance_name(), unit)
@@ -179,10 +184,21 @@ class Client(metaclass=NoPublicConstructor):
             hooks: see :class:`triomq.plugins.SendHook`.
 
         Raises:
-            InvalidCall: the group's name cannot be used, or is in use.
+            InvalidCall: a number is out of range, or the group's name cannot be used or is in use.
         """
         self._check_open()
         check_group(group)
+        check_seconds("send_timeout_s", send_timeout_s)
+        check_count("max_in_flight", max_in_flight, 1)
+        check_count("max_in_flight_bytes", max_in_flight_bytes, 1)
+        settings = SendSettings(
+            timeout_s=send_timeout_s,
+            max_body_bytes=max_body_bytes,
+            compress_from_bytes=compress_from_bytes,
+            compressor=compressor,
+            policy=retry if retry is not None else Retries(),
+            faults=faults,
+        )
         self._heartbeats.add_producer(group)
         sender = Sender(
             group,
@@ -191,14 +207,7 @@ class Client(metaclass=NoPublicConstructor):
             unique_keys=self._unique_keys,
             clock=self._clock,
             chance=self._chance,
-            settings=SendSettings(
-                timeout_s=send_timeout_s,
-                max_body_bytes=max_body_bytes,
-                compress_from_bytes=compress_from_bytes,
-                compressor=compressor,
-                policy=retry if retry is not None else Retries(),
-                faults=faults,
-            ),
+            settings=settings,
         )
 
         async def leave() -> None:

@@ -9,6 +9,7 @@ from triomq_protocol.java_text import index_key_hash, java_hash, java_hash_with_
 
 __all__ = [
     "TagFilter",
+    "check_tags",
     "index_key_hash",
     "java_hash",
     "java_hash_with_prefix",
@@ -67,3 +68,19 @@ def parse_subscription(expression: str | None) -> TagFilter:
     if not tags:
         raise LocalProtocolError(f"subscription {expression!r} names no tag")
     return TagFilter(expression, tags, frozenset(map(java_hash, tags)))
+
+
+def check_tags(expression: str | None) -> TagFilter:
+    """Parse what a user gives as `A || B`: like :func:`parse_subscription`, which brokers need, but without `&&`.
+
+    To RocketMQ `A && B` is one tag of this name: the subscription would match nothing.
+
+    Raises:
+        LocalProtocolError: there is no tag in it, or a `&&`.
+    """
+    parsed = parse_subscription(expression)
+    if any("&&" in tag for tag in parsed.tags):
+        raise LocalProtocolError(
+            f"{expression!r} has &&, but a message has one tag; only || joins tags, and SQL92 has AND for properties"
+        )
+    return parsed

@@ -77,7 +77,7 @@ class RowReader:
             topic,
             body,
             tags=row.get("tags"),
-            keys=row.get("keys"),
+            keys=_keys(row.get("keys")),
             properties=self._properties(row, topic, body),
             delay_level=row.get("delay_level") or 0,
         )
@@ -105,3 +105,8 @@ class RowReader:
         self._seen[content] += 1
         repeats = self._seen[content]
         return f"{self._scope}/{content}" if repeats == 1 else f"{self._scope}/{content}.{repeats}"
+
+
+def _keys(column: str | None) -> str | list[str] | None:
+    """The column holds what a read of a message gives: keys separated by blanks."""
+    return column.split() if column is not None and " " in column else column

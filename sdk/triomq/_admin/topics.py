@@ -12,6 +12,7 @@ from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._message.message import check_name, check_topic
+from triomq._numbers import check_count
 from triomq._transport.links import Links
 from triomq.errors import InvalidCall, MQError, ProtocolViolation, RouteError, RouteNotFound, error_for_code
 from triomq_protocol import flags
@@ -89,10 +90,10 @@ class Admin(metaclass=NoPublicConstructor):
             MQError: a broker refused or could not be reached; earlier ones have it already.
         """
         _check_own_topic(topic)
-        _check_number("queues", queues, 1, QUEUES_MAX)
+        check_count("queues", queues, 1, QUEUES_MAX)
         for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
             if number is not None:
-                _check_number(name, number, 0, QUEUES_MAX)
+                check_count(name, number, 0, QUEUES_MAX)
         if not isinstance(perm, int) or perm & ~PERM_BITS:
             raise InvalidCall(f"perm is {perm}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")
         header = CreateTopicRequest(
@@ -220,11 +221,6 @@ def _check(answer: Command, what: str, address: str) -> Command:
         error: MQError = error_for_code(answer.code, answer.remark, what=what, address=address)
         raise error
     return answer
-
-
-def _check_number(name: str, number: int, least: int, most: int) -> None:
-    if not isinstance(number, int) or not least <= number <= most:
-        raise InvalidCall(f"{name} is {number}, not a whole number from {least} to {most}")
 
 
 def _check_own_topic(topic: str) -> None:

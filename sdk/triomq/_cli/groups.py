@@ -69,7 +69,7 @@ class StartingOffsets:
 )
 @click.option("--from", "start", default="latest", show_default=True, metavar="earliest|latest|TIME|OFFSET",
               help="Where to start: TIME is 2026-11-21T12:00 or ms since 1970; with --group only if it has no offset.")  # fmt: skip
-@click.option("--tags", default="*", help="Only messages with these tags: a || b.")
+@click.option("--tags", help="Only messages with these tags: a || b.")
 @click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
 @click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue; not with --group.")
 @click.option("-m", "--max", "--count", "most", type=click.IntRange(1), help="Stop after so many messages.")
@@ -82,7 +82,7 @@ def consume(
     name_servers: str,
     group: str | None,
     start: str,
-    tags: str,
+    tags: str | None,
     sql: str | None,
     queue: str | None,
     most: int | None,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 import click
+import msgspec
 import trio
 
 from triomq import Client, Message, MessageQueue, MQError, PullConsumer, PullStatus, SendResult
@@ -124,6 +125,8 @@ def send(
 ) -> None:
     """Send BODY to TOPIC; without BODY, or with -, every line of standard input is a message."""
     table = dict(_pair(text) for text in properties)
+    sample = Message(topic, b"-", tags, (keys or "").split(), table or None, delay_level=delay_level)
+    sample.check()
     target = queue_of(topic, queue) if queue else None
 
     async def work(client: Client) -> None:
@@ -133,7 +136,7 @@ def send(
             bodies = _bodies(body)
             # In a thread: standard input may be a terminal, and meanwhile the client has heartbeats to send.
             while (data := await trio.to_thread.run_sync(next, bodies, None, abandon_on_cancel=True)) is not None:
-                message = Message(topic, data, tags, keys, table or None, delay_level=delay_level)
+                message = msgspec.structs.replace(sample, body=data)
                 _print_sent(await producer.send(message, queue=target), as_json=as_json)
 
     with_client(name_servers, work)
@@ -146,7 +149,7 @@ def send(
 @click.option("--from", "start", type=click.Choice(["earliest", "latest", "committed"]), default="earliest", show_default=True,
               help="Where to start in each queue.")  # fmt: skip
 @click.option("--offset", type=click.IntRange(0), help="Start at this offset instead.")
-@click.option("--tags", default="*", help="Only messages with these tags: a || b.")
+@click.option("--tags", help="Only messages with these tags: a || b.")
 @click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
 @click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue.")
 @click.option("-m", "--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
@@ -159,7 +162,7 @@ def pull(
     group: str,
     start: str,
     offset: int | None,
-    tags: str,
+    tags: str | None,
     sql: str | None,
     queue: str | None,
     max_messages: int | None,
@@ -200,11 +203,17 @@ async def _seek(consumer: PullConsumer, queue: MessageQueue, start: str, offset:
 
 
 async def _drain(
-    consumer: PullConsumer, queues: Iterable[MessageQueue], tags: str, sql: str | None, left: int, *, as_json: bool
+    consumer: PullConsumer,
+    queues: Iterable[MessageQueue],
+    tags: str | None,
+    sql: str | None,
+    left: int,
+    *,
+    as_json: bool,
 ) -> int:
     for queue in queues:
         while left > 0:
-            result = await consumer.pull(queue, tags=None if sql else tags, sql=sql, max_messages=min(32, left))
+            result = await consumer.pull(queue, tags=tags, sql=sql, max_messages=min(32, left))
             for message in result:
                 print_received(message, as_json=as_json)
             left -= len(result)

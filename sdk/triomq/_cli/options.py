@@ -13,7 +13,7 @@ import trio
 from triomq import Client, MessageQueue, ReceivedMessage, Sql, open_client
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
-from triomq_protocol.filters.tags import parse_subscription
+from triomq_protocol.filters.tags import check_tags
 
 MS_FROM = 100_000_000_000
 """Bare numbers from here on are times in ms since 1970 (this one is in 1973), smaller ones are offsets."""
@@ -68,18 +68,22 @@ def checked_queue(queue: MessageQueue, queues: Iterable[MessageQueue]) -> Messag
     )
 
 
-def filter_of(tags: str, sql: str | None) -> str | Sql:
-    """What --tags and --sql choose, checked before anything is sent.
+def filter_of(tags: str | None, sql: str | None) -> str | Sql:
+    """What --tags and --sql choose, checked before anything is sent; every message without both.
 
     Raises:
-        click.UsageError: the tags name none, or the SQL92 expression cannot be parsed.
+        click.UsageError: both are given, the tags name none, or the SQL92 expression cannot be parsed.
     """
     if sql is None:
+        if tags is None:
+            return "*"
         try:
-            parse_subscription(tags)
+            check_tags(tags)
         except LocalProtocolError as error:
             raise click.UsageError(f"the tags {tags!r} cannot be used: {error}") from None
         return tags
+    if tags is not None:
+        raise click.UsageError("give either --tags or --sql; an expression can test the tag: TAGS = 'a'")
     if not sql.strip():
         raise click.UsageError("the SQL92 expression is empty; leave --sql out for every message")
     try:

@@ -138,9 +138,9 @@ class PullConsumer(metaclass=NoPublicConstructor):
             raise InvalidCall(f"max_messages is {max_messages}, not at least 1")
         if offset is not None and offset < 0:
             raise InvalidCall(f"the offset is {offset}, not at least 0")
-        if not math.isfinite(suspend_s):
+        if not (math.isfinite(suspend_s) and suspend_s >= 0):
             raise InvalidCall(
-                f"suspend_s is {suspend_s}, and a broker wants to know for how many seconds to hold a pull"
+                f"suspend_s is {suspend_s}, not a number of seconds, 0 or more, for which a broker may hold the pull"
             )
         wanted = self._subscription(queue.topic, tags, sql)
         start = offset if offset is not None else await self.position(queue)
@@ -258,6 +258,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
     # --- arguments -------------------------------------------------------------------------------------------
 
     def _subscription(self, topic: str, tags: str | None, sql: str | None) -> Subscription:
+        if tags is not None and sql is not None:
+            raise InvalidCall("give either tags= or sql=; an expression can test the tag: sql=\"TAGS = 'a'\"")
         if tags is not None and not isinstance(tags, str):
             raise InvalidCall(f"the tags are {type(tags).__name__}, not text like 'a || b'")
         found = self._subscriptions.get((topic, tags, sql))

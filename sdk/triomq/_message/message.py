@@ -33,11 +33,11 @@ class Message(msgspec.Struct, frozen=True):
     Args:
         topic: where it goes.
         body: the payload, at least one byte.
-        tags: one tag for consumers to filter by.
-        keys: a key or several, by which brokers index the message.
+        tags: one tag for consumers to filter by, without ``||`` and ``&&``, and without blanks at its ends.
+        keys: a key, or a list of several, by which brokers index the message; without blanks, which separate them.
         properties: user properties; names and values are non-blank text.
         flag: an int32 of the sender's own; brokers and clients keep it as it is.
-        delay_level: 0 for none, else 1-18 of the broker's ``messageDelayLevel`` table.
+        delay_level: 0 for none, else 1 (1 s) to 18 (2 h) of the broker's ``messageDelayLevel`` table; no seconds.
         wait_store_ok: whether a broker with synchronous flush or replication lets this send wait for it.
     """
 
@@ -62,14 +62,14 @@ class Message(msgspec.Struct, frozen=True):
         if self.properties:
             check_properties(self.properties)
         tags, keys = self.tags, self.keys
-        if tags and not _is_clean(tags):
-            raise InvalidCall("tags need text that is not blank and free of U+0001 and U+0002")
-        if keys and not _are_clean(keys):
-            raise InvalidCall("keys need text that is not blank and free of U+0001 and U+0002")
-        if self.delay_level and not 1 <= self.delay_level <= DELAY_LEVEL_MAX:
-            raise InvalidCall(f"delay level {self.delay_level} is neither 0, no delay, nor 1 to {DELAY_LEVEL_MAX}")
-        if not -(2**31) <= self.flag < 2**31:
-            raise InvalidCall(f"flag {self.flag} is no int32")
+        if tags:
+            check_tag(tags)
+        if keys:
+            check_keys(keys)
+        if self.delay_level:
+            check_delay_level(self.delay_level)
+        if not isinstance(self.flag, int) or not -(2**31) <= self.flag < 2**31:
+            raise InvalidCall(f"flag is {self.flag}, not a whole number of 32 bits")
 
     def property_pairs(self) -> list[tuple[str, str]]:
         """Properties as they travel, without UNIQ_KEY: the user's own first, then the ones with a meaning."""
@@ -142,11 +142,47 @@ def check_properties(properties: Mapping[str, str]) -> None:
             raise InvalidCall(f"the property {name!r} needs text that is not blank and free of U+0001 and U+0002")
 
 
-def _are_clean(keys: object) -> bool:
+def check_tag(tag: object) -> None:
+    """Raise unless a subscription can select messages with this tag."""
+    if not isinstance(tag, str) or not _is_clean(tag):
+        raise InvalidCall(f"tags is {tag!r}, and needs text that is not blank and free of U+0001 and U+0002")
+    if "||" in tag or "&&" in tag:
+        raise InvalidCall(
+            f"tags is {tag!r}, but a message has one tag, and no subscription could select this one; "
+            "several texts can be properties, for SQL92 expressions"
+        )
+    if tag[0] <= " " or tag[-1] <= " ":
+        raise InvalidCall(
+            f"tags is {tag!r}, but subscriptions are read without blanks at the ends of a tag; write {tag.strip()!r}"
+        )
+
+
+def check_keys(keys: object) -> None:
+    """Raise unless brokers index exactly these keys."""
     if isinstance(keys, str):
-        return _is_clean(keys)
+        if " " in keys and keys.strip():
+            raise InvalidCall(f"keys is {keys!r}, but a blank separates keys; give several as keys={keys.split()!r}")
+        if not _is_clean(keys):
+            raise InvalidCall(f"keys is {keys!r}, and needs text that is not blank and free of U+0001 and U+0002")
+        return
     # What can be read only once, like a generator, would be empty when the message is encoded.
-    return isinstance(keys, list | tuple | Collection) and all(map(_is_clean, keys))
+    if not isinstance(keys, list | tuple | Collection) or not all(map(_is_clean, keys)):
+        raise InvalidCall(
+            f"keys is {keys!r}, neither one key nor a list of keys; each needs text that is not blank and free of U+0001 "
+            "and U+0002"
+        )
+    for key in keys:
+        if " " in key:
+            raise InvalidCall(f"the key {key!r} in keys has a blank, which would make several keys of it")
+
+
+def check_delay_level(level: int) -> None:
+    """Raise unless it is 0 or a level of a stock broker's table."""
+    if not isinstance(level, int) or not 0 <= level <= DELAY_LEVEL_MAX:
+        raise InvalidCall(
+            f"delay_level is {level}, neither 0 (no delay) nor a level from 1 (1 s) to {DELAY_LEVEL_MAX} (2 h); levels "
+            "are no seconds, see the broker's messageDelayLevel"
+        )
 
 
 def _is_clean(text: object) -> bool:

@@ -12,7 +12,7 @@ import attrs
 
 from triomq.errors import InvalidCall
 from triomq_protocol.errors import LocalProtocolError
-from triomq_protocol.filters.tags import TagFilter, parse_subscription
+from triomq_protocol.filters.tags import TagFilter, check_tags
 from triomq_protocol.names import RETRY_PREFIX
 from triomq_protocol.requests import SubscriptionData
 
@@ -116,7 +116,7 @@ def make_subscription(topic: str, expression: str | Sql | ClassFilter | None, ve
     if expression is not None and not isinstance(expression, str):
         raise InvalidCall(f"the filter is {type(expression).__name__}, neither text like 'a || b' nor triomq.Sql")
     try:
-        tags = parse_subscription(expression)
+        tags = check_tags(expression)
     except LocalProtocolError as error:
         raise InvalidCall(f"the tags {expression!r} cannot be used: {error}") from error
     return Subscription(topic, tags.expression, "TAG", tags, version_ms)

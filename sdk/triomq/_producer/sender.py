@@ -19,6 +19,7 @@ from triomq._cluster.routes import Routes
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor
 from triomq._message.message import MAX_BODY_BYTES, Message
 from triomq._message.send_result import SendResult
+from triomq._numbers import counts
 from triomq._producer.attempt import Attempts
 from triomq._producer.faults import FaultStrategy
 from triomq._producer.outgoing import Outgoing, properties_text
@@ -44,11 +45,14 @@ class SendSettings:
         compressor: how; None sends everything as it is.
         policy: what is tried again.
         faults: which brokers are avoided; None chooses round robin (``sendLatencyFaultEnable=false``).
+
+    Raises:
+        InvalidCall: a number is out of range.
     """
 
     timeout_s: float = 3.0
-    max_body_bytes: int = MAX_BODY_BYTES
-    compress_from_bytes: int = COMPRESS_FROM_BYTES
+    max_body_bytes: int = attrs.field(default=MAX_BODY_BYTES, validator=counts(1))
+    compress_from_bytes: int = attrs.field(default=COMPRESS_FROM_BYTES, validator=counts(0))
     compressor: Compressor | None
     policy: RetryPolicy
     faults: FaultStrategy | None = None

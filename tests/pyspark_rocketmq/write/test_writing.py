@@ -45,7 +45,7 @@ def test_columns_become_a_message() -> None:
         )
     )
     message = made.message
-    assert (message.topic, message.body, message.tags, message.keys) == ("U", b"text", "a", "k1 k2")
+    assert (message.topic, message.body, message.tags, message.keys) == ("U", b"text", "a", ["k1", "k2"])
     assert (message.delay_level, made.sharding_key) == (3, "s")
     assert dict(message.properties or {}).keys() == {"x", ROW_KEY}, (
         "what belongs to the message read is not written again"

@@ -44,7 +44,9 @@ def test_versions_only_grow():
     assert old.renewed(200).version_ms == 200
 
 
-@pytest.mark.parametrize("expression", ["||", " || ", triomq.Sql(""), triomq.Sql(" \n"), 5, b"a", ["a"]])
+@pytest.mark.parametrize(
+    "expression", ["||", " || ", "a && b", "a || b&&c", triomq.Sql(""), triomq.Sql(" \n"), 5, b"a", ["a"]]
+)
 def test_what_cannot_be_used(expression):
     with pytest.raises(errors.InvalidCall):
         make_subscription("T", expression, 0)

@@ -45,7 +45,8 @@ async def test_send_returns_where_the_message_lies(autojump_clock, cluster, prop
     [
         (triomq.Message("T", b"x"), {}),
         (triomq.Message("T", b"x", tags="ä"), {"TAGS": "ä"}),
-        (triomq.Message("T", b"x", keys="k1 k2"), {"KEYS": "k1 k2"}),
+        (triomq.Message("T", b"x", keys=["k1", "k2"]), {"KEYS": "k1 k2"}),
+        (triomq.Message("T", b"x", tags="a b|c"), {"TAGS": "a b|c"}),
         (triomq.Message("T", b"x", tags='"\\', keys=["a"]), {"TAGS": '"\\', "KEYS": "a"}),
         (triomq.Message("T", b"x", delay_level=1), {"DELAY": "1"}),
         (triomq.Message("T", b"x", delay_level=18), {"DELAY": "18"}),
@@ -223,9 +224,15 @@ async def test_weaker_statuses_are_results(autojump_clock, cluster, code):
         (triomq.Message("T", b"x", properties={"TAGS": "a"}), errors.InvalidCall, "reserved"),
         (triomq.Message("T", b"x", properties={"a": ""}), errors.InvalidCall, "blank"),
         (triomq.Message("T", b"x", properties={"a": "y" * 32768}), errors.MessageIllegal, "properties"),
-        (triomq.Message("T", b"x", flag=2**31), errors.InvalidCall, "int32"),
-        (triomq.Message("T", b"x", delay_level=-3), errors.InvalidCall, "delay level -3"),
-        (triomq.Message("T", b"x", delay_level=19), errors.InvalidCall, "delay level 19"),
+        (triomq.Message("T", b"x", flag=2**31), errors.InvalidCall, "flag is 2147483648"),
+        (triomq.Message("T", b"x", delay_level=-3), errors.InvalidCall, "delay_level is -3, neither 0"),
+        (triomq.Message("T", b"x", delay_level=60), errors.InvalidCall, "delay_level is 60.*levels are no seconds"),
+        (triomq.Message("T", b"x", delay_level=1.5), errors.InvalidCall, "delay_level is 1.5"),
+        (triomq.Message("T", b"x", tags="a||b"), errors.InvalidCall, r"tags is 'a\|\|b', but a message has one tag"),
+        (triomq.Message("T", b"x", tags="a && b"), errors.InvalidCall, "tags is 'a && b', but a message has one tag"),
+        (triomq.Message("T", b"x", tags=" a "), errors.InvalidCall, "tags is ' a '.*write 'a'"),
+        (triomq.Message("T", b"x", keys=["a b"]), errors.InvalidCall, "the key 'a b' in keys has a blank"),
+        (triomq.Message("T", b"x", keys="a b"), errors.InvalidCall, r"keys is 'a b'.*keys=\['a', 'b'\]"),
     ],
 )
 async def test_illegal_messages_are_refused_before_anything_is_sent(
@@ -342,3 +349,32 @@ async def test_what_is_neither_a_function_nor_has_the_methods_is_no_callback(aut
         with pytest.raises(errors.InvalidCall, match="on_success"):
             await client.producer("G").send(triomq.Message("T", b"x"), callback)
     assert not sends(cluster.broker)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("send_timeout_s", 0),
+        ("send_timeout_s", -1.0),
+        ("send_timeout_s", float("nan")),
+        ("max_in_flight", 0),
+        ("max_in_flight_bytes", 0),
+        ("max_body_bytes", 0),
+        ("max_body_bytes", "1"),
+        ("compress_from_bytes", -1),
+    ],
+)
+async def test_a_number_out_of_range_is_refused_and_the_group_stays_free(autojump_clock, cluster, option, value):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match=f"{option} is {value!r}, not a"):
+            client.producer("G", **{option: value})
+        client.producer("G")
+
+
+@pytest.mark.parametrize(
+    "options", [{"refresh_every_s": 0}, {"heartbeat_every_s": -1}, {"max_pending": 0}, {"max_topics": 0.5}]
+)
+async def test_a_clients_number_out_of_range_is_refused(options):
+    with pytest.raises(errors.InvalidCall, match=next(iter(options))):
+        async with triomq.open_client("127.0.0.1:1", **options):
+            pass

@@ -14,6 +14,7 @@ import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._exception_groups import without_groups
+from triomq._message.message import check_delay_level
 from triomq.errors import MQError
 
 Ready = TypeVar("Ready")
@@ -28,9 +29,14 @@ class Later(Exception):  # noqa: N818 - an answer, not an error
             negative: no more tries, to the dead letters. Not for ordered consumers.
         suspend_s: ordered consumers: how long the queue rests before the message is tried again in place, 0.01-30;
             default 1.
+
+    Raises:
+        InvalidCall: there is no such level. A handler that raises it has failed, as with any other error.
     """
 
     def __init__(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
+        if delay_level > 0:
+            check_delay_level(delay_level)
         super().__init__(delay_level)
         self.delay_level = delay_level
         self.suspend_s = suspend_s

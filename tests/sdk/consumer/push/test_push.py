@@ -1046,3 +1046,10 @@ async def test_an_async_object_is_awaited(autojump_clock, group_cluster):
             nursery.start_soon(consumer.run, handler)
             await until(lambda: handler.seen)
     assert committed(group_cluster) == 1
+
+
+@pytest.mark.parametrize("level", [19, 60, 1.5])
+def test_a_level_of_later_that_does_not_exist_is_refused(level):
+    with pytest.raises(errors.InvalidCall, match=f"delay_level is {level}, neither 0"):
+        triomq.Later(level)
+    assert triomq.Later(-1).delay_level == -1

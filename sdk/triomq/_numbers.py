@@ -1,0 +1,28 @@
+"""Checks of the numbers that callers give: counts, sizes, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from triomq.errors import InvalidCall
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise :class:`InvalidCall` unless an argument is a whole number in its range."""
+    if not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
+        raise InvalidCall(f"{name} is {value!r}, not a whole number {bounds}")
+
+
+def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
+    """Raise :class:`InvalidCall` unless an argument is a number of seconds above 0, or 0 where that has a meaning."""
+    if not isinstance(value, int | float) or not (value > 0 or (zero and value == 0)):  # nor nan
+        raise InvalidCall(f"{name} is {value!r}, not a number of seconds {'from' if zero else 'above'} 0")
+
+
+def counts(least: int, most: int | None = None) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    """:func:`check_count` for an attribute of an attrs class."""
+    return lambda _options, attribute, value: check_count(attribute.name, value, least, most)
