@@ -32,7 +32,7 @@ class MetadataTables(Protocol):
     """The broker's tables, as the slave's metadata replaces them. Each method takes a response body as it came.
 
     A table is built aside and swapped in whole: no reader ever sees an empty one. A body that cannot be decoded raises
-    ValueError and changes nothing.
+    ValueError and changes nothing; OSError if this broker's disk refuses the table.
     """
 
     def replace_topics(self, body: bytes) -> None:
@@ -48,6 +48,8 @@ class MetadataTables(Protocol):
     def replace_groups(self, body: bytes) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: like topics."""
 
+
+_MASTER = "the connection"
 
 Take = Callable[[bytes, Mapping[str, str]], None]
 
@@ -66,7 +68,7 @@ class MetadataSync:
         self._open_link = open_link
         self._own_address = own_address
         self._wanted = trio.Event()
-        self._last_error: str | None = None
+        self._failures: dict[str, str] = {}
         self.master: str | None = None
         self.rounds = 0
         """How often all four tables came over."""
@@ -97,14 +99,16 @@ class MetadataSync:
         try:
             with trio.fail_after(ROUND_S):
                 async with self._open_link(master) as link:
+                    self._note(_MASTER, None)
                     complete = True
                     for code, take in self._steps():
-                        complete = await self._fetch(link, code, take) and complete
+                        failure = await self._fetch(link, code, take)
+                        self._note(code.name, failure)
+                        complete = complete and failure is None
             if complete:
                 self.rounds += 1
-                self._last_error = None
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
-            self._note_failure(f"{master}: {failure_reason(error)}")
+            self._note(_MASTER, f"{master}: {failure_reason(error)}")
 
     def _steps(self) -> tuple[tuple[RequestCode, Take], ...]:
         tables = self._tables
@@ -115,24 +119,27 @@ class MetadataSync:
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda body, _: tables.replace_groups(body)),
         )
 
-    async def _fetch(self, link: Link, code: RequestCode, take: Take) -> bool:
+    async def _fetch(self, link: Link, code: RequestCode, take: Take) -> str | None:
+        """One table; what failed, None if nothing did. LinkError if the link is of no use for the next one either."""
         try:
             answer = await link.request(Command.request(code), TIMEOUT_S)
         except AnswerTimeoutError as error:
-            self._note_failure(f"{code.name}: {error}")
-            return False
+            return f"{code.name}: {error}"
         if answer.code != ResponseCode.SUCCESS:
-            self._note_failure(f"{code.name} answered with code {answer.code}: {answer.remark}")
-            return False
+            return f"{code.name} answered with code {answer.code}: {answer.remark}"
         try:
             take(bytes(answer.body), answer.fields or {})
         except ValueError as error:
-            self._note_failure(f"{code.name} answered with something else than its table: {error}")
-            return False
-        return True
+            return f"{code.name} answered with something else than its table: {error}"
+        except OSError as error:
+            return f"{code.name} has been answered, but this broker's own disk refuses the table: {error}"
+        return None
 
-    def _note_failure(self, text: str) -> None:
-        """Log a failure once, not every ten seconds."""
-        if text != self._last_error:
-            _log.warning("metadata of the master: %s", text)
-        self._last_error = text
+    def _note(self, step: str, failure: str | None) -> None:
+        """Log a step's failure once, not every ten seconds, and once when it works again."""
+        if failure is None:
+            if self._failures.pop(step, None) is not None:
+                _log.info("metadata of the master: %s works again", step)
+        elif failure != self._failures.get(step):
+            self._failures[step] = failure
+            _log.warning("metadata of the master: %s", failure)

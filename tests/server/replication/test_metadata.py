@@ -138,6 +138,35 @@ async def test_an_undecodable_table_is_a_log_line(autojump_clock, sync, master, 
     assert "something else than its table" in caplog.text
 
 
+async def test_a_full_disk_of_the_slave_leaves_the_other_tables_and_is_not_blamed_on_the_master(
+    autojump_clock, sync, master, tables, caplog, monkeypatch
+) -> None:
+    caplog.set_level("INFO")
+    full = True
+
+    def save(body: bytes) -> None:
+        if full:
+            raise OSError(28, "No space left on device")
+        tables._take("delays", body)
+
+    monkeypatch.setattr(tables, "save_delay_offsets", save)
+    master.refuses.add(RequestCode.GET_ALL_TOPIC_CONFIG)
+    sync.follow("master:10911")
+    await trio.sleep(25)
+    assert tables.taken == [("offsets", b"43"), ("groups", b"201")] * 3
+    own = [message for message in caplog.messages if "GET_ALL_DELAY_OFFSET" in message]
+    assert len(own) == 1
+    assert "this broker's own disk" in own[0]
+    assert "master:10911" not in caplog.text
+    full = False
+    await trio.sleep(20)
+    assert tables.taken[-1] == ("groups", b"201")
+    assert ("delays", b"45") in tables.taken
+    assert [message for message in caplog.messages if "works again" in message] == [
+        "metadata of the master: GET_ALL_DELAY_OFFSET works again"
+    ]
+
+
 async def test_a_master_that_is_away_is_asked_again(autojump_clock, sync, master, tables) -> None:
     master.down = True
     sync.follow("master:10911")

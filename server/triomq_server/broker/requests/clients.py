@@ -34,7 +34,7 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.clients import EXPIRY_MS, ClientChannel, ConsumerGroup
+from triomq_server.broker.tables.clients import EXPIRY_S, ClientChannel, ConsumerGroup
 from triomq_server.broker.tables.consumer_filters import compiled, is_tag_type
 from triomq_server.broker.tables.queue_locks import LockTable
 from triomq_server.broker.tables.topics import topic_name_remark
@@ -53,7 +53,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.plain[RequestCode.UNREGISTER_CLIENT] = partial(unregister, broker)
     handlers.plain[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = partial(list_consumers, broker)
     handlers.plain[RequestCode.CHECK_CLIENT_CONFIG] = partial(check_client, broker)
-    handlers.plain[RequestCode.LOCK_BATCH_MQ] = partial(lock_queues, broker, locks)
+    handlers.plain[RequestCode.LOCK_BATCH_MQ] = partial(lock_queues, locks)
     handlers.plain[RequestCode.UNLOCK_BATCH_MQ] = partial(unlock_queues, locks)
 
 
@@ -80,6 +80,7 @@ def _channel(broker: Broker, link: Link, command: Command, data: HeartbeatData) 
         language=language.name if isinstance(language, LanguageCode) else LanguageCode.OTHER.name,
         version=command.version,
         last_update_ms=broker.clock(),
+        last_update_s=trio.current_time(),
     )
 
 
@@ -172,18 +173,18 @@ async def watch_clients(broker: Broker) -> NoReturn:
     """Every ten seconds, remove clients without heartbeats and close their links."""
     while True:
         await trio.sleep(SCAN_INTERVAL_S)
-        for link in broker.clients.expire(broker.clock()):
-            _log.warning("closing %s: no heartbeat for %d s", link.peer, EXPIRY_MS // 1000)
+        for link in broker.clients.expire(trio.current_time()):
+            _log.warning("closing %s: no heartbeat for %.0f s", link.peer, EXPIRY_S)
             link.close()
 
 
 # -- queue locks
 
 
-def lock_queues(broker: Broker, locks: LockTable, _link: Link, command: Command) -> Command:
+def lock_queues(locks: LockTable, _link: Link, command: Command) -> Command:
     """41: lock queues for one client of an orderly consumer group."""
     body = LockBatchRequestBody.decode(command.body)
-    now_ms = broker.clock()
+    now_ms = round(trio.current_time() * 1000)  # a wall clock that is set must not free locks
     locks.drop_expired(now_ms)
     granted = locks.lock(body.consumer_group or "", body.client_id or "", body.mq_set, now_ms)
     return command.answer(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())

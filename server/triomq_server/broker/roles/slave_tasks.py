@@ -6,6 +6,7 @@ docs/protocol/ha.md §7.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
@@ -26,6 +27,8 @@ from triomq_server.replication.slave import HaSlave
 from triomq_server.restarting import restarted
 from triomq_server.store import Arrival
 from triomq_server.wire import Dial, OpenLink
+
+_log = logging.getLogger(__name__)
 
 FIRST_ANSWER_S = 10.0
 """How long a comparison waits for a name server's first answer; a registration may take six seconds."""
@@ -64,7 +67,8 @@ class FollowedTables:
             received = msgspec.structs.replace(
                 received, topic_config_table=both, data_version=_version_of_no_master(received.data_version)
             )
-        topics.replace_all(received)
+        if topics.replace_all(received):
+            _log.info("topics of the master taken over: %d", len(topics.table))
 
     def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """The master's consumer offsets (code 43); they are written down by the broker's timer."""
@@ -93,7 +97,8 @@ class FollowedTables:
             received = msgspec.structs.replace(
                 received, subscription_group_table=both, data_version=_version_of_no_master(received.data_version)
             )
-        groups.replace_all(received)
+        if groups.replace_all(received):
+            _log.info("subscription groups of the master taken over: %d", len(groups.table))
 
 
 def _version_of_no_master(version: DataVersion) -> DataVersion:

@@ -15,7 +15,7 @@ from triomq_protocol.requests import ConsumerData, SubscriptionData
 from triomq_protocol.requests.heartbeat import CONSUME_FROM_LAST_OFFSET
 from triomq_server.wire import Link
 
-EXPIRY_MS = 120_000
+EXPIRY_S = 120.0
 """A client that has not sent a heartbeat for this long is forgotten (upstream: channelExpiredTimeout)."""
 
 
@@ -29,7 +29,9 @@ class ClientChannel:
     """Name of the language, for example `JAVA`; what connection lists show."""
     version: int
     last_update_ms: int
-    """Wall clock of the last heartbeat, in ms since 1970."""
+    """Wall clock of the last heartbeat, in ms since 1970, for operators."""
+    last_update_s: float
+    """The event loop's clock at that time: a wall clock that is set must not expire anyone."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -185,8 +187,8 @@ class ClientTable:
             self.unregister_consumer(name, link)
         return [name for name in left if name in self.consumers]
 
-    def expire(self, now_ms: int, limit_ms: int = EXPIRY_MS) -> list[Link]:
-        """Forget every client silent for longer than `limit_ms`, without notifying its groups.
+    def expire(self, now_s: float, limit_s: float = EXPIRY_S) -> list[Link]:
+        """Forget every client silent for longer than `limit_s` by the event loop's clock, without notifying its groups.
 
         Returns:
             The links of those clients, each once, which the caller closes.
@@ -194,12 +196,12 @@ class ClientTable:
         stale: dict[Link, None] = {}
         for name, channels in list(self.producers.items()):
             for channel in list(channels.values()):
-                if now_ms - channel.last_update_ms > limit_ms:
+                if now_s - channel.last_update_s > limit_s:
                     self.unregister_producer(name, channel.link)
                     stale[channel.link] = None
         for name, group in list(self.consumers.items()):
             for channel in list(group.channels.values()):
-                if now_ms - channel.last_update_ms > limit_ms:
+                if now_s - channel.last_update_s > limit_s:
                     self.unregister_consumer(name, channel.link)
                     stale[channel.link] = None
         return list(stale)

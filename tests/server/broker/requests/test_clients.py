@@ -31,8 +31,6 @@ from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.requests.clients import link_closed, watch_clients
 from triomq_server.config import BrokerConfig
 
-NOW_MS = 1_795_238_180_000
-
 
 def beat(client_id: str, *topics: str, group: str = "CG", unit: bool = False) -> bytes:
     data = ConsumerData(
@@ -207,15 +205,14 @@ async def test_silent_clients_are_forgotten_and_their_links_closed(
 ) -> None:
     silent, lively = client_link(), client_link()
     await desk.ask(RequestCode.HEART_BEAT, body=beat("c1", "T"), link=silent)
-    desk.clock.now_ms = NOW_MS + 60_000
+    await trio.sleep(60)
     await desk.ask(RequestCode.HEART_BEAT, body=beat("c2", "T"), link=lively)
     lively.notified.clear()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_clients, desk.broker)
-        desk.clock.now_ms = NOW_MS + 120_001
-        await trio.sleep(9.9)
+        await trio.sleep(59.9)
         assert not silent.closed
-        await trio.sleep(0.2)
+        await trio.sleep(10.2)
         nursery.cancel_scope.cancel()
     assert silent.closed
     assert not lively.closed
@@ -257,7 +254,7 @@ async def test_locks_as_recorded(desk: Any, exchanges: Any, bodies: Any) -> None
     assert await desk.frame(request) == response
 
 
-async def test_a_released_queue_can_be_locked_by_another_client(desk: Any) -> None:
+async def test_a_released_queue_can_be_locked_by_another_client(desk: Any, autojump_clock: Any) -> None:
     queue = MessageQueue("T", "b", 0)
 
     async def lock(client_id: str) -> list[MessageQueue]:
@@ -270,7 +267,7 @@ async def test_a_released_queue_can_be_locked_by_another_client(desk: Any) -> No
     release = UnlockBatchRequestBody(client_id="c1", consumer_group="G", mq_set=[queue])
     await desk.ask(RequestCode.UNLOCK_BATCH_MQ, body=release.encode())
     assert await lock("c2") == [queue]
-    desk.clock.now_ms += 60_001
+    await trio.sleep(60.001)
     assert await lock("c1") == [queue]
 
 
@@ -279,7 +276,11 @@ def short_locks(config: BrokerConfig) -> None:
     config.rebalance_lock_max_live_time = 500
 
 
-async def test_how_long_locks_live_can_be_set(short_locks: None, desk: Any) -> None:
+async def test_a_wall_clock_that_is_set_closes_no_link_and_frees_no_lock(
+    desk: Any, client_link: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    link = client_link()
+    await desk.ask(RequestCode.HEART_BEAT, body=beat("c1", "T"), link=link)
     queue = MessageQueue("T", "b", 0)
 
     async def lock(client_id: str) -> list[MessageQueue]:
@@ -288,9 +289,28 @@ async def test_how_long_locks_live_can_be_set(short_locks: None, desk: Any) -> N
         return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
 
     assert await lock("c1") == [queue]
-    desk.clock.now_ms += 500
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_clients, desk.broker)
+        for step_ms in (125_000, -250_000):
+            desk.clock.now_ms += step_ms
+            await trio.sleep(15)
+            assert not link.closed
+            assert await lock("c2") == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_how_long_locks_live_can_be_set(short_locks: None, desk: Any, autojump_clock: Any) -> None:
+    queue = MessageQueue("T", "b", 0)
+
+    async def lock(client_id: str) -> list[MessageQueue]:
+        body = LockBatchRequestBody(client_id=client_id, consumer_group="G", mq_set=[queue])
+        answer = await desk.ask(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+        return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+
+    assert await lock("c1") == [queue]
+    await trio.sleep(0.5)
     assert await lock("c2") == []
-    desk.clock.now_ms += 1
+    await trio.sleep(0.001)
     assert await lock("c2") == [queue]
 
 

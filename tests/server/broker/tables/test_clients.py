@@ -8,16 +8,21 @@ from typing import Any, cast
 import pytest
 
 from triomq_protocol.requests import ConsumerData, SubscriptionData
-from triomq_server.broker.tables.clients import EXPIRY_MS, ClientChannel, ClientTable
+from triomq_server.broker.tables.clients import EXPIRY_S, ClientChannel, ClientTable
 
 
 class Wire:
     """Stands for a link: the table only compares links with each other."""
 
 
-def channel(link: Any = None, client_id: str = "c1", at_ms: int = 0) -> ClientChannel:
+def channel(link: Any = None, client_id: str = "c1", at_s: float = 0) -> ClientChannel:
     return ClientChannel(
-        link=cast("Any", link or Wire()), client_id=client_id, language="JAVA", version=407, last_update_ms=at_ms
+        link=cast("Any", link or Wire()),
+        client_id=client_id,
+        language="JAVA",
+        version=407,
+        last_update_ms=0,
+        last_update_s=at_s,
     )
 
 
@@ -102,12 +107,12 @@ def test_a_closed_link_names_the_groups_that_have_others_left(table: ClientTable
 
 
 def test_clients_expire_after_two_silent_minutes_each_link_named_once(table: ClientTable) -> None:
-    link, lively = Wire(), channel(client_id="c2", at_ms=1000)
-    table.register_consumer(subscribing("A"), channel(link, at_ms=0))
-    table.register_producer("PG", channel(link, at_ms=0))
+    link, lively = Wire(), channel(client_id="c2", at_s=1)
+    table.register_consumer(subscribing("A"), channel(link, at_s=0))
+    table.register_producer("PG", channel(link, at_s=0))
     table.register_producer("PG", lively)
-    assert table.expire(EXPIRY_MS) == []
-    assert table.expire(EXPIRY_MS + 1) == [link]
+    assert table.expire(EXPIRY_S) == []
+    assert table.expire(EXPIRY_S + 1) == [link]
     assert table.consumers == {}
     assert list(table.producer_channels("PG")) == [lively.link]
 
