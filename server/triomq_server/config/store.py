@@ -13,6 +13,7 @@ from pathlib import Path
 
 import attrs
 
+from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.config.network import unusable_address
 from triomq_server.config.settings import INT32_MOST, ConfigError, interval, setting
 
@@ -157,7 +158,8 @@ class StoreConfig:
     """A master that finds another one of its set alive when it starts becomes that one's slave; ``compat=4.9`` serves
     beside it."""
     memory_bytes: int = setting(0, least=0)
-    """The memory of which ``access_message_in_memory_max_ratio`` is a share; 0 asks the system for all it has."""
+    """The memory of which ``access_message_in_memory_max_ratio`` is a share; 0 asks the system how much this process may
+    use."""
 
     in_memory_limit_bytes: int = attrs.field(init=False, default=0, metadata={"triomq.skip": True})
     """How far behind the log's end a reader may be and still be served from memory (docs/protocol/ha.md §8)."""
@@ -210,7 +212,7 @@ class StoreConfig:
     def update_in_memory_limit(self) -> None:
         """Derive ``in_memory_limit_bytes`` from the memory and the share of it that counts
         (accessMessageInMemoryMaxRatio)."""
-        total = self.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total = self.memory_bytes or usable_memory_bytes()
         self.in_memory_limit_bytes = total * self.access_message_in_memory_max_ratio // 100
 
 

@@ -1,0 +1,51 @@
+"""How much memory this process may use: the machine's, or the least of the control groups' limits (cgroup v1 and v2).
+
+In a container the machine's memory says nothing: the kernel ends a process that goes beyond its group's limit, and drops
+cached pages of files as if there were no more memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_UNIFIED = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+_MEMORY_V1 = "sys/fs/cgroup/memory"
+
+
+def usable_memory_bytes(root: Path = Path("/")) -> int:
+    """The memory in bytes that this process may use.
+
+    Args:
+        root: where `proc` and `sys` are mounted.
+    """
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_limits(root)])
+
+
+def _limits(root: Path) -> Iterator[int]:
+    """The limits of this process's groups and of all groups around them."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if not controllers:
+            for mount in _UNIFIED:
+                yield from _limits_along(root / mount, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _limits_along(root / _MEMORY_V1, path, "memory.limit_in_bytes")
+
+
+def _limits_along(mount: Path, path: str, name: str) -> Iterator[int]:
+    # A container may see the path of its group as the host names it, while only the group itself is mounted.
+    group = Path(path.lstrip("/"))
+    for folder in (group, *group.parents):
+        limit = _text(mount / folder / name).strip()
+        if limit.isdecimal() and int(limit) > 0:  # "max": no limit
+            yield int(limit)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
