@@ -2,10 +2,12 @@
 315, 321 (docs/protocol/broker-api.md §12, §13, §15, §16)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+from typing import ClassVar
+
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.requests.registration import DataVersion
-from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body
 from triomq_protocol.wire.header import Header, Int32, Int64
 
 
@@ -48,6 +50,8 @@ class TopicOffset(Body, kw_only=True):
 
 class TopicStatsTable(Body, kw_only=True):
     """Answer body of 202."""
+
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
 

@@ -2,11 +2,13 @@
 (docs/protocol/broker-api.md §14)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+from typing import ClassVar
+
 import msgspec
 
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
-from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
 from triomq_protocol.wire.header import Header, Int64
 
 
@@ -81,6 +83,8 @@ class OffsetWrapper(Body, kw_only=True):
 class ConsumeStats(Body, kw_only=True):
     """Answer body of 208."""
 
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
+
     consume_tps: float = 0.0
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
 
@@ -93,6 +97,8 @@ class GetConsumeStatsInBrokerRequest(Header, kw_only=True):
 
 class ConsumeStatsList(Body, kw_only=True):
     """Answer body of 317."""
+
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
 
     broker_addr: str | None = None
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
@@ -148,7 +154,9 @@ class QueryCorrectionOffsetRequest(Header, kw_only=True):
 class QueryCorrectionOffsetBody(Body, kw_only=True):
     """Answer body of 308."""
 
-    correction_offsets: dict[int, int] = {}
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
+
+    correction_offsets: dict[SmallKey, int] = {}
 
 
 class CloneGroupOffsetRequest(Header, kw_only=True):
@@ -201,6 +209,8 @@ class ConsumeStatus(Body, kw_only=True):
 class ConsumerRunningInfo(Body, kw_only=True):
     """The state that a consumer reports: answer body of 307."""
 
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
+
     jstack: str | None = None
     mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
     properties: dict[str, str] = {}
@@ -240,6 +250,8 @@ class ResetOffsetRequest(Header, kw_only=True):
 class ResetOffsetBody(Body, kw_only=True):
     """Answer body of 222, body of 220: where each queue was set to."""
 
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
+
     offset_table: dict[MessageQueue, int] = {}
 
 
@@ -268,6 +280,8 @@ class GetConsumerStatusRequest(Header, kw_only=True):
 
 class GetConsumerStatusBody(Body, kw_only=True):
     """Answer body of 221 (message_queue_table) and of 223 (consumer_table: client id -> queue -> offset)."""
+
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
 
     consumer_table: dict[str, dict[MessageQueue, int]] = {}
     message_queue_table: dict[MessageQueue, int] = {}

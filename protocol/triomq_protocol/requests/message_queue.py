@@ -1,7 +1,7 @@
 """The queue of a topic on a broker: a value used in many bodies."""
 
 from triomq_protocol.java_text import java_hash
-from triomq_protocol.wire.body import FrozenBody
+from triomq_protocol.wire.body import FrozenBody, QueueId
 
 
 class MessageQueue(FrozenBody, frozen=True, kw_only=False, order=True):
@@ -12,7 +12,7 @@ class MessageQueue(FrozenBody, frozen=True, kw_only=False, order=True):
 
     topic: str = ""
     broker_name: str = ""
-    queue_id: int = 0
+    queue_id: QueueId = 0
 
     def hash_code(self) -> int:
         """Java's `hashCode`, signed 32 bits; it decides the order of queues in Java's maps and sets."""

@@ -1,8 +1,10 @@
 """Offsets of queues and consumer groups: codes 14, 15, 29, 30, 31, 32, 43, 45 (docs/protocol/broker-api.md §7)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+from typing import ClassVar
+
 from triomq_protocol.requests.message_queue import MessageQueue
-from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
 from triomq_protocol.wire.header import Header, Int32, Int64
 
 
@@ -98,16 +100,22 @@ class ConsumerOffsetTable(Body, kw_only=True):
     Upstream `ConsumerOffsetSerializeWrapper`.
     """
 
-    offset_table: dict[str, dict[int, int]] = {}
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
+
+    offset_table: dict[str, dict[SmallKey, int]] = {}
 
 
 class DelayOffsetTable(Body, kw_only=True):
     """Body of 45 and of delayOffset.json: delay level -> next offset; upstream `DelayOffsetSerializeWrapper`."""
 
-    offset_table: dict[int, int] = {}
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
+
+    offset_table: dict[SmallKey, int] = {}
 
 
 class LocalOffsetTable(Body, kw_only=True):
     """Local offset file of a broadcasting consumer; upstream `OffsetSerializeWrapper`."""
+
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
 
     offset_table: dict[MessageQueue, int] = {}

@@ -2,7 +2,9 @@
 205, 206, 216, 219, 224, 304, 311-313, 327."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
-from triomq_protocol.wire.body import Body
+from typing import ClassVar
+
+from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
 from triomq_protocol.wire.fastjson import dumps_standard
 from triomq_protocol.wire.header import Header, Int32
 
@@ -27,13 +29,15 @@ class QueueData(Body, kw_only=True):
 class BrokerData(Body, kw_only=True):
     """The addresses of one broker set: broker id (0 is the master) -> `host:port`."""
 
-    broker_addrs: dict[int, str] | None = None
+    broker_addrs: dict[SmallKey, str] | None = None
     broker_name: str | None = None
     cluster: str | None = None
 
 
 class TopicRouteData(Body, kw_only=True):
     """Answer body of 105: the brokers and queues of a topic."""
+
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
 
     broker_datas: list[BrokerData] | None = None
     filter_server_table: dict[str, list[str]] | None = None
@@ -50,6 +54,8 @@ class TopicRouteData(Body, kw_only=True):
 
 class ClusterInfo(Body, kw_only=True):
     """Answer body of GET_BROKER_CLUSTER_INFO (106)."""
+
+    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
 
     broker_addr_table: dict[str, BrokerData] | None = None
     cluster_addr_table: dict[str, list[str]] | None = None

@@ -5,18 +5,42 @@ import types
 import typing
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 import msgspec
 
 from triomq_protocol.errors import BodyError
-from triomq_protocol.wire.fastjson import ObjectKey, dumps, dumps_pretty, integer_of_text, loads, member_name
+from triomq_protocol.wire.fastjson import (
+    MAX_TOLERANT_BYTES,
+    SMALL_KEY_MOST,
+    WIDE_KEYS_MOST,
+    ObjectKey,
+    dumps,
+    dumps_pretty,
+    integer_of_text,
+    loads,
+    member_name,
+)
+
+ANSWER_TOLERANT_BYTES = 4 << 20
+"""Of an answer in the dialect: a peer that was asked may take more of the caller's time than a stranger."""
+
+SmallKey = Annotated[int, msgspec.Meta(ge=0, le=SMALL_KEY_MOST)]
+"""A number as the key of a map. The fast decoder takes no others, since they can be chosen to collide; the tolerant one
+takes a few."""
+
+QueueId = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""Of 32 bits, as in Java. Larger numbers can be chosen to have the same hash."""
 
 
 class JsonCodec:
     """Encoding and decoding of all bodies: a mixin of the base classes Body and FrozenBody."""
 
     __slots__ = ()
+
+    tolerant_bytes: ClassVar[int] = MAX_TOLERANT_BYTES
+    """A longer text must be standard JSON. Bodies that Java itself writes otherwise, and that only answers carry, have
+    ANSWER_TOLERANT_BYTES."""
 
     def encode(self) -> bytes:
         """The body as Java writes it: members in alphabetical order, raw map keys where Java writes them raw."""
@@ -32,15 +56,32 @@ class JsonCodec:
 
         Unknown members are ignored and missing or null ones take their defaults; names match in any case, with or
         without `_` and `-`, numbers
-        may be text and text numbers, maps keyed by numbers or queues may have text keys.
+        may be text and text numbers, maps keyed by numbers or queues may have text keys. Beyond `tolerant_bytes`, names
+        match exactly, and the text must be standard JSON.
         """
         decode = _fast_decoder(typing.cast("Any", cls))
-        for text in (data, _quote_numbers(data)) if _RAW_NUMBER_KEY.search(data) else (data,):
+        try:
+            return typing.cast("Self", decode(data))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+        if len(data) > cls.tolerant_bytes:
+            return cls._decode_long(data)
+        if _RAW_NUMBER_KEY.search(data):
             try:
-                return typing.cast("Self", decode(text))
+                return typing.cast("Self", decode(_quote_numbers(data)))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                continue
-        return cls.from_json(loads(data))
+                pass
+        return cls.from_json(loads(data, tolerant_bytes=cls.tolerant_bytes))
+
+    @classmethod
+    def _decode_long(cls, data: bytes) -> Self:
+        """Read a text that is too long for the tolerant decoder. Raises BodyError."""
+        try:
+            found = _relaxed_decoder(typing.cast("Any", cls))(data)
+            return msgspec.convert(found, cls, from_attributes=True)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            text = f"{len(data)} bytes, and in an unusual form, which is read up to {cls.tolerant_bytes}: {error}"
+            raise BodyError(cls.__name__, text) from error
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -92,6 +133,40 @@ def _fast_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
 
 
 @lru_cache(None)
+def _relaxed_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
+    """Standard JSON in which unknown members are skipped and numbers may be text; gives objects of twins of the
+    classes."""
+    return msgspec.json.Decoder(_relaxed(cls), strict=False).decode
+
+
+@lru_cache(None)
+def _relaxed(annotation: Any) -> Any:
+    """A type like this one, with classes that skip unknown members."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is types.UnionType or origin is typing.Union:
+        return typing.Union[tuple(_relaxed(arg) for arg in args)]  # noqa: UP007 - made at run time
+    if origin is list:
+        return list[_relaxed(args[0])]  # type: ignore[misc]
+    if origin is dict:
+        return dict[args[0], _relaxed(args[1])]  # type: ignore[valid-type, misc]
+    if not (isinstance(annotation, type) and issubclass(annotation, Body | FrozenBody)):
+        return annotation
+    fields: list[Any] = []
+    names = {}
+    for field in msgspec.structs.fields(annotation):
+        names[field.name] = field.encode_name
+        if field.required:
+            fields.append((field.name, _relaxed(field.type)))
+        else:
+            factory = field.default_factory
+            default = (
+                msgspec.field(default_factory=factory) if callable(factory) else msgspec.field(default=field.default)
+            )
+            fields.append((field.name, _relaxed(field.type), default))
+    return msgspec.defstruct(annotation.__name__, fields, rename=names, kw_only=True)
+
+
+@lru_cache(None)
 def _converter(annotation: Any) -> _Convert:
     """How to turn a parsed JSON value into a declared type, with FastJSON's casts."""
     origin, args = get_origin(annotation), get_args(annotation)
@@ -99,6 +174,8 @@ def _converter(annotation: Any) -> _Convert:
         return _optional(_converter(next(arg for arg in args if arg is not types.NoneType)))
     if origin is list:
         return _list_of(_converter(args[0]))
+    if origin is Annotated:
+        return _within(_converter(args[0]), args[1]) if annotation != SmallKey else _to_int
     if origin is dict:
         return _map_of(_converter(args[0]), _converter(args[1]))
     if isinstance(annotation, type) and issubclass(annotation, Body | FrozenBody):
@@ -121,9 +198,23 @@ def _list_of(convert: _Convert) -> _Convert:
 
 def _map_of(convert_key: _Convert, convert: _Convert) -> _Convert:
     def convert_map(value: Any) -> dict[Any, Any]:
-        return {convert_key(key): convert(member) for key, member in _object(value).items()}
+        pairs = [(convert_key(key), convert(member)) for key, member in _object(value).items()]
+        wide = sum(type(key) is int and not 0 <= key <= SMALL_KEY_MOST for key, _ in pairs)
+        if wide > WIDE_KEYS_MOST:
+            raise ValueError(f"{wide} large numbers as keys, the limit is {WIDE_KEYS_MOST}")
+        return dict(pairs)
 
     return convert_map
+
+
+def _within(convert: _Convert, bounds: msgspec.Meta) -> _Convert:
+    def convert_number(value: Any) -> int:
+        number: int = convert(value)
+        if not typing.cast("int", bounds.ge) <= number <= typing.cast("int", bounds.le):
+            raise ValueError(f"{str(number)[:50]} is out of range")
+        return number
+
+    return convert_number
 
 
 def _object(value: Any) -> dict[Any, Any]:

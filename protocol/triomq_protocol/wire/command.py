@@ -11,13 +11,20 @@ from triomq_protocol.errors import BodyError, HeaderError, RemoteProtocolError
 from triomq_protocol.flags import ONEWAY, RESPONSE
 from triomq_protocol.java_text import utf8
 from triomq_protocol.wire.binary_header import decode_area, decode_binary_header, encode_area, encode_binary_header
-from triomq_protocol.wire.fastjson import dumps, integer_of_text, java_map_order, loads, member_name, quote
+from triomq_protocol.wire.fastjson import (
+    MAX_TOLERANT_BYTES,
+    dumps,
+    integer_of_text,
+    java_map_order,
+    loads,
+    member_name,
+    quote,
+)
 from triomq_protocol.wire.header import Header, Int32, header_from_fields, json_decoder
 from triomq_protocol.wire.lengths import frame_lengths
 
 H = TypeVar("H", bound=Header)
 _NO_EXT = msgspec.Raw()
-_MAX_TOLERANT_BYTES = 1 << 16
 """A longer header has to be in the usual form: reading this one takes up to 30 ms, and one of 16 MiB would take seconds."""
 _DECODERS: dict[type[Header], Callable[[msgspec.Raw], Any]] = {}
 """The fast readers of header classes: one look-up in a dictionary, used for every request."""
@@ -278,9 +285,9 @@ def decode_json_command(header: bytes) -> Command:
 
 
 def _decode_tolerantly(header: bytes) -> Command:
-    if len(header) > _MAX_TOLERANT_BYTES:
+    if len(header) > MAX_TOLERANT_BYTES:
         raise RemoteProtocolError(
-            f"header of {len(header)} bytes in an unusual form, the limit is {_MAX_TOLERANT_BYTES}"
+            f"header of {len(header)} bytes in an unusual form, the limit is {MAX_TOLERANT_BYTES}"
         )
     try:
         members = loads(header)

@@ -16,11 +16,20 @@ import msgspec
 from triomq_protocol.errors import BodyError
 from triomq_protocol.java_text import java_hash, join_pairs, join_surrogates, parse_integer
 
+_INT32_MOST = (1 << 31) - 1
+
 MAX_DEPTH = 64
 """Deeper nesting is refused; the protocol's own bodies nest at most six levels."""
 
-MAX_TOLERANT_BYTES = 4 << 20
-"""The tolerant reader takes 0.5 µs per byte; a longer text would block the event loop too long."""
+MAX_TOLERANT_BYTES = 1 << 14
+"""The tolerant reader takes up to 2 µs per byte; a longer text would block the event loop too long."""
+
+SMALL_KEY_MOST = 0xFFFF
+"""Whole numbers from 0 to this as keys are the ids of queues and levels, and cannot collide."""
+
+WIDE_KEYS_MOST = 512
+"""Other whole numbers as keys of one object. The hash of a number is no secret: many keys can be chosen such that each
+is compared with all before it."""
 
 
 class ObjectKey(tuple[tuple[str, object], ...]):
@@ -142,9 +151,14 @@ class _Reader:
 
     def members(self, depth: int) -> dict[object, object]:
         out: dict[object, object] = {}
+        wide = 0
         self.at += 1
         while self.skip() != "}":
             key = self.key(depth)
+            if type(key) is int and not 0 <= key <= SMALL_KEY_MOST:
+                wide += 1
+                if wide > WIDE_KEYS_MOST:
+                    raise self.fail(f"more than {WIDE_KEYS_MOST} numbers as keys")
             if self.skip() != ":":
                 raise self.fail("colon expected")
             self.at += 1
@@ -178,19 +192,22 @@ def _frozen(value: object) -> object:
         return _frozen_members(value)
     if isinstance(value, list):
         return tuple(_frozen(item) for item in value)
+    if isinstance(value, float) or (isinstance(value, int) and not -_INT32_MOST - 1 <= value <= _INT32_MOST):
+        # Two numbers that are 2**61 - 1 apart have the same hash, and so have the objects that hold them.
+        raise BodyError("JSON", f"a map key holds the number {str(value)[:50]}")
     return value
 
 
-def loads(data: bytes | str) -> object:
+def loads(data: bytes | str, *, tolerant_bytes: int = MAX_TOLERANT_BYTES) -> object:
     """Parse a document: standard JSON, and all that section 13.2 lists.
 
-    Object keys come back as `str` (quoted or identifier), `int` (unquoted number) or `ObjectKey` (an object).
-    Raises BodyError.
+    Object keys come back as `str` (quoted or identifier), `int` (unquoted number) or `ObjectKey` (an object). A longer
+    text than `tolerant_bytes` must be standard JSON. Raises BodyError.
     """
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnicodeEncodeError):
-        return loads_tolerant(data)
+        return loads_tolerant(data, tolerant_bytes=tolerant_bytes)
     _check_depth(value)
     return value
 
@@ -210,10 +227,10 @@ def _check_depth(value: object) -> None:
     raise BodyError("JSON", "nested too deeply")
 
 
-def loads_tolerant(data: bytes | str) -> object:
+def loads_tolerant(data: bytes | str, *, tolerant_bytes: int = MAX_TOLERANT_BYTES) -> object:
     """`loads` without the attempt to read standard JSON first. Raises BodyError."""
-    if len(data) > MAX_TOLERANT_BYTES:
-        raise BodyError("JSON", f"{len(data)} bytes of non-standard JSON, the limit is {MAX_TOLERANT_BYTES}")
+    if len(data) > tolerant_bytes:
+        raise BodyError("JSON", f"{len(data)} bytes of non-standard JSON, the limit is {tolerant_bytes}")
     text = data if isinstance(data, str) else bytes(data).decode("utf-8", "replace")
     try:
         return _Reader(text).document()

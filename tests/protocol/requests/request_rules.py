@@ -285,6 +285,8 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(args[0]), max_size=3)
     if origin is dict:
         return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=3)
+    if origin is typing.Annotated:
+        return st.integers(args[1].ge, args[1].le)
     if isinstance(annotation, type) and issubclass(annotation, requests.Body | requests.FrozenBody):
         return bodies(annotation)
     return {str: TEXTS, int: INT64, bool: st.booleans(), float: st.floats(allow_nan=False, allow_infinity=False)}[
@@ -316,6 +318,8 @@ def members(cls: BodyClass) -> Iterator[tuple[str, str, Any]]:
         kind = field.type
         if typing.get_origin(kind) in (types.UnionType, typing.Union):
             kind = next(arg for arg in typing.get_args(kind) if arg is not types.NoneType)
+        if typing.get_origin(kind) is typing.Annotated:
+            kind = typing.get_args(kind)[0]
         yield field.encode_name, field.name, typing.get_origin(kind) or kind
 
 

@@ -90,7 +90,7 @@ def test_deep_values_of_ext_fields_make_an_unusable_request(depth: int, member: 
 
 @pytest.mark.parametrize("depth", [66, 300, 500, 900, 20_000])
 def test_a_deep_remark_is_no_header(depth: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="not JSON"):
+    with pytest.raises(RemoteProtocolError, match="not JSON|unusual form"):
         FrameDecoder().feed(json_frame(b'{"code":1,"remark":%b}' % (b"[" * depth + b"]" * depth)))
 
 
@@ -130,7 +130,7 @@ def test_names_that_are_no_spelling_of_a_member_are_unknown(name: bytes) -> None
 
 @pytest.mark.parametrize("start", [b'{"code":"105"', b'{"Code":105', b"{code:105", b'{"code":105,"new":[]'])
 def test_a_header_in_an_unusual_form_has_a_limit(start: bytes) -> None:
-    most = 1 << 16
+    most = 1 << 14
     rest = b',"remark":"%b"}' % (b"x" * (most - len(start) - len(b',"remark":""}')))
     assert FrameDecoder().feed(json_frame(start + rest))[0].code == 105
     with pytest.raises(

@@ -14,6 +14,9 @@ from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
 from triomq_server.store.files.disk import Disk
 
+_FILE_BYTES = 1 << 30
+"""Tables are read at the start, and have numbers as keys: no size that fits the memory is too long."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,14 +48,14 @@ class ConfigFile:
         try:
             text = self._read(self.path)
             if text:
-                return fastjson.loads(text)
+                return fastjson.loads(text, tolerant_bytes=_FILE_BYTES)
         except BodyError as e:
             broken = e
         text = self._read(backup)
         if not text and broken is None:
             return None
         try:
-            content = fastjson.loads(text) if text else None
+            content = fastjson.loads(text, tolerant_bytes=_FILE_BYTES) if text else None
         except BodyError as e:
             raise damaged(self.path, f"is missing or broken, and {backup} cannot be parsed: {e}") from e
         if content is None:
