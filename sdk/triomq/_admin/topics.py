@@ -94,7 +94,7 @@ class Admin(metaclass=NoPublicConstructor):
         for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
             if number is not None:
                 check_count(name, number, 0, QUEUES_MAX)
-        if not isinstance(perm, int) or perm & ~PERM_BITS:
+        if perm & ~PERM_BITS:
             raise InvalidCall(f"perm is {perm}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")
         header = CreateTopicRequest(
             topic=topic,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from triomq._numbers import check_count
 from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARACTERS, MAX_TOPIC_BYTES, RESERVED_PROPERTIES
@@ -68,8 +69,8 @@ class Message(msgspec.Struct, frozen=True):
             check_keys(keys)
         if self.delay_level:
             check_delay_level(self.delay_level)
-        if not isinstance(self.flag, int) or not -(2**31) <= self.flag < 2**31:
-            raise InvalidCall(f"flag is {self.flag}, not a whole number of 32 bits")
+        if self.flag:
+            check_count("flag", self.flag, -(2**31), 2**31 - 1)
 
     def property_pairs(self) -> list[tuple[str, str]]:
         """Properties as they travel, without UNIQ_KEY: the user's own first, then the ones with a meaning."""
@@ -176,7 +177,7 @@ def check_keys(keys: object) -> None:
             raise InvalidCall(f"the key {key!r} in keys has a blank, which would make several keys of it")
 
 
-def check_delay_level(level: int) -> None:
+def check_delay_level(level: object) -> None:
     """Raise unless it is 0 or a level of a stock broker's table."""
     if not isinstance(level, int) or not 0 <= level <= DELAY_LEVEL_MAX:
         raise InvalidCall(

@@ -3,6 +3,7 @@
 For users' tests: it is there within milliseconds, and its nodes can be stopped and started one by one.
 """
 
+import logging
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -12,7 +13,9 @@ from pathlib import Path
 import trio
 
 from triomq_server.cluster.nodes import run_node
-from triomq_server.cluster.plan import ClusterPlan, NodePlan, plan_cluster
+from triomq_server.cluster.plan import ClusterPlan, NodePlan, check_settings, plan_cluster
+
+_log = logging.getLogger(__name__)
 
 
 class Node:
@@ -135,7 +138,7 @@ async def open_cluster(
 
     Raises:
       OSError: no free ports, or the disk fails.
-      ValueError: counts that are out of range.
+      ValueError: counts that are out of range, or settings with which a broker must not start.
     """
     with _directory(directory) as home:
         plan = plan_cluster(
@@ -147,6 +150,8 @@ async def open_cluster(
             sync_flush=sync_flush,
             settings=settings,
         )
+        for line in check_settings(plan):
+            _log.warning("%s", line)
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             cluster = Cluster(plan, nursery)

@@ -13,6 +13,8 @@ from string import ascii_lowercase
 
 import attrs
 
+from triomq_server.config import BrokerConfig, NamesrvConfig
+
 NAMESRV = "namesrv"
 BROKER = "broker"
 
@@ -128,6 +130,19 @@ def plan_cluster(
             }
             nodes.append(_broker(directory, next(left), common | own, settings or {}))
     return ClusterPlan(directory, tuple(nodes))
+
+
+def check_settings(plan: ClusterPlan, *, strict: bool = False) -> list[str]:
+    """What is wrong with the settings of a plan's nodes, each line once.
+
+    Raises:
+      ConfigError: a node must not start with them; with `strict`, anything is wrong.
+    """
+    found: dict[str, None] = {}
+    for node in plan.nodes:
+        kind = NamesrvConfig if node.kind == NAMESRV else BrokerConfig
+        found.update(dict.fromkeys(kind.from_properties(node.properties, strict=strict)[1]))
+    return list(found)
 
 
 def _namesrv(directory: Path, index: int, address: str) -> NodePlan:

@@ -12,8 +12,6 @@ from triomq_server.commands.serving import print_and_exit, print_ready, run_serv
 if TYPE_CHECKING:
     import trio
 
-    from triomq_server.config import BrokerConfig
-
 
 @click.command()
 @options.config_file
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--store", metavar="DIR", help="storePathRootDir.")
 @click.option("--memory-bytes", type=int, help="Memory size that the 40 % rule of pulls reckons with.")
 @options.assignments
+@options.strict
 @options.as_json
 @options.log_level
 def broker(
@@ -38,6 +37,7 @@ def broker(
     store: str | None,
     memory_bytes: int | None,
     assignments: tuple[str, ...],
+    strict: bool,
     as_json: bool,
     log_level: str,
 ) -> None:
@@ -47,9 +47,8 @@ def broker(
     given = {"namesrvAddr": namesrv_addr, "listenPort": port, "storePathRootDir": store, "memoryBytes": memory_bytes}
     flags = {key: str(value) for key, value in given.items() if value is not None}
     try:
-        config, warnings = BrokerConfig.from_properties(options.configured(config_file, assignments, flags))
-        _check_name_servers(config)
-        _check_ports(config)
+        values = options.configured(config_file, assignments, flags)
+        config, warnings = BrokerConfig.from_properties(values, strict=strict)
     except (ConfigError, PropertiesError) as error:
         options.fail(f"bad configuration: {error}", options.EXIT_USAGE)
     start_logging(log_level, warnings)
@@ -73,24 +72,3 @@ def broker(
         await serve_broker(config, config_path=config_file, task_status=task_status)
 
     run_server(serve, ready, config)
-
-
-def _check_name_servers(config: BrokerConfig) -> None:
-    """Raise ConfigError for a name server that is not ``host:port``."""
-    from triomq_server.config import ConfigError
-
-    for address in config.name_servers:
-        host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise ConfigError(f"namesrvAddr names {address!r}, which is not host:port; write host:port;host:port")
-
-
-def _check_ports(config: BrokerConfig) -> None:
-    """Raise ConfigError unless the ports two below (fast) and one above (replication) exist too."""
-    from triomq_server.config import ConfigError
-
-    if config.listen_port in (1, 2, 65535):
-        raise ConfigError(
-            f"listenPort={config.listen_port} leaves no place for the ports {config.listen_port - 2} and "
-            f"{config.listen_port + 1} that a broker listens on as well; choose 3 to 65534"
-        )

@@ -28,6 +28,7 @@ from triomq_server.commands.serving import start_logging
     "--directory", type=click.Path(file_okay=False), help="Keep all files here; default: a temporary directory."
 )
 @options.assignments
+@options.strict
 @click.option(
     "--control",
     is_flag=True,
@@ -44,6 +45,7 @@ def cluster(
     sync_replication: bool,
     directory: str | None,
     assignments: tuple[str, ...],
+    strict: bool,
     control: bool,
     as_json: bool,
     log_level: str,
@@ -52,12 +54,12 @@ def cluster(
 
     A node can be killed like any process; with --control it can also be started again.
     """
-    from triomq_server.cluster.plan import plan_cluster
+    from triomq_server.cluster.plan import check_settings, plan_cluster
     from triomq_server.cluster.processes import ClusterProcesses
+    from triomq_server.config import ConfigError
 
     if sample:
         masters, slaves = 2, int(sample != "2m-noslave")
-    start_logging("warning" if log_level == "info" else log_level, [])
     with tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True) as temporary:
         try:
             plan = plan_cluster(
@@ -69,8 +71,12 @@ def cluster(
                 sync_flush=sync_flush,
                 settings=options.read_assignments(assignments),
             )
+            warnings = check_settings(plan, strict=strict)
         except OSError as error:
             options.fail(str(error), options.EXIT_FAILED)
+        except ConfigError as error:
+            options.fail(f"bad configuration: {error}", options.EXIT_USAGE)
+        start_logging("warning" if log_level == "info" else log_level, warnings)
         code = ClusterProcesses(plan, _print_event_as_json if as_json else _print_event).run(control=control)
     sys.exit(code)
 

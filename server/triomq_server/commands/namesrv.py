@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @options.print_important
 @options.port
 @options.assignments
+@options.strict
 @options.as_json
 @options.log_level
 def namesrv(
@@ -28,6 +29,7 @@ def namesrv(
     print_some: bool,
     port: int | None,
     assignments: tuple[str, ...],
+    strict: bool,
     as_json: bool,
     log_level: str,
 ) -> None:
@@ -39,7 +41,7 @@ def namesrv(
         values = options.configured(config_file, assignments, flags)
         if config_file:
             values.setdefault("configStorePath", str(Path(config_file).absolute()))
-        config, warnings = NamesrvConfig.from_properties(values)
+        config, warnings = NamesrvConfig.from_properties(values, strict=strict)
     except (ConfigError, PropertiesError) as error:
         options.fail(f"bad configuration: {error}", options.EXIT_USAGE)
     start_logging(log_level, warnings)

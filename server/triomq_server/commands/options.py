@@ -23,6 +23,9 @@ port = click.option("--port", type=click.IntRange(0, 65535), help="listenPort; 0
 assignments = click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any RocketMQ key; may be repeated."
 )
+strict = click.option(
+    "--strict", is_flag=True, help="Refuse every setting that would give a warning, such as an unknown key."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
 log_level = click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True,

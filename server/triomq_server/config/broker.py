@@ -14,23 +14,23 @@ from typing import Any
 import attrs
 
 from triomq_protocol.names import TRACE_TOPIC
+from triomq_server.config import findings
 from triomq_server.config.network import ServerNetworkConfig, first_address, host_name, unusable_address, unusable_name
 from triomq_server.config.settings import (
     INT32_MOST,
     ConfigError,
     Unusable,
     apply,
-    ignored_warnings,
     interval,
+    keys_of,
     refuse_change,
     refuse_out_of_range,
     respell,
     setting,
     to_text,
-    unknown_key_warnings,
 )
-from triomq_server.config.store import StoreConfig
-from triomq_server.config.without_effect import without_effect_warnings
+from triomq_server.config.store import LARGE_BATCH_BYTES, StoreConfig
+from triomq_server.config.without_effect import without_effect_lines
 
 
 def _cpus() -> int:
@@ -168,22 +168,26 @@ class BrokerConfig(ServerNetworkConfig):
         self.derive()
 
     @classmethod
-    def from_properties(cls, values: Mapping[str, str], **preset: Any) -> tuple[BrokerConfig, list[str]]:
+    def from_properties(
+        cls, values: Mapping[str, str], *, strict: bool = False, **preset: Any
+    ) -> tuple[BrokerConfig, list[str]]:
         """Defaults, changed by the keys given.
 
         Args:
             values: what a file said, as ``load_properties`` returns it.
+            strict: whether everything that would be a warning is an error.
             preset: attributes of this class that replace defaults before the file is read.
 
         Returns:
             The configuration, and the warnings for whatever was not usable.
 
         Raises:
-            ConfigError: a slave without a positive ``brokerId``.
+            ConfigError: a slave without a positive ``brokerId``, or something that is wrong with the values touches
+                safety, see ``findings``.
         """
         config = cls(**preset)
-        spelled, warnings = respell(values)
-        known, unusable, odd = _apply(config, spelled)
+        spelled, renamed = respell(values)
+        known, unusable, misread = _apply(config, spelled)
         if "storePathRootDir" in spelled and "storePathCommitLog" not in spelled:
             config.store.store_path_commit_log = ""
         if "slaveReadEnable" not in spelled:
@@ -192,16 +196,19 @@ class BrokerConfig(ServerNetworkConfig):
             config.reject_transaction_message = not config.store.compat_49
         if "cleanFileForciblyEnable" not in spelled:
             config.store.clean_file_forcibly_enable = config.store.compat_49
+        if "haTransferBatchSize" not in spelled and not config.store.compat_49:
+            config.store.ha_transfer_batch_size = LARGE_BATCH_BYTES
         config.extra = {key: value for key, value in spelled.items() if key not in known}
-        config.derive()
-        return config, [
-            *warnings,
-            *ignored_warnings(unusable),
-            *odd,
-            *without_effect_warnings(config),
-            *without_effect_warnings(config.store),
-            *unknown_key_warnings(config.extra),
+        found = [
+            *findings.respelled(renamed),
+            *findings.unusable(unusable),
+            *findings.misread(misread),
+            *findings.without_effect(_without_effect(config)),
+            *findings.unknown(config.extra, [*keys_of(cls), *keys_of(StoreConfig)]),
         ]
+        warnings = findings.warnings_of(found, strict=strict)
+        config.derive()
+        return config, warnings
 
     def derive(self) -> None:
         """Derive what RocketMQ derives at start: a master's id is 0, the HA port is listenPort + 1. ConfigError for a
@@ -228,19 +235,25 @@ class BrokerConfig(ServerNetworkConfig):
         Values that are read once at start do not react, as in RocketMQ. Returns warnings.
 
         Raises:
-            ConfigError: a value cannot be used, contradicts another, or counts from the start on only; nothing has
-                changed.
+            ConfigError: a value cannot be used, contradicts another, counts from the start on only, or would prevent a
+                start; nothing has changed.
         """
-        spelled, warnings = respell(values)
+        spelled, renamed = respell(values)
         changed = copy.copy(self)
         changed.store = copy.copy(self.store)
-        _, unusable, odd = _apply(changed, spelled, running=True)
+        known, unusable, misread = _apply(changed, spelled, running=True)
         refuse_change(unusable)
         changed.store.check_relations()
-        before = {*without_effect_warnings(self), *without_effect_warnings(self.store)}
+        before = _without_effect(self)
+        found = [
+            *findings.respelled(renamed),
+            *findings.misread(misread),
+            *findings.without_effect(pair for pair in _without_effect(changed) if pair not in before),
+            *findings.unknown_at_run_time(spelled.keys() - known - self.extra.keys()),
+        ]
+        warnings = findings.warnings_of(found, running=True)
         _apply(self, spelled)
-        after = [*without_effect_warnings(self), *without_effect_warnings(self.store)]
-        return [*warnings, *odd, *(warning for warning in after if warning not in before)]
+        return warnings
 
     def check(self) -> None:
         """Raise ConfigError for values that a program has set and no file could have, and for contradictions."""
@@ -264,9 +277,13 @@ class BrokerConfig(ServerNetworkConfig):
 
 def _apply(
     config: BrokerConfig, values: Mapping[str, str], *, running: bool = False
-) -> tuple[set[str], list[Unusable], list[str]]:
+) -> tuple[set[str], list[Unusable], list[Unusable]]:
     """`apply` on the keys of the broker and of its store."""
-    known, unusable, odd = apply(config, values, running=running)
-    store_known, store_unusable, store_odd = apply(config.store, values, running=running)
+    known, unusable, misread = apply(config, values, running=running)
+    store_known, store_unusable, store_misread = apply(config.store, values, running=running)
     config.store.update_in_memory_limit()
-    return known | store_known, unusable + store_unusable, odd + store_odd
+    return known | store_known, unusable + store_unusable, misread + store_misread
+
+
+def _without_effect(config: BrokerConfig) -> list[tuple[str, str]]:
+    return [*without_effect_lines(config), *without_effect_lines(config.store)]

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import attrs
 
+from triomq_server.config import findings
 from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.settings import (
     apply,
-    ignored_warnings,
+    keys_of,
     refuse_change,
     refuse_out_of_range,
     respell,
     setting,
     to_text,
-    unknown_key_warnings,
 )
-from triomq_server.config.without_effect import without_effect_warnings
+from triomq_server.config.without_effect import without_effect_lines
 
 
 def _in_home(name: str) -> str:
@@ -56,19 +56,25 @@ class NamesrvConfig(ServerNetworkConfig):
         return self.compat == "4.9"
 
     @classmethod
-    def from_properties(cls, values: Mapping[str, str]) -> tuple[NamesrvConfig, list[str]]:
-        """Defaults, changed by the keys given; returns the warnings for whatever was not usable."""
+    def from_properties(cls, values: Mapping[str, str], *, strict: bool = False) -> tuple[NamesrvConfig, list[str]]:
+        """Defaults, changed by the keys given; returns the warnings for whatever was not usable.
+
+        Raises:
+            ConfigError: something that is wrong with the values touches safety, see ``findings``; with ``strict``,
+                anything is wrong.
+        """
         config = cls()
-        spelled, warnings = respell(values)
-        known, unusable, odd = apply(config, spelled)
+        spelled, renamed = respell(values)
+        known, unusable, misread = apply(config, spelled)
         config.extra = {key: value for key, value in spelled.items() if key not in known}
-        return config, [
-            *warnings,
-            *ignored_warnings(unusable),
-            *odd,
-            *without_effect_warnings(config),
-            *unknown_key_warnings(config.extra),
+        found = [
+            *findings.respelled(renamed),
+            *findings.unusable(unusable),
+            *findings.misread(misread),
+            *findings.without_effect(without_effect_lines(config)),
+            *findings.unknown(config.extra, keys_of(cls)),
         ]
+        return config, findings.warnings_of(found, strict=strict)
 
     def check(self) -> None:
         """Raise ConfigError for values that a program has set and no file could have."""
@@ -78,12 +84,21 @@ class NamesrvConfig(ServerNetworkConfig):
         """Change the running configuration (code 318); unknown keys change nothing. Returns warnings.
 
         Raises:
-            ConfigError: a value cannot be used, or counts from the start on only; nothing has changed.
+            ConfigError: a value cannot be used, counts from the start on only, or would prevent a start; nothing has
+                changed.
         """
         changed = copy.copy(self)
-        _, unusable, _ = apply(changed, values, running=True)
+        known, unusable, misread = apply(changed, values, running=True)
         refuse_change(unusable)
-        return apply(self, values)[2]
+        before = without_effect_lines(self)
+        found = [
+            *findings.misread(misread),
+            *findings.without_effect(pair for pair in without_effect_lines(changed) if pair not in before),
+            *findings.unknown_at_run_time(values.keys() - known - self.extra.keys()),
+        ]
+        warnings = findings.warnings_of(found, running=True)
+        apply(self, values)
+        return warnings
 
     def to_properties(self) -> dict[str, str]:
         """All keys as text, the unknown ones of the start-up file included."""

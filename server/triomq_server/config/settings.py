@@ -2,8 +2,8 @@
 
 A settings class is an attrs class whose attributes are called like the keys, in snake case and with the keys' own
 units. Types, ranges and what may change at run time stand with the attributes, and every way in is checked against
-them: files by `apply`, attributes set by a program by `out_of_range`. As in RocketMQ an unusable value in a file leaves
-the default in force and never prevents a start; unlike there it gives a warning.
+them: files by `apply`, attributes set by a program by `out_of_range`. An unusable value in a file
+leaves the default in force; whether a server may start with it is decided in `findings`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -127,25 +127,29 @@ _OTHER_SPELLINGS = {
 }
 
 
-def respell(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Replace the other spelling of the ``maped``/``mapped`` keys by the right one, which wins when both are there."""
+def respell(values: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Replace the other spelling of the ``maped``/``mapped`` keys by the right one, which wins when both are there.
+
+    Returns:
+        The values, and a pair of key and line for each key that was replaced.
+    """
     result = dict(values)
-    warnings: list[str] = []
+    lines: list[tuple[str, str]] = []
     for other, right in _OTHER_SPELLINGS.items():
         if other not in result:
             continue
         value = result.pop(other)
         if right in result:
-            warnings.append(f"{other}={value} is ignored because {right} is set too")
+            lines.append((other, f"{other}={shown(value)} is ignored because {right} is set too"))
         else:
             result[right] = value
-            warnings.append(f"{other} is read as {right}, its name in RocketMQ 4.9; please rename it")
-    return result, warnings
+            lines.append((other, f"{other} is read as {right}, its name in RocketMQ 4.9; please rename it"))
+    return result, lines
 
 
 def apply(
     target: object, values: Mapping[str, str], *, running: bool = False
-) -> tuple[set[str], list[Unusable], list[str]]:
+) -> tuple[set[str], list[Unusable], list[Unusable]]:
     """Set every attribute of ``target`` whose key is in ``values``.
 
     Args:
@@ -154,11 +158,12 @@ def apply(
         running: whether ``target`` is in use, so that what is fixed at the start cannot change.
 
     Returns:
-        The keys that ``target`` knows; each value that was not usable and therefore changed nothing; and a line for each value that was read in a way its writer may not expect.
+        The keys that ``target`` knows; each value that was not usable and therefore changed nothing; and each value
+        that was read in a way its writer may not expect.
     """
     known: set[str] = set()
     unusable: list[Unusable] = []
-    warnings: list[str] = []
+    misread: list[Unusable] = []
     for key, field in keys_of(type(target)).items():
         if key not in values:
             continue
@@ -169,17 +174,12 @@ def apply(
         if complaint is None and running and field.metadata.get(_FIXED) and value != current:
             complaint = "it counts from the start on; write it into the file and start anew"
         if complaint is not None:
-            unusable.append(Unusable(key, _shown(text), complaint))
+            unusable.append(Unusable(key, shown(text), complaint))
         else:
             setattr(target, field.name, value)
             if isinstance(value, bool) and text.lower() not in ("true", "false"):
-                warnings.append(f"{key}={_shown(text)} means false: only the word true is true")
-    return known, unusable, warnings
-
-
-def ignored_warnings(unusable: Iterable[Unusable]) -> list[str]:
-    """One line for each value of a file that left the default in force."""
-    return [f"{each.key}={each.text} is ignored: {each.reason}" for each in unusable]
+                misread.append(Unusable(key, shown(text), "it means false; only the word true is true"))
+    return known, unusable, misread
 
 
 def out_of_range(target: object) -> list[Unusable]:
@@ -191,7 +191,7 @@ def out_of_range(target: object) -> list[Unusable]:
             continue
         complaint = _why_unusable(field, value)
         if complaint is not None and value != default_of(field):
-            found.append(Unusable(key, _shown(str(value)), complaint))
+            found.append(Unusable(key, shown(str(value)), complaint))
     return found
 
 
@@ -206,11 +206,6 @@ def refuse_change(unusable: list[Unusable]) -> None:
     """Raise ConfigError if a change of a running configuration has such values."""
     if unusable:
         raise ConfigError("no setting has been changed: " + "; ".join(map(str, unusable[:_MOST_LINES])))
-
-
-def unknown_key_warnings(keys: Iterable[str]) -> list[str]:
-    """One line for each key that no settings class knows."""
-    return [f"unknown key {_shown(key)} is ignored" for key in keys]
 
 
 def to_text(target: object) -> dict[str, str]:
@@ -267,6 +262,6 @@ def _why_unusable(field: attrs.Attribute[Any], value: object) -> str | None:
     return None if check is None else check(text)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """A value as a line of the log shows it: one line, and not long."""
     return "".join(c if c.isprintable() else "?" for c in text[:200]) + ("…" if len(text) > 200 else "")

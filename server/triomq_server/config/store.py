@@ -37,6 +37,10 @@ _DELAY_LEVEL = re.compile(r"([0-9]{1,12})([smhd])\Z")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
+LARGE_BATCH_BYTES = 262_144
+"""The largest frame of replication unless ``haTransferBatchSize`` is in the file: every slave takes it, 4.9's up to 4
+MiB, and it costs a fraction per byte."""
+
 
 @attrs.define(kw_only=True)
 class StoreConfig:

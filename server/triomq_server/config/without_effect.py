@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from triomq_server.config.settings import default_of, keys_of, to_text
+from triomq_server.config.settings import default_of, keys_of, shown, to_text
 
 
 @attrs.frozen
@@ -126,11 +126,11 @@ def changed_without_effect(target: object) -> dict[str, WithoutEffect]:
     }
 
 
-def without_effect_warnings(target: object) -> list[str]:
-    """One line for each changed key that an operator relies on and that has no effect."""
+def without_effect_lines(target: object) -> list[tuple[str, str]]:
+    """A pair of key and line for each changed key that an operator relies on and that has no effect."""
     text = to_text(target)
     return [
-        f"{key}={text.get(key, '')} has no effect: {entry.reason}"
+        (key, f"{key}={shown(text.get(key, ''))} has no effect: {entry.reason}")
         for key, entry in changed_without_effect(target).items()
         if entry.warns
     ]

@@ -13,10 +13,6 @@ import attrs
 
 from triomq_server.config import StoreConfig
 
-DEFAULT_BATCH_BYTES = 32 * 1024
-LARGE_BATCH_BYTES = 256 * 1024
-"""A 4.9 slave takes frames of up to 4 MiB."""
-
 
 @attrs.frozen(kw_only=True)
 class HaSettings:
@@ -51,19 +47,12 @@ class HaSettings:
 
     @classmethod
     def from_config(cls, config: StoreConfig, *, compat_49: bool) -> Self:
-        """Read the HA keys of a broker's store configuration (milliseconds there, seconds here).
-
-        A batch size that is still 4.9's default becomes a larger one, which every slave takes and which
-        costs a fraction per byte; any other value is used as it is.
-        """
-        batch_bytes = config.ha_transfer_batch_size
-        if batch_bytes == DEFAULT_BATCH_BYTES and not compat_49:
-            batch_bytes = LARGE_BATCH_BYTES
+        """Read the HA keys of a broker's store configuration (milliseconds there, seconds here)."""
         return cls(
             file_bytes=config.mapped_file_size_commit_log,
             heartbeat_s=config.ha_send_heartbeat_interval / 1000,
             housekeeping_s=config.ha_housekeeping_interval / 1000,
-            batch_bytes=batch_bytes,
+            batch_bytes=config.ha_transfer_batch_size,
             fall_behind_max_bytes=config.ha_slave_fallbehind_max,
             compat_49=compat_49,
         )

@@ -69,7 +69,7 @@ def test_name_server_serves_and_stops(tmp_path: Path, number: int) -> None:
         socket.create_connection(("127.0.0.1", port)).close()
         code, _, errors = stopped_by(process, number)
     assert code == 0
-    assert "unknown key somethingElse is ignored" in errors
+    assert "unknown key somethingElse; it is ignored" in errors
     assert "Traceback" not in errors
 
 
@@ -120,7 +120,7 @@ def test_settings_are_printed() -> None:
     assert everything.returncode == important.returncode == 0
     assert "brokerName=me\n" in everything.stdout
     assert "namesrvAddr=127.0.0.1:1;127.0.0.1:2\n" in everything.stdout
-    assert "haTransferBatchSize=32768\n" in everything.stdout
+    assert "haTransferBatchSize=262144\n" in everything.stdout
     assert "namesrvAddr=127.0.0.1:3\n" in important.stdout
     assert "haTransferBatchSize" not in important.stdout
     assert "kvConfigPath=" in run("namesrv", "-p").stdout
@@ -128,18 +128,18 @@ def test_settings_are_printed() -> None:
 
 def test_warnings_come_with_the_printed_settings() -> None:
     printed = run("broker", "-p", "--set", "colour=blue")
-    assert "unknown key colour is ignored" in printed.stderr
+    assert "unknown key colour; it is ignored" in printed.stderr
     assert "WARNING" not in printed.stdout
 
 
 def test_keys_without_effect_are_printed_with_the_reason() -> None:
-    everything = run("broker", "-p", "--set", "useTLS=true")
-    important = run("broker", "-m", "--set", "useTLS=true")
-    assert "# useTLS has no effect: links are not encrypted" in everything.stdout
+    everything = run("broker", "-p", "--set", "enableLmq=true")
+    important = run("broker", "-m", "--set", "enableLmq=true")
+    assert "# enableLmq has no effect: there are no light message queues" in everything.stdout
     assert "# aclEnable has no effect: access is not checked" in everything.stdout
-    assert "# useTLS has no effect: links are not encrypted" in important.stdout
+    assert "# enableLmq has no effect: there are no light message queues" in important.stdout
     assert "aclEnable" not in important.stdout
-    assert "useTLS=true has no effect: links are not encrypted" in important.stderr
+    assert "enableLmq=true has no effect: there are no light message queues" in important.stderr
 
 
 @pytest.mark.parametrize("command", [[], ["namesrv"], ["broker"], ["cluster"]])
@@ -153,14 +153,21 @@ def test_help(command: list[str]) -> None:
     ("arguments", "code", "line"),
     [
         (["broker", "-c", "/nowhere/broker.conf"], 2, "configuration file /nowhere/broker.conf: No such file"),
-        (["broker", "-n", "127.0.0.1"], 2, "namesrvAddr names '127.0.0.1', which is not host:port"),
+        (["broker", "-n", "127.0.0.1"], 2, "namesrvAddr=127.0.0.1: '127.0.0.1' is not host:port"),
         (["broker", "--set", "brokerRole=SLAVE"], 2, "brokerRole=SLAVE needs a brokerId greater than 0"),
         (["broker", "--set", "brokerRole"], 2, "'brokerRole' is not KEY=VALUE"),
         (["broker", "--port", "99999"], 2, "99999 is not in the range"),
-        (["broker", "--port", "1"], 2, "listenPort=1 leaves no place for the ports -1 and 2"),
-        (["broker", "--port", "65535"], 2, "choose 3 to 65534"),
+        (["broker", "--port", "1"], 2, "listenPort=1: the ports listenPort - 2 and listenPort + 1 are needed too"),
+        (["broker", "--port", "65535"], 2, "it must lie between 3 and 65534"),
         (["broker", "--port", "0", "--set", "brokerIP1=no host"], 1, "a host name cannot be resolved; check brokerIP1"),
         (["broker", "--store", "/proc/nowhere"], 1, "/proc/nowhere"),
+        (["broker", "--set", "useTLS=true"], 2, "useTLS=true has no effect: links are not encrypted"),
+        (["broker", "-p", "--set", "aclEnable=true"], 2, "aclEnable=true has no effect: access is not checked"),
+        (["broker", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
+        (["namesrv", "--set", "listenPort=x"], 2, "listenPort=x: not a whole number"),
+        (["namesrv", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
+        (["cluster", "--set", "flushDiskTyp=SYNC_FLUSH"], 2, "unknown key flushDiskTyp (did you mean flushDiskType?)"),
+        (["cluster", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], code: int, line: str) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+import re
+
 import pytest
 
 from triomq_server.config import (
+    WITHOUT_EFFECT,
     BrokerConfig,
-    BrokerRole,
     ConfigError,
-    FlushDiskType,
     NamesrvConfig,
     StoreConfig,
     load_properties,
     printed,
 )
+from triomq_server.config.findings import touches_safety
 from triomq_server.config.settings import keys_of
+from triomq_server.replication.rules import HaSettings
 
 # As answered by a real 4.9.7 broker to GET_BROKER_CONFIG; what depends on the machine is left out, and so is
 # bitMapLengthConsumeQueueExt, which that broker had computed anew. Of slaveReadEnable, cleanFileForciblyEnable and
@@ -100,6 +104,10 @@ def test_every_key_can_be_set_from_a_file(key: str) -> None:
     other = {"true": "false", "false": "true", "ASYNC_MASTER": "SYNC_MASTER", "ASYNC_FLUSH": "SYNC_FLUSH", DELAYS: "1s"}
     before = BrokerConfig().to_properties()[key]
     after = other.get(before) or (str(int(before) + 1) if before.isdigit() else before + "x")
+    if touches_safety(key) and key in WITHOUT_EFFECT and WITHOUT_EFFECT[key].warns:
+        with pytest.raises(ConfigError, match=f"^{key}={after} has no effect"):
+            BrokerConfig.from_properties({key: after})
+        return
     config, warnings = BrokerConfig.from_properties({key: after})
     forced = {"brokerId": "0", "haListenPort": "10912"}
     assert config.to_properties()[key] == forced.get(key, after)
@@ -124,9 +132,8 @@ def test_right_spelling_of_mapped_wins() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "attribute", "default"),
     [
-        ("listenPort", "many", "listen_port", 10911),
-        ("listenPort", "70000", "listen_port", 10911),
-        ("listenPort", "1_0", "listen_port", 10911),
+        ("maxMessageSize", "many", "store.max_message_size", 4_194_304),
+        ("maxMessageSize", "1_0", "store.max_message_size", 4_194_304),
         ("consumerFallbehindThreshold", "9223372036854775808", "consumer_fallbehind_threshold", 17179869184),
         ("maxConnections", "0", "max_connections", 10_000),
     ],
@@ -135,7 +142,7 @@ def test_malformed_number_leaves_the_default_and_a_warning(
     key: str, text: str, attribute: str, default: object
 ) -> None:
     config, warnings = BrokerConfig.from_properties({key: text})
-    assert getattr(config, attribute) == default
+    assert operator.attrgetter(attribute)(config) == default
     assert len(warnings) == 1
     assert key in warnings[0]
     assert text in warnings[0]
@@ -150,16 +157,86 @@ def test_only_the_word_true_is_true(text: str, expected: bool) -> None:
     assert bool(warnings) is (text in ("yes", "1"))
 
 
-def test_misspelled_role_leaves_the_default_loudly() -> None:
-    config, warnings = BrokerConfig.from_properties({"brokerRole": "Slave", "flushDiskType": "SYNC_FLUSH"})
-    assert config.store.broker_role is BrokerRole.ASYNC_MASTER
-    assert config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
-    assert "SLAVE" in warnings[0]
+@pytest.mark.parametrize(
+    ("key", "text", "problem"),
+    [
+        ("brokerRole", "Slave", "brokerRole=Slave: must be one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("flushDiskType", "SYNC", "flushDiskType=SYNC: must be one of ASYNC_FLUSH, SYNC_FLUSH"),
+        ("aclEnable", "true", "aclEnable=true has no effect: access is not checked"),
+        ("aclEnable", "yes", "aclEnable=yes: it means false"),
+        ("aclEnabled", "true", "unknown key aclEnabled (did you mean aclEnable?)"),
+        ("useTLS", "true", "useTLS=true has no effect: links are not encrypted"),
+        ("tls.server.mode", "enforcing", "unknown key tls.server.mode"),
+        ("fetchNamesrvAddrByAddressServer", "true", "has no effect: no address server is asked"),
+        ("brokerRolle", "SYNC_MASTER", "unknown key brokerRolle (did you mean brokerRole?)"),
+        ("flushDisktype", "SYNC_FLUSH", "unknown key flushDisktype (did you mean flushDiskType?)"),
+        ("storePathRootdir", "/data", "unknown key storePathRootdir (did you mean storePathRootDir?)"),
+        ("storePathRootDir", "a\x00b", "storePathRootDir=a?b: it has characters"),
+        ("listenPort", "many", "listenPort=many: not a whole number"),
+        ("listenPort", "70000", "listenPort=70000: must lie between 0 and 65535"),
+        ("brokerId", "x", "brokerId=x: not a whole number"),
+        ("namesrvAddr", "one", "namesrvAddr=one: 'one' is not host:port"),
+        ("compat", "4.9.7", "compat=4.9.7: must be safe or 4.9"),
+    ],
+)
+def test_what_touches_safety_prevents_the_start(key: str, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        BrokerConfig.from_properties({"colour": "blue", key: text})
+    if key == "brokerRolle":
+        return  # misspelt words are looked for at the start only
+    config = BrokerConfig()
+    before = config.to_properties()
+    with pytest.raises(ConfigError, match=r"^no setting has been changed: "):
+        config.update({"fileReservedTime": "1", key: text})
+    assert config.to_properties() == before
+
+
+def test_the_error_names_everything_that_prevents_the_start() -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.from_properties({"brokerRole": "Slave", "useTLS": "true", "colour": "blue"})
+    assert "brokerRole=Slave" in str(refused.value)
+    assert "useTLS=true" in str(refused.value)
+    assert "colour" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values", [{"colour": "blue"}, {"slaveReadEnable": "yes"}, {"maxConnections": "0"}, {"enableLmq": "true"}]
+)
+def test_strict_refuses_what_is_a_warning_otherwise(values: dict[str, str]) -> None:
+    assert len(BrokerConfig.from_properties(values)[1]) == 1
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        BrokerConfig.from_properties(values, strict=True)
+    BrokerConfig.from_properties({"slaveReadEnable": "true"}, strict=True)
+    with pytest.raises(ConfigError, match="colour"):
+        NamesrvConfig.from_properties({"colour": "blue"}, strict=True)
+
+
+def test_a_file_that_states_every_default_starts() -> None:
+    assert BrokerConfig.from_properties(BrokerConfig().to_properties(), strict=True)[1] == []
+    assert NamesrvConfig.from_properties(NamesrvConfig().to_properties(), strict=True)[1] == []
+
+
+def test_a_file_with_many_unknown_keys_is_read_at_once() -> None:
+    values = {f"unknown{number:05}": "1" for number in range(5000)}
+    assert len(BrokerConfig.from_properties(values)[1]) == 5000
+    with pytest.raises(ConfigError, match=r"and 4991 more$"):
+        BrokerConfig.from_properties(values | {"aclMode": "1"}, strict=True)
+    assert BrokerConfig().update(values) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "in_force"),
+    [({}, 262144), ({"haTransferBatchSize": "32768"}, 32768), ({"compat": "4.9"}, 32768)],
+)
+def test_the_frame_of_replication_that_is_printed_is_the_one_in_force(values: dict[str, str], in_force: int) -> None:
+    config, _ = BrokerConfig.from_properties(values)
+    assert f"haTransferBatchSize={in_force}\n" in printed(config)
+    assert HaSettings.from_config(config.store, compat_49=config.store.compat_49).batch_bytes == in_force
 
 
 def test_unknown_keys_are_kept_and_named() -> None:
     config, warnings = BrokerConfig.from_properties({"colour": "blue", "listenPort": "20911"})
-    assert warnings == ["unknown key colour is ignored"]
+    assert warnings == ["unknown key colour; it is ignored"]
     assert config.to_properties()["colour"] == "blue"
     assert config.listen_port == 20911
 
@@ -174,7 +251,7 @@ def test_what_the_start_forces() -> None:
 
 @pytest.mark.parametrize("broker_id", ["0", "-1", "x"])
 def test_slave_without_an_id_of_its_own_cannot_start(broker_id: str) -> None:
-    with pytest.raises(ConfigError, match="brokerId greater than 0"):
+    with pytest.raises(ConfigError, match=r"brokerId greater than 0|brokerId=(-1: must be|x: not a)"):
         BrokerConfig.from_properties({"brokerRole": "SLAVE", "brokerId": broker_id})
 
 
@@ -216,16 +293,25 @@ HOSTILE = ["-1", str((1 << 63) - 1), "nan", "inf", "x", "", "9" * 5000, "a\x00b"
 @pytest.mark.parametrize("key", [*keys_of(BrokerConfig), *keys_of(StoreConfig)])
 def test_what_a_file_says_is_in_range_or_ignored(key: str) -> None:
     for text in HOSTILE:
-        if key != "messageDelayLevel":
+        try:
             config, _ = BrokerConfig.from_properties({key: text})
+        except ConfigError:
+            if not touches_safety(key) and key != "messageDelayLevel":
+                raise
+        else:
             config.check()
 
 
 @pytest.mark.parametrize("key", keys_of(NamesrvConfig))
 def test_what_a_name_servers_file_says_is_in_range_or_ignored(key: str) -> None:
     for text in HOSTILE:
-        config, _ = NamesrvConfig.from_properties({key: text})
-        config.check()
+        try:
+            config, _ = NamesrvConfig.from_properties({key: text})
+        except ConfigError:
+            if not touches_safety(key):
+                raise
+        else:
+            config.check()
 
 
 @pytest.mark.parametrize(
@@ -331,10 +417,7 @@ def test_known_behaviours(text: str, compat: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["4.9.7", '"4.9"', "Safe", ""])
-def test_an_unknown_behaviour_is_not_replaced_silently(text: str) -> None:
-    config, warnings = BrokerConfig.from_properties({"compat": text})
-    assert (config.store.compat, config.slave_read_enable) == ("safe", True)
-    assert warnings == [f"compat={text} is ignored: must be safe or 4.9, written exactly so"]
-    namesrv, warnings = NamesrvConfig.from_properties({"compat": text})
-    assert namesrv.compat == "safe"
-    assert len(warnings) == 1
+@pytest.mark.parametrize("kind", [BrokerConfig, NamesrvConfig])
+def test_an_unknown_behaviour_is_not_replaced_silently(kind: type[BrokerConfig | NamesrvConfig], text: str) -> None:
+    with pytest.raises(ConfigError, match=f"compat={text}: must be safe or 4.9, written exactly so"):
+        kind.from_properties({"compat": text})

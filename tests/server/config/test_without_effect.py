@@ -64,12 +64,7 @@ def _rows(page: str) -> Iterator[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("aclEnable", "true"),
-        ("useTLS", "true"),
-        ("fetchNamesrvAddrByAddressServer", "true"),
-        ("enableDLegerCommitLog", "true"),
         ("enableCalcFilterBitMap", "true"),
-        ("readOnlyCommitLogStorePaths", "/old"),
         ("disableConsumeIfConsumerReadSlowly", "true"),
         ("brokerFastFailureEnable", "false"),
         ("channelNotActiveInterval", "1"),
@@ -102,5 +97,5 @@ def test_the_name_server_warns_too() -> None:
 
 def test_a_change_at_run_time_is_warned_of_once() -> None:
     config = BrokerConfig()
-    assert [line.partition(" ")[0] for line in config.update({"aclEnable": "true"})] == ["aclEnable=true"]
+    assert [line.partition(" ")[0] for line in config.update({"enableLmq": "true"})] == ["enableLmq=true"]
     assert config.update({"slaveReadEnable": "true"}) == []

@@ -2,7 +2,6 @@
 
 import pytest
 
-from triomq_server.config import StoreConfig
 from triomq_server.replication.rules import (
     HaSettings,
     Report,
@@ -115,12 +114,3 @@ def test_settings_from_rocketmq_keys() -> None:
         fall_behind_max_bytes=88,
         compat_49=True,
     )
-
-
-@pytest.mark.parametrize(
-    ("batch", "compat_49", "expected"),
-    [(32768, False, 262144), (32768, True, 32768), (32767, False, 32767), (1 << 20, False, 1 << 20)],
-)
-def test_only_an_untouched_batch_size_is_raised(batch: int, compat_49: bool, expected: int) -> None:
-    config = StoreConfig(ha_transfer_batch_size=batch)
-    assert HaSettings.from_config(config, compat_49=compat_49).batch_bytes == expected

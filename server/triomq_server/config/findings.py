@@ -1,0 +1,124 @@
+"""What is wrong with settings that were given, and whether a server may start with it.
+
+RocketMQ takes a file with misspelt keys and unusable values, and runs with its defaults. For what a cluster's safety
+rests on, that would be weaker than the operator believes: who may connect, what is encrypted, whose copy a broker is,
+when a message is on disk, where files are, which ports and name servers are used. Such a finding prevents the start;
+the others are warnings, unless all are to be errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+import attrs
+
+from triomq_server.config.settings import ConfigError, Unusable, shown
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+"""One word of a key in camel case, or behind a dot."""
+
+_SAFETY_WORDS = frozenset(
+    {
+        "acl", "auth", "password", "secret", "ssl", "tls",  # who may connect, and what is encrypted
+        "role", "leger", "id", "compat",  # whose copy a broker is, and by which rules
+        "flush",  # when a message is on disk
+        "path", "paths", "dir", "directory",  # where files are
+        "port", "ports", "ip", "bind", "address", "addr", "namesrv",  # where servers listen, and where they find each other
+    }
+)  # fmt: skip
+
+_LIKENESS = 0.8
+"""From this share of common letters on, an unknown key is taken for a misspelt one."""
+
+_HINTS_MOST = 20
+"""Unknown keys that are compared with all known ones; a file may have any number."""
+
+_LINES_MOST = 10
+"""Findings named in one error."""
+
+
+@attrs.frozen
+class Finding:
+    """One thing that is wrong with the settings.
+
+    Attributes:
+        key: which key.
+        problem: what is wrong.
+        result: what is the case if the server starts all the same; empty when `problem` says it.
+        safety: whether the server must not start with it.
+    """
+
+    key: str
+    problem: str
+    result: str = ""
+    safety: bool = False
+
+    @property
+    def warning(self) -> str:
+        """The line of a server that starts all the same."""
+        return f"{self.problem}; {self.result}" if self.result else self.problem
+
+
+def touches_safety(key: str) -> bool:
+    """Whether a key is about what the safety of a cluster rests on, by the words that it consists of."""
+    return any(word.lower() in _SAFETY_WORDS for word in _WORD.findall(key))
+
+
+def respelled(lines: Iterable[tuple[str, str]]) -> list[Finding]:
+    """Old spellings of keys."""
+    return [Finding(key, line) for key, line in lines]
+
+
+def unusable(values: Iterable[Unusable]) -> list[Finding]:
+    """Values that mean nothing, so that another one is in force."""
+    return [Finding(each.key, str(each), "it is ignored", touches_safety(each.key)) for each in values]
+
+
+def misread(values: Iterable[Unusable]) -> list[Finding]:
+    """Values that were read in a way their writer may not expect."""
+    return [Finding(each.key, str(each), safety=touches_safety(each.key)) for each in values]
+
+
+def without_effect(lines: Iterable[tuple[str, str]]) -> list[Finding]:
+    """Keys that ask for what these servers do not have."""
+    return [Finding(key, line, safety=touches_safety(key)) for key, line in lines]
+
+
+def unknown(keys: Iterable[str], known: Iterable[str]) -> list[Finding]:
+    """Keys that no settings class knows; one that is like a known key counts as that key misspelt."""
+    by_lower = {key.lower(): key for key in known}
+    found: list[Finding] = []
+    for key in keys:
+        compared = by_lower if len(found) < _HINTS_MOST else ()
+        like = difflib.get_close_matches(key[:64].lower(), compared, 1, _LIKENESS)
+        nearest = by_lower[like[0]] if like else None
+        hint = f" (did you mean {nearest}?)" if nearest else ""
+        safety = touches_safety(key) or (nearest is not None and touches_safety(nearest))
+        found.append(Finding(key, f"unknown key {shown(key)}{hint}", "it is ignored", safety))
+    return found
+
+
+def unknown_at_run_time(keys: Iterable[str]) -> list[Finding]:
+    """Those of the unknown keys that touch safety; a running server ignores the others, as RocketMQ does."""
+    return [Finding(key, f"unknown key {shown(key)}", safety=True) for key in keys if touches_safety(key)]
+
+
+def warnings_of(found: Iterable[Finding], *, strict: bool = False, running: bool = False) -> list[str]:
+    """The lines of a server that may start, or of a running one that may change.
+
+    Args:
+        found: everything that was found.
+        strict: whether every finding prevents the start.
+        running: whether the values were to change a running server.
+
+    Raises:
+        ConfigError: a finding prevents the start; the text has all of those.
+    """
+    refused = [each.problem for each in found if strict or each.safety]
+    if refused:
+        more = f"; and {len(refused) - _LINES_MOST} more" if len(refused) > _LINES_MOST else ""
+        unchanged = "no setting has been changed: " if running else ""
+        raise ConfigError(f"{unchanged}{'; '.join(refused[:_LINES_MOST])}{more}")
+    return [each.warning for each in found]
