@@ -162,6 +162,11 @@ class _Run:
         filters = ConsumerFilters(self._file("consumerFilter.json"), clock)
         for table in (topics, groups, offsets, delay_offsets, filters):
             table.load()
+        if not config.store.compat_49 and (found := topics.recover(store.readable_queues())):
+            _log.error(
+                "topics.json did not know %d topics that have messages; recovered from their queues: %s",
+                len(found), ", ".join(found[:10]),
+            )  # fmt: skip
         address = joined(config.broker_ip1, config.listen_port)
         ha_address = joined(config.broker_ip2, config.store.ha_listen_port)
         identity = Identity(

@@ -394,6 +394,10 @@ class MessageStore:
         """Topic and queue id of every queue that exists."""
         return list(self._table)
 
+    def readable_queues(self) -> list[tuple[str, int]]:
+        """Topic and queue id of every queue that has messages."""
+        return [(queue.topic, queue.queue_id) for queue in self.consume_queues if queue.max_offset > queue.min_offset]
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The queue offset nearest to a store time (docs/protocol/store.md §17); 0 for an unknown queue."""
         queue = self._table.get((topic, queue_id))

@@ -102,6 +102,26 @@ async def test_a_second_broker_on_the_same_directory_is_refused(open_broker: Any
         assert (await (await broker.peer()).put()).code == 0
 
 
+@pytest.mark.parametrize("compat", ["safe", "4.9"])
+async def test_a_topic_that_its_table_has_lost_is_found_by_its_messages(
+    open_broker: Any, compat: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_broker(compat=compat) as broker:
+        peer = await broker.peer()
+        await peer.put("Old")
+        before = broker.disk.read("/store/config/topics.json")
+        await peer.put("New", queue_id=3)
+        await peer.put("Deleted")
+        await peer.ask(Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": "Deleted"}))
+    broker.disk.write("/store/config/topics.json", before)
+    async with open_broker(disk=broker.disk, compat=compat) as broker:
+        peer = await broker.peer()
+        assert (await peer.pull("New", queue_id=3)).code == (0 if compat == "safe" else 17)
+        assert (await peer.pull("Deleted")).code == 17
+    assert ("recovered from their queues: New" in caplog.text) == (compat == "safe")
+    assert (b"New" in broker.disk.read("/store/config/topics.json")) == (compat == "safe")
+
+
 async def test_a_damaged_table_without_backup_is_refused(open_broker: Any) -> None:
     disk = MemoryDisk()
     disk.make_directory("/store/config")

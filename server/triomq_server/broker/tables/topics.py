@@ -16,9 +16,12 @@ from triomq_protocol.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from triomq_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    LMQ_PREFIX,
     MAX_TOPIC_BYTES,
     OFFSET_MOVED_TOPIC,
     REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPIC_PREFIX,
@@ -152,6 +155,25 @@ class TopicTable(VersionedTable[TopicConfig]):
         )
         self.put(made)
         return made
+
+    def recover(self, queues: Iterable[tuple[str, int]]) -> list[str]:
+        """Add each topic that has messages in these queues but is missing here, because its file was lost or is old.
+
+        Returns:
+            The topics added. They are readable and writable, and have the queues that are known, at least the default
+            number for a topic of users.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            if topic in self.table or topic.startswith(LMQ_PREFIX):
+                continue
+            if topic_name_remark(topic) is None and not self.is_system(topic):
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        with self.saved_once():
+            for topic, count in counts.items():
+                internal = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                self.ensure(topic, count if internal else max(count, self._config.default_topic_queue_nums))
+        return list(counts)
 
     def set_order_topics(self, ordered: Iterable[str]) -> None:
         """Mark these topics as ordered and all others as not, as a name server says.

@@ -1,6 +1,6 @@
 """The files of brokers and name servers that RocketMQ counts as configuration: JSON tables below `config/`, and the
-properties files that requests change. They are written whole and replaced in one step, and the previous one is kept as
-`.bak` (docs/protocol/store.md §21).
+properties files that requests change. They are written whole and replaced in one step, and a copy is kept as `.bak`
+(docs/protocol/store.md §21), of the same state: RocketMQ keeps the one before.
 
 What the tables mean is their owners' business; here is only how one is read and written safely.
 """
@@ -45,14 +45,18 @@ class ConfigFile:
         """
         backup = self.path + ".bak"
         broken: BodyError | None = None
+        empty = False
         try:
             text = self._read(self.path)
             if text:
                 return fastjson.loads(text, tolerant_bytes=_FILE_BYTES)
+            empty = text is not None
         except BodyError as e:
             broken = e
         text = self._read(backup)
         if not text and broken is None:
+            if empty:
+                _log.error("%s is empty, and there is no %s: what it held is lost", self.path, backup)
             return None
         try:
             content = fastjson.loads(text, tolerant_bytes=_FILE_BYTES) if text else None
@@ -61,24 +65,32 @@ class ConfigFile:
         if content is None:
             raise damaged(self.path, f"cannot be parsed, and there is no {backup}: {broken}")
         if broken is not None:
-            _log.warning("%s cannot be parsed (%s); taking %s", self.path, broken, backup)
+            _log.error("%s cannot be parsed (%s); taking %s", self.path, broken, backup)
+        else:
+            _log.error("%s is %s; taking %s", self.path, "empty" if empty else "missing", backup)
         return content
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, path: str) -> bytes | None:
+        """The file's text without blanks around it; None if there is no file."""
         try:
             return self._disk.read(path).strip()
         except FileNotFoundError:
-            return b""
+            return None
 
     def save(self, data: bytes) -> None:
-        """Replace the file by this text; returns when it is on disk. OSError leaves the old file in place."""
+        """Replace the file by this text; returns when it is on disk. OSError leaves the old file in place.
+
+        The `.bak` gets the same text, so that nothing is missing when it has to stand in.
+        """
         with self._guard:
             temporary = self.path + ".tmp"
             self._disk.write(temporary, data)
-            if self._disk.exists(self.path):
-                # Copied rather than renamed: at every moment there is a whole file under the real name.
-                self._disk.write(self.path + ".bak", self._disk.read(self.path), sync=False)
             self._disk.replace(temporary, self.path)
+            # Only now, so that at every moment one of the two is whole.
+            try:
+                self._disk.write(self.path + ".bak", data, sync=False)
+            except OSError as error:
+                _log.warning("%s.bak cannot be written: %s", self.path, error)
 
     async def save_in_background(self, data: bytes) -> None:
         """`save` without holding up the event loop, for tables that are written on a timer."""

@@ -35,19 +35,20 @@ async def test_config_file(disk: Disk, tmp_path: Path, caplog: Any) -> None:
     assert file.load() is None
     file.save(b'{"offsetTable":{"T@G":{0:1,1:2\n\t\t}}}')
     assert file.load() == {"offsetTable": {"T@G": {0: 1, 1: 2}}}
-    assert not disk.exists(path + ".bak")
     file.save(b'{"second":2}')
-    assert disk.read(path + ".bak").startswith(b'{"offset')
+    assert disk.read(path + ".bak") == b'{"second":2}'
     assert not disk.exists(path + ".tmp")
     await file.save_in_background(b'{"third":3}')
     assert file.load() == {"third": 3}
     disk.write(path, b"")
-    assert file.load() == {"second": 2}
+    assert file.load() == {"third": 3}
+    assert f"{path} is empty" in caplog.text
     disk.write(path, b"{broken")
-    assert file.load() == {"second": 2}
+    assert file.load() == {"third": 3}
     assert "cannot be parsed" in caplog.text
     disk.remove(path)
-    assert file.load() == {"second": 2}
+    assert file.load() == {"third": 3}
+    assert f"{path} is missing" in caplog.text
     disk.write(path + ".bak", b"{broken")
     with pytest.raises(ConfigFileDamaged, match=r"topics\.json"):
         file.load()
@@ -55,6 +56,14 @@ async def test_config_file(disk: Disk, tmp_path: Path, caplog: Any) -> None:
     disk.remove(path + ".bak")
     with pytest.raises(ConfigFileDamaged, match=r"there is no .*\.bak: .*; repair the file or move it away"):
         file.load()
+
+
+def test_a_table_that_is_empty_is_said(tmp_path: Path, caplog: Any) -> None:
+    path = f"{tmp_path}/topics.json"
+    disk = RealDisk()
+    disk.write(path, b"")
+    assert ConfigFile(path, disk).load() is None
+    assert "what it held is lost" in caplog.text
 
 
 def test_a_failed_save_leaves_the_old_table(tmp_path: Path) -> None:
