@@ -33,6 +33,7 @@ _CLIENT: Final[dict[str, Callable[[str], Any]]] = {
     "max_pending": int,
     "max_unsent_bytes": int,
     "max_topics": int,
+    "route_wait_s": float,
 }
 _PRODUCER: Final[dict[str, Callable[[str], Any]]] = {
     "send_timeout_s": float,

@@ -22,6 +22,7 @@ from triomq._cluster.identity import Clock, UniqueKeys, client_id, default_insta
 from triomq._cluster.name_servers import NameServerGroup, NameServers, provider_for
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import ReadPreference
+from triomq._cluster.route_wait import RouteWait, checked_wait_s
 from triomq._cluster.routes import DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.group.allocate import AllocateStrategy
@@ -66,6 +67,7 @@ class ClientOptions(TypedDict, total=False):
     default_topic_queues: int
     refresh_every_s: float
     heartbeat_every_s: float
+    route_wait_s: float | None
     backoff: Backoff
     max_pending: int
     max_unsent_bytes: int
@@ -125,6 +127,7 @@ class Client(metaclass=NoPublicConstructor):
             refresh_every_s=options.get("refresh_every_s", REFRESH_EVERY_S),
             max_topics=options.get("max_topics", TOPICS_MAX),
         )
+        self._route_wait = RouteWait(self._routes, self._links, checked_wait_s(options.get("route_wait_s")))
         self._heartbeats = Heartbeats(
             self.client_id,
             self._routes,
@@ -143,12 +146,13 @@ class Client(metaclass=NoPublicConstructor):
             unique_keys=self._unique_keys,
             clock=self._clock,
             chance=self._chance,
+            route_wait=self._route_wait,
         )
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._closed = False
-        self.admin = construct(Admin, self._name_servers, self._routes, self._links)
-        self.bounds = construct(QueueBounds, BrokerLinks(self._routes, self._links))
-        self.groups = construct(GroupAdmin, self.admin, self._routes, self._links)
+        self.admin = construct(Admin, self._name_servers, self._routes, self._links, self._route_wait)
+        self.bounds = construct(QueueBounds, BrokerLinks(self._routes, self._links), self._route_wait)
+        self.groups = construct(GroupAdmin, self.admin, self._routes, self._links, self._route_wait)
 
     @property
     def name_servers(self) -> list[str]:
@@ -197,6 +201,7 @@ class Client(metaclass=NoPublicConstructor):
             compress_from_bytes=compress_from_bytes,
             compressor=compressor,
             policy=retry if retry is not None else Retries(),
+            route_wait_s=self._route_wait.wait_s,
             faults=faults,
         )
         self._heartbeats.add_producer(group)

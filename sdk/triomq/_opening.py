@@ -39,6 +39,9 @@ async def open_client(
         default_topic_queues: how many of them at most, per broker.
         refresh_every_s: period of the route refresh.
         heartbeat_every_s: period of heartbeats.
+        route_wait_s: how long sends, pulls, commits and administrative calls wait while no name server, no route or no
+            broker can be reached; default None: until their own deadline. 0: not at all. For a send, its deadline
+            begins when they can be reached, if that is later than ``send_timeout_s``.
         backoff: pauses between dials of a dead address.
         max_pending: requests that may wait for an answer, per link.
         max_unsent_bytes: bytes that may wait for the kernel, per link.

@@ -191,6 +191,17 @@ class RouteNotFound(RouteError):
     )
 
 
+class BrokerNotFound(RouteNotFound):
+    """The topic is known, or may be, but no broker is registered that could serve the request: an outage.
+
+    Calls wait for such a broker until their deadline; see ``route_wait_s`` of :func:`triomq.open_client`.
+    """
+
+    advice = (
+        "`triomq cluster-status` lists the brokers that are registered; start the missing one, or wait longer for it"
+    )
+
+
 class TopicNotFound(RouteError):
     """The broker does not hold the topic (code 17)."""
 
@@ -211,6 +222,12 @@ class NoNameServer(MQError):
     """No name server is known or none could be reached."""
 
     advice = "check the name servers' addresses; `triomq namesrv` or `triomq cluster` starts one"
+
+
+class NotANameServer(NoNameServer):
+    """A broker's address was given as a name server's."""
+
+    advice = "this looks like a broker's port; name servers listen on port 9876 unless configured otherwise"
 
 
 class CallError(MQError):

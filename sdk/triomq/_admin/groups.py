@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 import attrs
 
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.broker_links import BrokerLinks
-from triomq._cluster.broker_offsets import BrokerOffsets
+from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
 from triomq._cluster.queue_bounds import QueueBounds
+from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._message.message import MessageQueue, check_group
@@ -67,10 +69,11 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     END: Final = -1
     """The ends of the queues, in place of a time."""
 
-    def __init__(self, admin: Admin, routes: Routes, links: Links) -> None:
+    def __init__(self, admin: Admin, routes: Routes, links: Links, route_wait: RouteWait) -> None:
         self._admin = admin
         self._routes = routes
         self._links = links
+        self._route_wait = route_wait
         self._brokers = BrokerLinks(routes, links)
 
     @staticmethod
@@ -185,7 +188,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         """
         if not force:
             await self.check_offline(group)
-        await BrokerOffsets(group, self._brokers).commit(offsets)
+        at_brokers = BrokerOffsets(group, self._brokers)
+        for queue, offset in offsets.items():
+            one = {queue: offset}
+            await self._route_wait.until_there(partial(at_brokers.commit, one), OFFSET_TIMEOUT_S, queue=queue)
 
     async def check_offline(self, group: str) -> None:
         """Raise :class:`triomq.errors.InvalidCall` when members of the group are online."""

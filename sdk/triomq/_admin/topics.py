@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from triomq._cluster.name_servers import NameServerGroup
+from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._message.message import check_name, check_topic
 from triomq._numbers import check_count
 from triomq._transport.links import Links
-from triomq.errors import InvalidCall, MQError, ProtocolViolation, RouteError, RouteNotFound, error_for_code
+from triomq.errors import (
+    BrokerNotFound,
+    InvalidCall,
+    MQError,
+    ProtocolViolation,
+    RouteError,
+    RouteNotFound,
+    error_for_code,
+)
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -53,10 +62,11 @@ PERM_BITS = flags.PERM_READ | flags.PERM_WRITE | flags.PERM_INHERIT
 class Admin(metaclass=NoPublicConstructor):
     """Administrative calls about topics and the cluster; ``client.admin``."""
 
-    def __init__(self, name_servers: NameServerGroup, routes: Routes, links: Links) -> None:
+    def __init__(self, name_servers: NameServerGroup, routes: Routes, links: Links, route_wait: RouteWait) -> None:
         self._name_servers = name_servers
         self._routes = routes
         self._links = links
+        self._route_wait = route_wait
 
     async def create_topic(
         self,
@@ -149,7 +159,7 @@ class Admin(metaclass=NoPublicConstructor):
         Raises:
             RouteNotFound: the name server does not know it.
         """
-        data = await self._routes.fetch(topic)
+        data = await self._route_wait.until_there(lambda: self._routes.fetch(topic), ADMIN_TIMEOUT_S)
         if data is None:
             raise RouteNotFound(f"no route to topic {topic}", address=self._name_servers.chosen or "")
         return data
@@ -176,6 +186,9 @@ class Admin(metaclass=NoPublicConstructor):
         return table
 
     async def _masters(self, brokers: Sequence[str] | None, cluster: str | None) -> list[str]:
+        return await self._route_wait.until_there(lambda: self._masters_now(brokers, cluster), ADMIN_TIMEOUT_S)
+
+    async def _masters_now(self, brokers: Sequence[str] | None, cluster: str | None) -> list[str]:
         info = await self.cluster_info()
         table = info.broker_addr_table or {}
         clusters = info.cluster_addr_table or {}
@@ -190,7 +203,7 @@ class Admin(metaclass=NoPublicConstructor):
         found = [(table[name].broker_addrs or {}).get(MASTER_ID) for name in sorted(names) if name in table]
         masters = [address for address in found if address is not None]
         if not masters:
-            raise RouteNotFound("no master is registered", address=self._name_servers.chosen or "")
+            raise BrokerNotFound("no master is registered", address=self._name_servers.chosen or "")
         return masters
 
     async def _check_masters_of(self, topic: str) -> None:
@@ -208,11 +221,14 @@ class Admin(metaclass=NoPublicConstructor):
             )
 
     async def _ask(self, request: Command, what: str) -> Command:
-        answer = await self._name_servers.ask(request, timeout_s=ADMIN_TIMEOUT_S)
+        answer = await self._route_wait.until_there(
+            lambda: self._name_servers.ask(request, timeout_s=ADMIN_TIMEOUT_S), ADMIN_TIMEOUT_S
+        )
         return _check(answer, what, self._name_servers.chosen or "")
 
     async def _request(self, address: str, request: Command, what: str) -> Command:
-        link = await self._links.get(address, patient=False)
+        """Ask a broker that must be there; waits for it."""
+        link = await self._route_wait.until_there(lambda: self._links.get(address, patient=False), ADMIN_TIMEOUT_S)
         return _check(await link.request(request, ADMIN_TIMEOUT_S), what, address)
 
 

@@ -13,7 +13,7 @@ from triomq._cluster.routes import Routes
 from triomq._message.message import MessageQueue
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import ConnectFailed, MQError, RouteNotFound
+from triomq.errors import BrokerNotFound, ConnectFailed, MQError
 from triomq_protocol.names import MASTER_ID
 
 
@@ -37,7 +37,7 @@ class BrokerLinks:
             only_master: as long as the route has a master, no other broker is chosen.
 
         Raises:
-            RouteNotFound: no broker of this name is in the topic's route, also after a refresh.
+            BrokerNotFound: no broker of this name is in the topic's route, also after a refresh.
             ConnectFailed: it cannot be reached.
         """
         addresses = await self.addresses(queue)
@@ -74,7 +74,7 @@ class BrokerLinks:
         """Broker id -> address, of the queue's broker; the route is refreshed once if it is not there.
 
         Raises:
-            RouteNotFound: it is not in the refreshed route either.
+            BrokerNotFound: it is not in the refreshed route either.
         """
         route = await self._routes.for_subscribing(queue.topic)
         found = route.addresses.get(queue.broker_name)
@@ -82,5 +82,5 @@ class BrokerLinks:
             fresh = await self._routes.refresh(queue.topic)
             found = fresh.addresses.get(queue.broker_name) if fresh is not None else None
         if not found:
-            raise RouteNotFound(f"broker {queue.broker_name} is not in the route of topic {queue.topic}")
+            raise BrokerNotFound(f"broker {queue.broker_name} is not in the route of topic {queue.topic}")
         return found

@@ -19,7 +19,17 @@ import trio
 from triomq._transport.dialing import split_address
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import ConnectFailed, InvalidCall, MQError, NoNameServer, RequestTimeout
+from triomq.errors import (
+    ConnectFailed,
+    InvalidCall,
+    LinkLost,
+    MQError,
+    NoNameServer,
+    NotANameServer,
+    ProtocolViolation,
+    RequestTimeout,
+)
+from triomq_protocol.codes import ResponseCode
 from triomq_protocol.wire.command import Command
 
 log = logging.getLogger("triomq.name_servers")
@@ -253,16 +263,21 @@ class NameServerGroup:
         """Ask the chosen server; one request is never repeated at another server.
 
         Raises:
-            NoNameServer: none can be reached.
-            RequestTimeout: the chosen one did not answer; the next request goes to the next one.
-            LinkLost: its link broke.
+            NoNameServer: none can be reached, or the chosen one did not answer, or is no name server; the next request
+                goes to the next one.
         """
         link = await self._link()
         try:
-            return await link.request(command, timeout_s)
-        except RequestTimeout:
+            answer = await link.request(command, timeout_s)
+        except (RequestTimeout, LinkLost, ProtocolViolation) as error:
             self._choice.leave(link.address)
-            raise
+            what = f"the name server did not answer: {error.what}"
+            raise NoNameServer(what, address=link.address, remark=error.remark) from error
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            # Every name server knows the requests that are sent here; brokers do not.
+            self._choice.leave(link.address)
+            raise NotANameServer("it does not know a name server's requests", address=link.address)
+        return answer
 
     async def ask_at(self, address: str, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
         """Ask one particular server."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.route_wait import RouteWait
 from triomq._constructors import NoPublicConstructor
 from triomq._message.message import MessageQueue
 from triomq.errors import LinkLost, ProtocolViolation, error_for_code
@@ -37,12 +38,14 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
     Args:
         brokers: how brokers are reached.
+        route_wait: how calls wait for a broker; None: not at all.
 
     Every method raises :class:`~triomq.errors.MQError` when no broker of the queue answers.
     """
 
-    def __init__(self, brokers: BrokerLinks) -> None:
+    def __init__(self, brokers: BrokerLinks, route_wait: RouteWait | None = None) -> None:
         self._brokers = brokers
+        self._route_wait = route_wait
 
     async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset of the queue's first message.  See ``BrokerLinks.of`` for `only_master`."""
@@ -70,6 +73,15 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
     async def _query(
         self, queue: MessageQueue, code: RequestCode, header: Header, answer_type: type[H], only_master: bool = False
+    ) -> H:
+        if self._route_wait is None:
+            return await self._query_now(queue, code, header, answer_type, only_master)
+        return await self._route_wait.until_there(
+            lambda: self._query_now(queue, code, header, answer_type, only_master), QUERY_TIMEOUT_S, queue=queue
+        )
+
+    async def _query_now(
+        self, queue: MessageQueue, code: RequestCode, header: Header, answer_type: type[H], only_master: bool
     ) -> H:
         link = await self._brokers.of(queue, only_master=only_master)
         try:

@@ -17,12 +17,22 @@ from cachetools import LRUCache
 
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._message.message import MessageQueue
-from triomq.errors import ClientClosed, MQError, ProtocolViolation, RouteNotFound, TransientError, error_for_code
+from triomq.errors import (
+    BrokerNotFound,
+    ClientClosed,
+    MQError,
+    NoNameServer,
+    PermissionDenied,
+    ProtocolViolation,
+    RouteNotFound,
+    TransientError,
+    error_for_code,
+)
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.flags import PERM_READ, PERM_WRITE
 from triomq_protocol.names import DEFAULT_TOPIC, MASTER_ID
-from triomq_protocol.requests import BrokerData, GetRouteInfoRequest, QueueData, TopicRouteData
+from triomq_protocol.requests import BrokerData, ClusterInfo, GetRouteInfoRequest, QueueData, TopicRouteData
 from triomq_protocol.wire.command import Command
 
 log = logging.getLogger("triomq.routes")
@@ -111,6 +121,15 @@ def _publish_queues(
     ]
 
 
+def writable_without_master(route: Route) -> list[str]:
+    """The brokers whose queues could be written to if their masters were registered, by name."""
+    return sorted(
+        queues.broker_name
+        for queues in route.data.queue_datas or []
+        if queues.broker_name and queues.perm & PERM_WRITE and route.master(queues.broker_name) is None
+    )
+
+
 def borrow(data: TopicRouteData, max_queues: int) -> TopicRouteData:
     """The default topic's route, with its queues bounded as the broker will bound them when it creates the topic."""
     return TopicRouteData(
@@ -155,14 +174,16 @@ class _Topic:
         route: its newest route.
         watched: whether it is kept fresh.
         publishing: whether it may borrow the default topic's queues.
+        no_master: it is unknown, and no master at all was registered when it was looked up.
     """
 
-    __slots__ = ("publishing", "route", "watched")
+    __slots__ = ("no_master", "publishing", "route", "watched")
 
     def __init__(self) -> None:
         self.route: Route | None = None
         self.watched = False
         self.publishing = False
+        self.no_master = False
 
 
 class _Topics(LRUCache[str, _Topic]):
@@ -239,7 +260,9 @@ class Routes:
         """The route to send by; unknown topics are looked up now, and borrow queues if no name server knows them.
 
         Raises:
-            RouteNotFound: neither the topic nor the default topic has a queue to write to.
+            BrokerNotFound: no master of the topic is registered now.
+            PermissionDenied: no queue may be written to.
+            RouteNotFound: neither the topic nor the default topic is known.
             MQError: the name server could not be asked.
         """
         route = self._watch(topic, publishing=True).route
@@ -248,13 +271,14 @@ class Routes:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if route is None or not route.publish_queues:
-            raise RouteNotFound(f"no route to send to topic {topic}", address=self._name_servers.chosen or "")
+            raise self._cannot_publish(topic, route)
         return route
 
     async def for_subscribing(self, topic: str) -> Route:
         """The route to pull by.
 
         Raises:
+            BrokerNotFound: the topic is unknown, and no master at all is registered now.
             RouteNotFound: the topic is unknown.
         """
         route = self._watch(topic).route
@@ -265,8 +289,25 @@ class Routes:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if route is None or route.borrowed:
-            raise RouteNotFound(f"no route to topic {topic}", address=self._name_servers.chosen or "")
+            raise self.unknown(topic, f"no route to topic {topic}")
         return route
+
+    def unknown(self, topic: str, what: str) -> RouteNotFound:
+        """The error for a topic that was looked up and is not known."""
+        address = self._name_servers.chosen or ""
+        known = self._topics.get(topic)
+        if known is not None and known.no_master:
+            return BrokerNotFound(f"{what}: no master of any broker is registered", address=address)
+        return RouteNotFound(what, address=address)
+
+    def _cannot_publish(self, topic: str, route: Route | None) -> MQError:
+        what, address = f"no route to send to topic {topic}", self._name_servers.chosen or ""
+        if route is None:
+            return self.unknown(topic, what)
+        without = writable_without_master(route)
+        if without:
+            return BrokerNotFound(f"{what}: no master of {', '.join(without)} is registered", address=address)
+        return PermissionDenied(f"{what}: none of its queues may be written to", address=address)
 
     async def _new_topic(self, topic: str) -> Route | None:
         """The route of a topic that sends of this client borrowed one for: its broker may be about to announce it."""
@@ -319,7 +360,7 @@ class Routes:
                     return  # the end of the client, not a fault
                 except MQError as error:
                     log.warning("the route of %s could not be refreshed: %s", topic, error)
-                    if isinstance(error, TransientError):
+                    if isinstance(error, TransientError | NoNameServer):
                         break
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
@@ -349,8 +390,19 @@ class Routes:
             data = borrow(template, self.default_topic_queues) if template is not None else None
             borrowed = True
         if data is None:
+            if known is not None and known.watched and known.route is None:
+                known.no_master = not await self._some_master_is_registered()
             return self.known(topic)
         return self._store(topic, data, borrowed=borrowed)
+
+    async def _some_master_is_registered(self) -> bool:
+        """Whether a topic that is unknown is so although brokers serve; also True when this cannot be found out."""
+        try:
+            answer = await self._name_servers.ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+            brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
+        except (MQError, BodyError):
+            return True
+        return any(MASTER_ID in (broker.broker_addrs or {}) for broker in brokers.values())
 
     def _store(self, topic: str, data: TopicRouteData, *, borrowed: bool) -> Route:
         known = self._entry(topic)

@@ -27,6 +27,7 @@ from triomq._cluster.heartbeats import Heartbeats
 from triomq._cluster.identity import Clock, UniqueKeys
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import ReadPreference, read_preference_of
+from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import construct
 from triomq._consumer.filter_checks import FilterChecks
@@ -72,6 +73,7 @@ class ClientResources:
         unique_keys: makes message ids.
         clock: wall clock in ms.
         chance: source of random choices.
+        route_wait: how calls of users wait for a broker.
     """
 
     client_id: str
@@ -84,6 +86,7 @@ class ClientResources:
     unique_keys: UniqueKeys
     clock: Clock
     chance: random.Random
+    route_wait: RouteWait
 
 
 @attrs.frozen(kw_only=True)

@@ -15,7 +15,8 @@ from typing import Final, Self
 import trio
 from cachetools import LRUCache
 
-from triomq._cluster.broker_offsets import BrokerOffsets
+from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
+from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
@@ -76,7 +77,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         )
         self._puller = self._make_puller(preference=preference)
         self._pullers = {preference: self._puller}
-        self._bounds = construct(QueueBounds, self._puller.brokers)
+        self._bounds = construct(QueueBounds, self._puller.brokers, client.route_wait)
         self._offsets = offset_store if offset_store is not None else BrokerOffsets(group, self._puller.brokers)
         self._left = left
         self._positions: dict[MessageQueue, int] = {}
@@ -91,7 +92,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             RouteNotFound: the name server does not know the topic, or none of its queues can be read.
         """
         self._check_open()
-        route = await self._client.routes.for_subscribing(topic)
+        wait = self._client.route_wait
+        route = await wait.until_there(lambda: self._client.routes.for_subscribing(topic), API_TIMEOUT_S)
         if not route.subscribe_queues:
             raise RouteNotFound(f"no queue of topic {topic} can be read")
         return list(route.subscribe_queues)
@@ -146,18 +148,18 @@ class PullConsumer(metaclass=NoPublicConstructor):
         start = offset if offset is not None else await self.position(queue)
         suspend_ms = self._suspend_ms(suspend_s) if block else 0
         puller = self._puller if read_preference is None else self._puller_for(read_preference)
-        result = await puller.pull(
-            PullCall(
-                queue,
-                start,
-                max_messages=max_messages,
-                suspend_ms=suspend_ms,
-                subscription=wanted,
-                # A pull consumer's heartbeat carries no subscription (docs/protocol/consumer.md §4).
-                sub_version=0,
-                timeout_s=PULL_TIMEOUT_S,
-            )
+        call = PullCall(
+            queue,
+            start,
+            max_messages=max_messages,
+            suspend_ms=suspend_ms,
+            subscription=wanted,
+            # A pull consumer's heartbeat carries no subscription (docs/protocol/consumer.md §4).
+            sub_version=0,
+            timeout_s=PULL_TIMEOUT_S,
         )
+        wait = self._client.route_wait
+        result = await wait.until_there(lambda: puller.pull(call), PULL_TIMEOUT_S, queue=queue)
         if offset is None:
             self._positions[queue] = result.next_offset
         return result
@@ -183,7 +185,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, or None when it has none."""
         self._check_open()
-        return await self._offsets.read(queue)
+        wait = self._client.route_wait
+        return await wait.until_there(lambda: self._offsets.read(queue), OFFSET_TIMEOUT_S, queue=queue)
 
     async def commit(self, queue: MessageQueue, offset: int | None = None) -> None:
         """Commit an offset for the group; by default this consumer's position.
@@ -197,7 +200,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             offset = self._positions.get(queue)
             if offset is None:
                 raise InvalidCall(f"nothing was pulled from {queue} yet, so there is no position to commit")
-        await self._offsets.commit({queue: offset})
+        offsets, wait = {queue: offset}, self._client.route_wait
+        await wait.until_there(lambda: self._offsets.commit(offsets), OFFSET_TIMEOUT_S, queue=queue)
 
     async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset of the queue's first message.

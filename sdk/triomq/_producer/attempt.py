@@ -29,7 +29,7 @@ from triomq._producer.retry import (
 from triomq._producer.targets import Target, Targets
 from triomq._transport.link import Link, Waiter
 from triomq.errors import Attempt as FailedAttempt
-from triomq.errors import MQError, RequestTimeout
+from triomq.errors import MQError, NotReady
 from triomq_protocol.wire.command import Command
 
 
@@ -206,8 +206,10 @@ class Attempts:
         try:
             until = started + self.timeout_s(out, started)
             target, link = await self._targets.ready(out, until)
-            # Before the route was known, there could have been another broker to keep time for.
-            until = max(until, started + self.timeout_s(out, started))
+            # Before the route was known, there could have been another broker to keep time for; and if the send had to
+            # wait for its broker, the attempt begins only now.
+            attempt.started = now = trio.current_time()
+            until = max(until, started + self.timeout_s(out, started), now + self.timeout_s(out, now))
         except MQError as error:
             attempt.failed(error)
         else:
@@ -217,11 +219,11 @@ class Attempts:
         """How long an attempt that begins now may take.
 
         Raises:
-            RequestTimeout: there is no time left.
+            NotReady: there is no time left.
         """
         left_s = out.deadline - now
         if left_s <= 0:
-            raise RequestTimeout("no time left for another attempt")
+            raise NotReady("no time left for another attempt")
         attempts_left = self._policy.attempts - len(out.attempts)
         # Perhaps, as long as the route is unknown.
         elsewhere = out.pinned is None and self._targets.several_brokers(out.topic) is not False
@@ -247,7 +249,7 @@ class Attempts:
     def _wants_retry(self, state: tenacity.RetryCallState) -> bool:
         out: Outgoing = state.args[0]
         assert state.outcome is not None
-        return out.pinned is None and wants_retry(self._policy, state.outcome.result())
+        return out.pinned is None and not out.waited_in_vain and wants_retry(self._policy, state.outcome.result())
 
     def _is_last(self, state: tenacity.RetryCallState) -> bool:
         out: Outgoing = state.args[0]

@@ -24,6 +24,9 @@ class Outgoing:
         properties: the property string, UNIQ_KEY included.
         unique_key: the id users see.
         deadline: on trio's clock, for all attempts together.
+        wait_until: on trio's clock; how long to wait for a route and a master. Where that is later than the deadline,
+            time spent waiting moves the deadline.
+        waited_in_vain: no route or no master came until then; there is no further attempt.
         pinned: the queue it must go to; such a message gets one attempt, so that order is kept.
         retry: of a copy for a retry topic: how often it failed, and how often it may before it is a dead letter.
         attempts: those that failed.
@@ -35,7 +38,8 @@ class Outgoing:
 
     __slots__ = (
         "attempts", "batch", "body", "born_ms", "deadline", "flag", "last_broker", "pinned", "properties",
-        "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key",
+        "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key", "wait_until",
+        "waited_in_vain",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +50,8 @@ class Outgoing:
         self.properties = properties
         self.unique_key = unique_key
         self.born_ms = born_ms
-        self.deadline = deadline
+        self.deadline = self.wait_until = deadline
+        self.waited_in_vain = False
         self.sys_flag = 0
         self.flag = 0
         self.batch = False

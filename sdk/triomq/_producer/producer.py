@@ -130,7 +130,8 @@ class Producer(metaclass=NoPublicConstructor):
         now = trio.current_time()
         out = sender.prepare(message, now)
         if queue is not None or selector is not None:
-            out.pinned = await self._pin(message, queue, selector, arg)
+            out.pinned = await self._pin(out, message, queue, selector, arg)
+            now = trio.current_time()
         if len(out.body) >= sender.settings.compress_from_bytes:
             await sender.compress(out)
         if callback is not None:
@@ -156,7 +157,7 @@ class Producer(metaclass=NoPublicConstructor):
         self._in_flight.check_open()
         out = self._sender.prepare(message, trio.current_time())
         if queue is not None or selector is not None:
-            out.pinned = await self._pin(message, queue, selector, arg)
+            out.pinned = await self._pin(out, message, queue, selector, arg)
         await self._sender.compress(out)
         target, link = await self._targets.ready(out, out.deadline)
         link.write(self._sender.requests.encode(out, target, link.next_opaque(), oneway=True))
@@ -188,7 +189,7 @@ class Producer(metaclass=NoPublicConstructor):
             wait_store_ok=messages[0].wait_store_ok,
             now=now,
         )
-        out.pinned = queue if queue is None else await self._pin(messages[0], queue, None, None)
+        out.pinned = queue if queue is None else await self._pin(out, messages[0], queue, None, None)
         return await self._attempts.deliver(out, now)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -197,7 +198,8 @@ class Producer(metaclass=NoPublicConstructor):
         Raises:
             MQError: no name server knows the topic, or none answers.
         """
-        return list((await self._targets.of(topic)).queues)
+        out = self._sender.unwritten(topic, trio.current_time())
+        return list((await self._targets.wait_for(lambda: self._targets.of(topic), out)).queues)
 
     async def flush(self) -> None:
         """Wait until every send accepted so far, and its callback, has ended."""
@@ -293,7 +295,7 @@ class Producer(metaclass=NoPublicConstructor):
     # --- choosing ------------------------------------------------------------------------------------------
 
     async def _pin(
-        self, message: Message, queue: MessageQueue | None, selector: QueueSelector | None, arg: object
+        self, out: Outgoing, message: Message, queue: MessageQueue | None, selector: QueueSelector | None, arg: object
     ) -> MessageQueue:
         if queue is not None and selector is not None:
             raise InvalidCall("give either queue= or selector=, not both")
@@ -302,5 +304,5 @@ class Producer(metaclass=NoPublicConstructor):
                 raise InvalidCall(f"the queue is of topic {queue.topic}, the message of {message.topic}")
             return queue
         assert selector is not None
-        targets = await self._targets.of(message.topic)
+        targets = await self._targets.wait_for(lambda: self._targets.of(message.topic), out)
         return choose_by_selector(selector, list(targets.queues), message, arg)

@@ -44,6 +44,7 @@ class SendSettings:
         compress_from_bytes: bodies from this size on are compressed (``compressMsgBodyOverHowmuch``).
         compressor: how; None sends everything as it is.
         policy: what is tried again.
+        route_wait_s: how long a send may wait for a route and a master; None: until its deadline.
         faults: which brokers are avoided; None chooses round robin (``sendLatencyFaultEnable=false``).
 
     Raises:
@@ -55,6 +56,7 @@ class SendSettings:
     compress_from_bytes: int = attrs.field(default=COMPRESS_FROM_BYTES, validator=counts(0))
     compressor: Compressor | None
     policy: RetryPolicy
+    route_wait_s: float | None = None
     faults: FaultStrategy | None = None
 
 
@@ -143,6 +145,7 @@ class Sender:
             now + settings.timeout_s,
         )
         out.flag = message.flag
+        self._let_wait(out, now)
         return out
 
     def prepare_batch(
@@ -161,7 +164,19 @@ class Sender:
         deadline = now + self.settings.timeout_s
         out = Outgoing(topic, encode(unique_keys), properties, ",".join(unique_keys), born_ms, deadline)
         out.batch = True
+        self._let_wait(out, now)
         return out
+
+    def unwritten(self, topic: str, now: float) -> Outgoing:
+        """A message that only stands for its deadlines, for calls that send none."""
+        out = Outgoing(topic, b"", "", "", 0, now + self.settings.timeout_s)
+        self._let_wait(out, now)
+        return out
+
+    def _let_wait(self, out: Outgoing, now: float) -> None:
+        wait_s = self.settings.route_wait_s
+        if wait_s is not None:
+            out.wait_until = now + wait_s
 
     async def compress(self, out: Outgoing) -> None:
         """Compress a large body, when that makes it smaller."""

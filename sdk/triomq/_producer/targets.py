@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import trio
 from cachetools import LRUCache
 
+from triomq._cluster.route_wait import FIRST_PAUSE_S, MAX_PAUSE_S, WAITED_FOR, dial_again
 from triomq._cluster.routes import TOPICS_MAX, Route, Routes
 from triomq._message.message import MessageQueue
 from triomq._producer.faults import FaultStrategy, choose_plain
@@ -20,7 +22,9 @@ from triomq._producer.outgoing import Outgoing
 from triomq._producer.send_template import SendTemplate
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import MQError, NotReady, RouteNotFound
+from triomq.errors import BrokerNotFound, ConnectFailed, MQError, NotReady
+
+T = TypeVar("T")
 
 log = logging.getLogger("triomq.producer")
 
@@ -51,7 +55,7 @@ class TopicTargets:
         start: where the round starts.
     """
 
-    __slots__ = ("_by_queue", "_count", "queues", "route", "several_brokers", "targets", "topic")
+    __slots__ = ("_by_queue", "_count", "masters", "queues", "route", "several_brokers", "targets", "topic")
 
     def __init__(self, route: Route, start: int) -> None:
         self.route = route
@@ -59,6 +63,7 @@ class TopicTargets:
         self.queues = route.publish_queues
         self.targets = [Target(queue, route.master(queue.broker_name) or "") for queue in self.queues]
         self.several_brokers = len({queue.broker_name for queue in self.queues}) > 1
+        self.masters = list(dict.fromkeys(target.address for target in self.targets if target.address))
         self._by_queue = {target.queue: target for target in self.targets}
         self._count = start
 
@@ -104,6 +109,8 @@ class Targets:
         self._topics: LRUCache[str, TopicTargets] = LRUCache(TOPICS_MAX)
         # Most messages go where the one before went: comparing two names is cheaper than a look into the cache.
         self.latest: TopicTargets | None = None
+        # Topic -> the event at whose end all sends that wait for its brokers try again.
+        self._waiting: dict[str, trio.Event] = {}
         routes.changed.append(self._route_changed)
         routes.forgotten.append(self._route_forgotten)
 
@@ -153,16 +160,72 @@ class Targets:
         return target, link, self._first_timeouts_s[elsewhere]
 
     async def ready(self, out: Outgoing, until: float) -> tuple[Target, Link]:
-        """Choose a queue and open the link to its broker's master.
+        """Choose a queue and open the link to its broker's master, and wait while none can be had.
 
         Args:
             out: the message; ``out.last_broker`` is left with the broker that was chosen.
-            until: on trio's clock.
+            until: on trio's clock; when this attempt ends if nothing is refused, but nothing answers either.
 
         Raises:
             NotReady: no route, or no connection with capacity, in time.
-            MQError: no route, no master, or no connection.
+            MQError: no route, no master, or no connection, also at ``out.wait_until``.
         """
+        share_s = until - trio.current_time()
+        return await self.wait_for(
+            lambda: self._ready_at_once(out, min(out.deadline, trio.current_time() + share_s)), out
+        )
+
+    async def wait_for(self, call: Callable[[], Awaitable[T]], out: Outgoing) -> T:
+        """Call, and call again with pauses while the topic has no route, or no master that can be reached.
+
+        Sends that wait for the same topic look for its brokers together. Time spent here moves the deadline of a
+        message that may wait beyond it.
+
+        Raises:
+            MQError: what the call raised last, at ``out.wait_until``.
+        """
+        started = trio.current_time()
+        pause_s, moves_deadline = FIRST_PAUSE_S, out.wait_until > out.deadline
+        while True:
+            try:
+                return await call()
+            except WAITED_FOR as error:
+                if trio.current_time() >= out.wait_until:
+                    raise
+                if isinstance(error, ConnectFailed) and out.pinned is None and self._has_another(out.topic):
+                    continue
+                with trio.move_on_at(out.wait_until):
+                    await self._look_again(out.topic, pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                now = trio.current_time()
+                if moves_deadline:
+                    out.deadline, started = out.deadline + now - started, now
+                if now >= out.wait_until:
+                    out.waited_in_vain = True
+                    raise
+
+    async def _look_again(self, topic: str, pause_s: float) -> None:
+        waiting = self._waiting.get(topic)
+        if waiting is not None:
+            await waiting.wait()
+            return
+        waiting = self._waiting[topic] = trio.Event()
+        try:
+            await trio.sleep(pause_s * (1 - 0.5 * self._chance.random()))
+            await self._refresh(topic)
+            targets = self.known(topic)
+            if targets is not None:
+                await dial_again(self._links, targets.masters)
+        finally:
+            del self._waiting[topic]
+            waiting.set()
+
+    def _has_another(self, topic: str) -> bool:
+        """Whether a broker of the topic has a master that may be dialled now."""
+        targets = self.known(topic)
+        return targets is not None and not all(self._links.is_down(address) for address in targets.masters)
+
+    async def _ready_at_once(self, out: Outgoing, until: float) -> tuple[Target, Link]:
         with trio.move_on_at(until):
             if out.refresh_route:
                 out.refresh_route = False
@@ -172,12 +235,24 @@ class Targets:
             out.last_broker = target.queue.broker_name
             if not target.address:
                 out.refresh_route = True
-                raise RouteNotFound(f"broker {out.last_broker} has no master in the route of topic {out.topic}")
-            link = await self._links.get(target.address)
+                raise BrokerNotFound(
+                    f"broker {out.last_broker} has no master in the route of topic {out.topic}",
+                    address=self._routes.name_server,
+                )
+            try:
+                link = await self._links.get(target.address)
+            except ConnectFailed:
+                out.refresh_route = True
+                self._note_fault(out.last_broker)
+                raise
             if not link.has_capacity:
                 await link.wait_capacity()
             return target, link
         raise NotReady(NO_WRITABLE_QUEUE.format(out.topic), address=self._awaited(out))
+
+    def _note_fault(self, broker_name: str) -> None:
+        if self._faults is not None:
+            self._faults.update(broker_name, 0.0, trio.current_time(), isolate=True)
 
     def several_brokers(self, topic: str) -> bool | None:
         """Whether a topic has queues on more than one broker; None as long as its route is unknown."""
@@ -205,7 +280,8 @@ class Targets:
                 queue = faults.choose(targets.queues, last_broker, targets.count, trio.current_time())
             else:
                 queue = choose_plain(targets.queues, last_broker, targets.count)
-            if not self._links.is_down(targets.route.master(queue.broker_name) or ""):
+            master = targets.route.master(queue.broker_name)
+            if master is not None and not self._links.is_down(master):
                 break
         return queue
 

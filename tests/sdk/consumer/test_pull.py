@@ -304,7 +304,7 @@ async def test_the_slave_is_asked_at_once_when_the_master_is_gone(autojump_clock
 
 async def test_no_broker_left(autojump_clock, cluster):
     slave = cluster.add_slave()
-    async with cluster.client() as client:
+    async with cluster.client(route_wait_s=0) as client:
         consumer = client.pull_consumer("G")
         await consumer.fetch_queues("T")
         for node in (cluster.broker, slave):

@@ -148,7 +148,7 @@ async def test_link_loss_fails_all_once(autojump_clock, cluster, make_callback):
 async def test_a_dead_broker_from_the_start(autojump_clock, cluster, make_callback):
     await cluster.broker.stop()
     callback = make_callback()
-    async with cluster.client() as client:
+    async with cluster.client(route_wait_s=0) as client:
         await client.producer("G").send(triomq.Message("T", b"x"), callback)
     (error,) = callback.errors
     assert isinstance(error, errors.ConnectFailed)

@@ -141,7 +141,7 @@ async def test_a_send_in_doubt_is_not_said_to_be_unsent(autojump_clock, cluster)
         cluster.broker.serve(command)
         await cluster.broker.stop()
 
-    async with cluster.client() as client:
+    async with cluster.client(route_wait_s=0) as client:
         producer = await warm_up(client)
         cluster.broker.script(SEND, store_and_die)
         with pytest.raises(errors.LinkLost, match="outcome is unknown") as caught:
@@ -326,7 +326,7 @@ async def test_the_same_broker_gets_a_pause_before_each_further_attempt(autojump
 
 
 async def test_an_address_that_cannot_be_dialled_is_tried_again_after_its_pause(autojump_clock, cluster):
-    async with cluster.client(backoff=triomq.Backoff(first_s=0.5, factor=1, jitter=0)) as client:
+    async with cluster.client(backoff=triomq.Backoff(first_s=0.5, factor=1, jitter=0), route_wait_s=0) as client:
         producer = await warm_up(client)
         await cluster.broker.stop()
         started = trio.current_time()

@@ -9,13 +9,14 @@ seconds.  Upstream: ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 
 import trio
 
+from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.lite.membership import LiteMembership
 from triomq._consumer.lite.options import LiteOptions
@@ -49,6 +50,7 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         left: Callable[[], object],
     ) -> None:
         self.group = options.group
+        self._route_wait = client.route_wait
         self._member = LiteMembership(client, options, lite, left=left)
 
     @property
@@ -207,13 +209,19 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         self._check_open()
         if offsets is None:
             self._member.finish_polled()
-            await self._member.positions.commit(self._member.owned_queues())
+            await self._commit(self._member.owned_queues())
             return
         for queue, offset in offsets.items():
             if offset < 0:
                 raise InvalidCall(f"the offset is {offset}, not at least 0")
             self._member.positions.update(queue, offset, increase_only=False)
-        await self._member.positions.commit(list(offsets))
+        await self._commit(list(offsets))
+
+    async def _commit(self, queues: Collection[MessageQueue]) -> None:
+        # One broker that is waited for is reason enough to repeat all: committing an offset twice does no harm.
+        await self._route_wait.until_there(
+            lambda: self._member.positions.commit(queues), OFFSET_TIMEOUT_S, queue=next(iter(queues), None)
+        )
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, or None when it has none."""

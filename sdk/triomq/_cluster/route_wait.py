@@ -1,0 +1,109 @@
+"""Calls wait for a name server, a route and a broker while one is missing, as at a restart: until their own deadline.
+
+Only calls that have sent nothing wait, so a repetition does no harm.  Sends wait in ``_producer``, which goes on to
+another broker first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import trio
+
+from triomq._cluster.routes import Routes
+from triomq._message.message import MessageQueue
+from triomq._transport.links import Links
+from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, NoNameServer
+
+T = TypeVar("T")
+
+WAITED_FOR: Final = (ConnectFailed, BrokerNotFound, NoNameServer)
+"""Errors of a request that was not written, since a server or a route is missing; it may be there soon."""
+
+FIRST_PAUSE_S: Final = 0.05
+"""The first pause; each is twice as long as the one before."""
+
+MAX_PAUSE_S: Final = 1.0
+"""The longest pause."""
+
+
+def checked_wait_s(wait_s: float | None) -> float | None:
+    """The option ``route_wait_s``.
+
+    Raises:
+        InvalidCall: it is negative or no number.
+    """
+    if wait_s is not None and not wait_s >= 0:  # nor nan
+        raise InvalidCall(f"route_wait_s is {wait_s}, not None and not a number of seconds from 0 on")
+    return wait_s
+
+
+async def dial_again(links: Links, addresses: Iterable[str]) -> None:
+    """Dial addresses that could not be dialled, without regard to the pause after that; returns when one can be."""
+    async with trio.open_nursery() as nursery:
+
+        async def dial(address: str) -> None:
+            with suppress(MQError):
+                await links.get(address, patient=False)
+                # The other dials go on in the client's tasks.
+                nursery.cancel_scope.cancel()
+
+        for address in addresses:
+            if links.is_down(address):
+                nursery.start_soon(dial, address)
+
+
+class RouteWait:
+    """Repeats calls that could send nothing.
+
+    Args:
+        routes: refreshed between two attempts.
+        links: addresses that could not be dialled are dialled anew between two attempts.
+        wait_s: how long to wait; None: as long as the call itself may take, 0: not at all.
+    """
+
+    def __init__(self, routes: Routes, links: Links, wait_s: float | None) -> None:
+        self._routes = routes
+        self._links = links
+        self.wait_s = wait_s
+
+    async def until_there(
+        self,
+        call: Callable[[], Awaitable[T]],
+        timeout_s: float,
+        *,
+        queue: MessageQueue | None = None,
+    ) -> T:
+        """Call until the servers that are needed can be reached.
+
+        Args:
+            call: what to do; raises one of :data:`WAITED_FOR` when it could send nothing.
+            timeout_s: how long the call may take.
+            queue: whose broker is needed.
+
+        Raises:
+            MQError: what the call raised last.
+        """
+        limit = trio.current_time() + (timeout_s if self.wait_s is None else self.wait_s)
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return await call()
+            except WAITED_FOR:
+                left_s = limit - trio.current_time()
+                if left_s <= 0:
+                    raise
+            await trio.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            if queue is not None:
+                with trio.move_on_at(limit):
+                    await self._look_again(queue)
+
+    async def _look_again(self, queue: MessageQueue) -> None:
+        with suppress(MQError):
+            await self._routes.refresh(queue.topic)
+        route = self._routes.known(queue.topic)
+        if route is not None:
+            await dial_again(self._links, route.addresses.get(queue.broker_name, {}).values())

@@ -1,0 +1,230 @@
+"""Calls wait while no name server, no route or no broker is there: until their own deadline, or as long as they may."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+import trio
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode
+
+SEND = RequestCode.SEND_MESSAGE_V2
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+
+
+async def after(seconds, do, *args):
+    await trio.sleep(seconds)
+    do(*args)
+
+
+async def started_producer(client, **options):
+    producer = client.producer("G", **options)
+    await producer.send(triomq.Message("T", b"warm"))
+    return producer
+
+
+def come_back(node):
+    node.up = True
+
+
+def without_brokers(cluster):
+    """The name servers as they are when every broker has unregistered; returns what brings the brokers back."""
+    routes, brokers = dict(cluster.name_server.routes), dict(cluster.name_server.brokers)
+    cluster.name_server.routes.clear()
+    cluster.name_server.brokers.clear()
+
+    def back():
+        cluster.name_server.routes.update(routes)
+        cluster.name_server.brokers.update(brokers)
+
+    return back
+
+
+@pytest.mark.parametrize("options", [{}, {"queue": QUEUE}, {"selector": lambda queues, message, arg: queues[0]}])
+@pytest.mark.parametrize("away_s", [0.3, 1.0, 2.5])
+async def test_a_send_waits_for_a_master_that_restarts(autojump_clock, cluster, nursery, options, away_s):
+    async with cluster.client() as client:
+        producer = await started_producer(client)
+        await cluster.broker.stop()
+        cluster.broker.seen.clear()
+        nursery.start_soon(after, away_s, come_back, cluster.broker)
+        started = trio.current_time()
+        result = await producer.send(triomq.Message("T", b"x"), **options)
+        assert away_s <= trio.current_time() - started < 3
+    assert result.status is triomq.SendStatus.SEND_OK
+    assert len(cluster.broker.requests(SEND)) == 1  # what waited had written nothing
+
+
+async def test_a_send_waits_for_a_master_after_a_long_outage(autojump_clock, cluster, nursery):
+    """By then the client dials the address rarely; a send that waits looks more often."""
+    async with cluster.client() as client:
+        producer = await started_producer(client)
+        await cluster.broker.stop()
+        for _ in range(8):
+            with pytest.raises(errors.ConnectFailed):
+                await producer.send(triomq.Message("T", b"lost"))
+        nursery.start_soon(after, 0.5, come_back, cluster.broker)
+        await producer.send(triomq.Message("T", b"x"))
+    assert cluster.broker.bodies("T").count(b"x") == 1
+
+
+async def test_a_send_waits_for_a_route_with_a_master(autojump_clock, cluster, nursery):
+    slave = cluster.add_slave()
+    cluster.name_server.add_route("T", slave)
+    async with cluster.client() as client:
+        nursery.start_soon(after, 1.0, cluster.name_server.add_route, "T", cluster.broker, slave)
+        result = await client.producer("G").send(triomq.Message("T", b"x"))
+    assert result.status is triomq.SendStatus.SEND_OK
+
+
+async def test_a_send_waits_for_the_first_broker_to_register(autojump_clock, cluster, nursery):
+    back = without_brokers(cluster)
+    async with cluster.client() as client:
+        nursery.start_soon(after, 1.0, back)
+        await client.producer("G").send(triomq.Message("T", b"x"))
+    assert cluster.broker.bodies("T") == [b"x"]
+
+
+async def test_a_send_waits_for_a_name_server(autojump_clock, cluster, nursery):
+    cluster.name_server.up = False
+    async with cluster.client() as client:
+        nursery.start_soon(after, 1.0, come_back, cluster.name_server)
+        await client.producer("G").send(triomq.Message("T", b"x"))
+    assert cluster.broker.bodies("T") == [b"x"]
+
+
+async def test_a_topic_that_no_living_broker_has_is_refused_at_once(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.RouteNotFound, match="--create") as caught:
+            await client.producer("G").send(triomq.Message("nowhere", b"x"))
+        with pytest.raises(errors.RouteNotFound):
+            await client.pull_consumer("G").fetch_queues("nowhere")
+    assert type(caught.value) is errors.RouteNotFound
+    assert trio.current_time() < 0.1
+
+
+async def test_a_topic_that_may_not_be_written_to_is_not_said_to_be_missing(autojump_clock, cluster):
+    cluster.name_server.add_route("T", cluster.broker, perm=4)
+    async with cluster.client() as client:
+        with pytest.raises(errors.PermissionDenied, match="written") as caught:
+            await client.producer("G").send(triomq.Message("T", b"x"))
+    assert "--create" not in str(caught.value)
+    assert trio.current_time() < 1
+
+
+async def test_the_wait_ends_at_the_sends_deadline(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    cluster.name_server.add_route("T", slave)
+    async with cluster.client() as client:
+        producer = client.producer("G", send_timeout_s=2.0)
+        with pytest.raises(errors.BrokerNotFound, match="no master of broker-a is registered") as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        assert trio.current_time() == pytest.approx(2.0)
+        assert "2000 ms" in str(caught.value)
+        await cluster.broker.stop()
+        cluster.name_server.add_route("T", cluster.broker)
+        with pytest.raises(errors.ConnectFailed, match="nothing was sent"):
+            await producer.send(triomq.Message("T", b"x"))
+        assert trio.current_time() == pytest.approx(4.0)
+
+
+async def test_a_send_may_wait_longer_than_its_deadline(autojump_clock, cluster, nursery):
+    def answer_late(command):
+        return late(command)
+
+    async def late(command):
+        await trio.sleep(2.5)
+        return cluster.broker.send(command)
+
+    async with cluster.client(route_wait_s=60) as client:
+        producer = await started_producer(client)
+        await cluster.broker.stop()
+        cluster.broker.script(SEND, answer_late)
+        nursery.start_soon(after, 30, come_back, cluster.broker)
+        started = trio.current_time()
+        await producer.send(triomq.Message("T", b"x"))  # its 3 s begin when the master is there
+        assert 32 < trio.current_time() - started < 34
+        await cluster.broker.stop()
+        started = trio.current_time()
+        with pytest.raises(errors.ConnectFailed):
+            await producer.send(triomq.Message("T", b"x"))
+        assert 59.9 < trio.current_time() - started < 64
+
+
+async def test_nothing_waits_when_it_must_not(autojump_clock, cluster):
+    back = without_brokers(cluster)
+    async with cluster.client(route_wait_s=0) as client:
+        with pytest.raises(errors.BrokerNotFound):
+            await client.producer("G").send(triomq.Message("T", b"x"))
+        with pytest.raises(errors.BrokerNotFound):
+            await client.admin.create_topic("new")
+        assert trio.current_time() < 0.1
+        back()
+        await cluster.broker.stop()
+        with pytest.raises(errors.ConnectFailed):
+            await client.pull_consumer("G").pull(QUEUE, 0)
+        assert trio.current_time() < 0.5
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan")])
+async def test_a_wait_of_no_length_is_refused(cluster, bad):
+    with pytest.raises(errors.InvalidCall, match="route_wait_s"):
+        async with cluster.client(route_wait_s=bad):
+            pass  # pragma: no cover - never opened
+
+
+async def test_many_sends_that_wait_look_together_and_keep_their_order(autojump_clock, cluster, nursery, make_callback):
+    callback = make_callback()
+    async with cluster.client() as client:
+        producer = await started_producer(client)
+        await cluster.broker.stop()
+        cluster.name_server.seen.clear()
+        dials = len(cluster.network.dials)
+        nursery.start_soon(after, 2.5, come_back, cluster.broker)
+        async with trio.open_nursery() as sends:
+            for number in range(500):
+                sends.start_soon(producer.send, triomq.Message("T", b"%d" % number))
+            for number in range(20):
+                await producer.send(triomq.Message("T", b"c%d" % number), callback, queue=QUEUE)
+    assert callback.errors == []
+    assert len(cluster.name_server.requests(ROUTE)) < 15
+    assert len(cluster.network.dials) - dials < 15
+    stored = cluster.broker.stored["T", 0]
+    assert [body for body in stored if body.startswith(b"c")] == [b"c%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("away_s", [0.3, 2.0, 4.0])
+async def test_pulls_commits_and_queries_wait_for_their_broker(autojump_clock, cluster, nursery, away_s):
+    cluster.broker.store("T", 0, b"x")
+    cluster.broker.offsets["G", "T", 0] = 0
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        calls = [
+            partial(consumer.pull, QUEUE, 0),
+            partial(consumer.commit, QUEUE, 1),
+            partial(consumer.committed, QUEUE),
+            partial(consumer.max_offset, QUEUE),
+            partial(client.bounds.max_offset, QUEUE),
+            partial(client.admin.create_topic, "new"),
+        ]
+        for call in calls:
+            await cluster.broker.stop()
+            started = trio.current_time()
+            nursery.start_soon(after, away_s, come_back, cluster.broker)
+            await call()
+            assert away_s <= trio.current_time() - started <= away_s + 2
+    counts = Counter(command.code for command in cluster.broker.seen)
+    assert counts[RequestCode.PULL_MESSAGE] == counts[RequestCode.UPDATE_CONSUMER_OFFSET] == 1
+
+
+async def test_pulls_and_listings_wait_for_a_name_server(autojump_clock, cluster, nursery):
+    async with cluster.client() as client:
+        for call in (client.admin.topics, partial(client.pull_consumer("G").fetch_queues, "T")):
+            await cluster.name_server.stop()
+            nursery.start_soon(after, 2.0, come_back, cluster.name_server)
+            assert await call()
