@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -17,6 +18,7 @@ from triomq._client import Client, ClientOptions
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import construct
 from triomq._exception_groups import without_groups
+from triomq.errors import InvalidCall
 
 P = ParamSpec("P")
 Member = TypeVar("Member", bound=AbstractAsyncContextManager[Any])
@@ -50,10 +52,11 @@ async def open_client(
         chance: source of all random choices.
 
     Raises:
-        InvalidCall: an address is not ``host:port``, or there is none.
+        InvalidCall: an address is not ``host:port``, or there is none; or no trio loop runs, but perhaps asyncio's.
 
     Nothing is dialled before it is needed.  Exceptions of the block come out as they are, not in groups.
     """
+    _check_loop()
     failure: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
@@ -82,6 +85,26 @@ async def open_client(
         finally:
             # The traceback holds this frame: let go of the cycle.
             del failure
+
+
+def _check_loop() -> None:
+    """Raise :class:`InvalidCall` where trio cannot work, with what can be used there."""
+    if trio.lowlevel.in_trio_run():
+        return
+    asyncio = sys.modules.get("asyncio")  # who runs such a loop has imported it; for others it would take time
+    try:
+        running = asyncio is not None and asyncio.get_running_loop() is not None
+    except RuntimeError:
+        running = False
+    if not running:
+        raise InvalidCall(
+            "triomq.open_client needs a trio loop, and none runs here; start one by trio.run(main), or use "
+            "triomq.blocking.open_client"
+        )
+    raise InvalidCall(
+        "triomq.open_client needs a trio loop, and this is an asyncio loop; use triomq.blocking.open_client: a notebook "
+        "calls its methods as they are, a coroutine in a thread, `await asyncio.to_thread(producer.send, message)`"
+    )
 
 
 def _shorthand(

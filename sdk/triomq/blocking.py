@@ -10,7 +10,9 @@ using the client gets a loop, links and group memberships of its own.
         producer = client.producer("orders-writers")
         print(producer.send(triomq.Message("orders", b"one")))
 
-Every method is made from the async one of the same name, which describes it.
+Every method is made from the async one of the same name, which describes it.  The same call of ``client.producer`` or
+``client.pull_consumer`` gives the same object again as long as it is open and in no ``with`` block, so that a notebook's
+cell can be run twice.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Concatenate, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Self, TypeVar, Unpack, cast, overload
 
 import trio
 
@@ -36,6 +38,7 @@ from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._producer import producer as _producer
 from triomq._producer.queue_selectors import QueueSelector
+from triomq.errors import InvalidCall
 
 __all__ = [
     "Admin",
@@ -63,6 +66,39 @@ def _factory(
         made = construct(proxy, self._loop, lambda client: method(client, *args, **kwargs))
         # The object behind it is made now, so that what is wrong with the arguments is raised now.
         made._call_plain(lambda _: None)  # noqa: SLF001
+        return made
+
+    return make
+
+
+Kept = TypeVar("Kept", bound=ClosingProxy[Any])
+
+
+def _kept_factory(
+    method: Callable[Concatenate[_client.Client, P], Core],
+    proxy: Callable[[ClientLoop, Callable[[_client.Client], Core]], Kept],
+) -> Callable[Concatenate[Client, P], Kept]:
+    """:func:`_factory` for what may be shared: the same call gives the same proxy, until that is closed or entered.
+
+    So a notebook's cell can be run twice. In a ``with`` block the proxy belongs to the block.
+    """
+    make_new = _factory(method, proxy)
+
+    @functools.wraps(method)
+    def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Kept:
+        group = args[0] if args else kwargs.get("group")
+        asked = args[1:], {**kwargs, "group": group}
+        key = method.__name__, group
+        before = self._kept.get(key)
+        if before is not None and before[1].kept:
+            if before[0] == asked:
+                return cast("Kept", before[1])
+            raise InvalidCall(
+                f"this client has a {method.__name__} of group {group} already, made with other arguments; close() that "
+                "one first, or open another client"
+            )
+        made = make_new(self, *args, **kwargs)
+        self._kept[key] = asked, made
         return made
 
     return make
@@ -173,6 +209,7 @@ class Client(metaclass=NoPublicConstructor):
     def __init__(self, name_servers: NameServers | None, options: ClientOptions) -> None:
         self._loop = ClientLoop(lambda: _opening.open_client(name_servers, **options))
         self._loop.thread()
+        self._kept: dict[tuple[str, object], tuple[object, ClosingProxy[Any]]] = {}
         self.admin = construct(Admin, self._loop, lambda client: client.admin)
         """Administrative calls."""
         self.groups = construct(GroupAdmin, self._loop, lambda client: client.groups)
@@ -193,8 +230,8 @@ class Client(metaclass=NoPublicConstructor):
         thread = self._loop.thread()
         return thread.call(run)
 
-    producer = _factory(_client.Client.producer, Producer)
-    pull_consumer = _factory(_client.Client.pull_consumer, PullConsumer)
+    producer = _kept_factory(_client.Client.producer, Producer)
+    pull_consumer = _kept_factory(_client.Client.pull_consumer, PullConsumer)
     lite_pull_consumer = _factory(_client.Client.lite_pull_consumer, LitePullConsumer)
     push_consumer = _factory(_client.Client.push_consumer, PushConsumer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 
 import pytest
@@ -24,6 +25,20 @@ def opened(monkeypatch, group_cluster):
 
     monkeypatch.setattr(_opening, "open_client", open_client)
     return given
+
+
+@pytest.mark.parametrize("open_it", [triomq.open_client, lambda servers: triomq.open_producer(servers, "G")])
+def test_another_loop_is_told_what_to_use(open_it):
+    async def main():
+        async with open_it("127.0.0.1:1"):
+            pytest.fail("it was opened")
+
+    with pytest.raises(
+        errors.InvalidCall, match=r"this is an asyncio loop; use triomq\.blocking\.open_client.*to_thread"
+    ):
+        asyncio.run(main())
+    with pytest.raises(errors.InvalidCall, match=r"needs a trio loop, and none runs here; start one by trio\.run"):
+        main().send(None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -132,13 +132,22 @@ Closeable = TypeVar("Closeable", bound=AsyncCloseable)
 
 
 class ClosingProxy(Proxy[Closeable]):
-    """A proxy to be used in ``with``, whose end closes the object."""
+    """A proxy to be used in ``with``, whose end closes the object; or to be kept, until its client closes."""
+
+    _kept = True
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is open, and belongs to no ``with`` block."""
+        return self._kept
 
     def close(self) -> None:
         """Close it now; a second time does nothing."""
+        self._kept = False
         self._call(lambda core: core.aclose())
 
     def __enter__(self) -> Self:
+        self._kept = False
         return self
 
     def __exit__(

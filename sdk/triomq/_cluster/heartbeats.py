@@ -65,7 +65,7 @@ class Heartbeats:
             InvalidCall: this client is in it already.
         """
         if group in self._producers:
-            raise InvalidCall(f"this client has a producer of group {group} already")
+            raise InvalidCall(f"this client has a producer of group {group} already; share it, or close it first")
         self._producers.add(group)
         self._change.set()
 
@@ -76,7 +76,7 @@ class Heartbeats:
             InvalidCall: this client is in it already.
         """
         if group in self._consumers:
-            raise InvalidCall(f"this client has a consumer of group {group} already")
+            raise InvalidCall(f"this client has a consumer of group {group} already; share it, or close it first")
         self._consumers[group] = data
         self._change.set()
 

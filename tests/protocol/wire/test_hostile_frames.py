@@ -90,7 +90,7 @@ def test_deep_values_of_ext_fields_make_an_unusable_request(depth: int, member: 
 
 @pytest.mark.parametrize("depth", [66, 300, 500, 900, 20_000])
 def test_a_deep_remark_is_no_header(depth: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="not JSON|unusual form"):
+    with pytest.raises(RemoteProtocolError, match=r"not JSON|unusual form"):
         FrameDecoder().feed(json_frame(b'{"code":1,"remark":%b}' % (b"[" * depth + b"]" * depth)))
 
 

@@ -59,13 +59,29 @@ def test_errors_come_out_as_they_are(system_cluster):
         producer = client.producer("P")
         with pytest.raises(errors.MessageIllegal):
             producer.send(triomq.Message("T", b""))
-        with pytest.raises(errors.InvalidCall, match="already"):
-            client.producer("P")
+        with pytest.raises(errors.InvalidCall, match=r"already, made with other arguments; close\(\) that one first"):
+            client.producer("P", send_timeout_s=1)
     with pytest.raises(errors.ClientClosed):
         producer.send(triomq.Message("T", b"x"))
     with pytest.raises(errors.ClientClosed):
         client.producer("Q")
     client.close()
+
+
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer"])
+def test_a_notebooks_cell_can_be_run_twice(system_cluster, kind):
+    with open_client(system_cluster) as client:
+        make = getattr(client, kind)
+        first = make("P")
+        assert make("P") is first
+        assert make(group="P") is first
+        assert make("Q") is not first
+        first.close()
+        second = make("P")
+        assert second is not first
+        with second, pytest.raises(errors.InvalidCall, match="already; share it, or close it first"):
+            make("P")  # it belongs to the block, whose end closes it
+        assert make("P") is not second
 
 
 def test_many_threads_share_a_client(system_cluster):
