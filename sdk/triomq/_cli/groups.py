@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -23,11 +24,13 @@ from triomq import (
 from triomq._cli.options import (
     MS_FROM,
     ask,
+    body_text,
     check_can_ask,
     checked_queue,
     filter_of,
     json_option,
     name_servers_option,
+    print_received,
     queue_of,
     row_of,
     say,
@@ -150,13 +153,13 @@ async def _print_all(
 
 def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessage], None]:
     if template is None:
-        return lambda message: say(row_of(message), str(row_of(message)["body"]), as_json=as_json)
+        return functools.partial(print_received, as_json=as_json)
     if as_json:
         raise click.UsageError("give either --format or --json")
     _filled_in(template, SAMPLE_ROW)
 
     def show(message: ReceivedMessage) -> None:
-        row = row_of(message)
+        row = row_of(message) | {"body": body_text(message)}
         moment = datetime.fromtimestamp(message.stored_ms / 1000).astimezone()
         row["stored"] = moment.isoformat(timespec="milliseconds")
         click.echo(_filled_in(template, {name: "" if value is None else value for name, value in row.items()}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import sys
@@ -28,6 +29,9 @@ from triomq._cli.topics import cluster_status, topics
 from triomq.errors import InvalidCall
 
 EXIT_INTERRUPTED = 130
+
+FILE_MAX_BYTES = 4 * 1024 * 1024
+"""The largest body that a stock broker stores."""
 
 EXTRAS = {
     "namesrv": "server",
@@ -94,6 +98,7 @@ def triomq() -> None:
 @click.argument("topic")
 @click.argument("body", required=False)
 @name_servers_option
+@click.option("--file", "file", metavar="PATH", help="Send this file's bytes as one message; - for standard input.")
 @click.option("-g", "--group", default="triomq-cli", show_default=True, help="Producer group.")
 @click.option("--tags", help="Tag to filter by.")
 @click.option("--keys", help="Index keys, separated by blanks.")
@@ -114,6 +119,7 @@ def send(
     topic: str,
     body: str | None,
     name_servers: str,
+    file: str | None,
     group: str,
     tags: str | None,
     keys: str | None,
@@ -123,7 +129,12 @@ def send(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Send BODY to TOPIC; without BODY, or with -, every line of standard input is a message."""
+    """Send BODY to TOPIC; without BODY, or with -, every line of standard input is a message.
+
+    Lines lose their end, and empty ones are not sent; --file sends any bytes as they are.
+    """
+    if file is not None and body is not None:
+        raise click.UsageError("give either BODY or --file")
     table = dict(_pair(text) for text in properties)
     sample = Message(topic, b"-", tags, (keys or "").split(), table or None, delay_level=delay_level)
     sample.check()
@@ -133,7 +144,7 @@ def send(
         async with client.producer(group, send_timeout_s=timeout_s) as producer:
             if target is not None:
                 checked_queue(target, await producer.queues(topic))
-            bodies = _bodies(body)
+            bodies = _bodies(body) if file is None else _whole(file)
             # In a thread: standard input may be a terminal, and meanwhile the client has heartbeats to send.
             while (data := await trio.to_thread.run_sync(next, bodies, None, abandon_on_cancel=True)) is not None:
                 message = msgspec.structs.replace(sample, body=data)
@@ -224,11 +235,24 @@ async def _drain(
 
 def _bodies(body: str | None) -> Iterator[bytes]:
     if body is not None and body != "-":
-        yield body.encode()
+        yield body.encode("utf-8", "surrogateescape")
         return
+    empty = 0
     for line in sys.stdin.buffer:
-        if line.rstrip(b"\r\n"):
-            yield line.rstrip(b"\r\n")
+        text = line.rstrip(b"\r\n")
+        if text:
+            yield text
+        else:
+            empty += 1
+    if empty:
+        click.echo(f"{empty} empty line{'s'[: empty != 1]} not sent: a message has at least one byte", err=True)
+
+
+def _whole(file: str) -> Iterator[bytes]:
+    """The bytes of a file, or of standard input, as one message; of a file that is too large no more than shows it."""
+    with contextlib.ExitStack() as files:
+        stream = sys.stdin.buffer if file == "-" else files.enter_context(open(file, "rb"))
+        yield stream.read(FILE_MAX_BYTES + 1)
 
 
 def _pair(text: str) -> tuple[str, str]:

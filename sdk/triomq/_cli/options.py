@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -106,9 +107,14 @@ def time_of(text: str) -> int:
     return int(moment.astimezone().timestamp() * 1000)
 
 
+def body_text(message: ReceivedMessage) -> str:
+    """A message's body for people; bytes that are no UTF-8 become escapes."""
+    return message.body.decode("utf-8", "backslashreplace")
+
+
 def row_of(message: ReceivedMessage) -> dict[str, object]:
-    """A message as one object for machines; bytes that are no UTF-8 become escapes."""
-    return {
+    """A message as one object for machines; a body that is no UTF-8 is in `body_base64`, and `body` is None then."""
+    row: dict[str, object] = {
         "topic": message.topic,
         "broker": message.queue.broker_name,
         "queue": message.queue_id,
@@ -119,14 +125,21 @@ def row_of(message: ReceivedMessage) -> dict[str, object]:
         "keys": message.keys,
         "properties": message.properties,
         "reconsume_times": message.reconsume_times,
-        "body": message.body.decode("utf-8", "backslashreplace"),
     }
+    try:
+        row["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        row["body"] = None
+        row["body_base64"] = base64.b64encode(message.body).decode()
+    return row
 
 
 def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
     """Print a message's body, or all of it for machines."""
-    row = row_of(message)
-    say(row, str(row["body"]), as_json=as_json)
+    if as_json:
+        say(row_of(message), "", as_json=True)
+    else:
+        click.echo(body_text(message))
 
 
 def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:

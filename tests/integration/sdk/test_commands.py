@@ -23,8 +23,10 @@ async def test_send_and_pull(run):
     assert (code, err) == (0, "")
     (sent,) = rows(out)
     assert sent["status"] == "SEND_OK"
-    code, out, _ = await run("send", "T", "-", "--queue", f"{sent['broker']}:{sent['queue']}", stdin=b"two\n\nthree\n")
-    assert code == 0
+    code, out, err = await run(
+        "send", "T", "-", "--queue", f"{sent['broker']}:{sent['queue']}", stdin=b"two\n\nthree\n"
+    )
+    assert (code, err) == (0, "1 empty line not sent: a message has at least one byte\n")
     assert out.count("SEND_OK") == 2
     code, out, err = await run("pull", "T", "--json")
     assert (code, err) == (0, "")
@@ -37,6 +39,24 @@ async def test_send_and_pull(run):
     assert (await run("pull", "T", "--from", "latest"))[1] == ""
     assert (await run("pull", "T", "--from", "committed", "--commit", "-m", "2"))[1] == "hello wörld\ntwo\n"
     assert (await run("pull", "T", "--from", "committed"))[1] == "three\n"
+
+
+async def test_files_and_bytes_that_are_no_text(run, tmp_path):
+    path = tmp_path / "picture"
+    path.write_bytes(b"\x89PNG\n\xff\n")
+    assert (await run("send", "T", "--file", str(path)))[0] == 0
+    assert (await run("send", "T", "--file", "-", stdin=b"two\n\nlines\n"))[0] == 0
+    assert (await run("send", "T", "\\xff"))[0] == 0
+    for command in (["pull", "T"], ["consume", "T", "--from", "earliest", "--until-end"]):
+        found = {(row["body"], row.get("body_base64")) for row in rows((await run(*command, "--json"))[1])}
+        assert found == {(None, "iVBORwr/Cg=="), ("two\n\nlines\n", None), ("\\xff", None)}
+    path.write_bytes(b"x" * (4 * 1024 * 1024 + 1))
+    code, out, err = await run("send", "T", "--file", str(path))
+    assert (code, out) == (1, "")
+    assert "more than 4194304" in err
+    code, out, err = await run("send", "T", "--file", str(tmp_path / "nowhere"))
+    assert (code, out) == (1, "")
+    assert "No such file" in err
 
 
 async def test_topics_and_cluster(run):

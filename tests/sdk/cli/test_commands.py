@@ -69,6 +69,7 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["consume", "T", "--tags", "a", "--sql", "b = 1"], "give either --tags or --sql"),
         (["consume", "T", "--tags", "a && b"], "only || joins tags"),
         (["send", "T", "x", "--tags", "a || b"], "a message has one tag"),
+        (["send", "T", "x", "--file", "y"], "give either BODY or --file"),
         (["pull", "T", "--tags", "||"], "names no tag"),
         (["pull", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
         (["offsets", "reset", "G", "T", "5", "--queue", "vm", "--yes"], "BROKER:ID"),
