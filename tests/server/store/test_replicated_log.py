@@ -116,6 +116,7 @@ async def test_a_queue_whose_master_numbers_from_0_again_serves_what_is_new(
             copy_log(master, slave, chance)
             master.queue_removal.remove_topic("T")
         disk.remove("/store/triomq/removedQueues.json")
+        disk.remove("/store/triomq/removedQueues.json.bak")
         async with open_store(config, disk=disk, clock=clock) as master:
             for n in range(100, 103):
                 master.append(make_record(n))
