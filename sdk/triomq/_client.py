@@ -26,7 +26,7 @@ from triomq._cluster.route_wait import RouteWait, checked_wait_s
 from triomq._cluster.routes import DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS_MAX, Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.group.allocate import AllocateStrategy
-from triomq._consumer.group.callbacks import ConsumerCallbacks
+from triomq._consumer.group.callbacks import ConsumerCallbacks, OnEvent
 from triomq._consumer.group.positions import IllegalOffset, StartFrom
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.lite.lite_pull_consumer import LitePullConsumer
@@ -238,6 +238,7 @@ class Client(metaclass=NoPublicConstructor):
         offset_store: OffsetStore | None = None,
         read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
         pull_hooks: Sequence[PullHook] = (),
+        on_event: OnEvent | None = None,
     ) -> PullConsumer:
         """A pull consumer of a group; the client closes it, unless it is closed before.
 
@@ -246,6 +247,7 @@ class Client(metaclass=NoPublicConstructor):
             offset_store: where the group's offsets are kept; default: at the brokers.
             read_preference: from whom to pull: ``suggested``, ``master``, ``slave`` or ``prefer_slave``.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
+            on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
 
         Raises:
             InvalidCall: the group's name cannot be used, or is in use.
@@ -259,6 +261,7 @@ class Client(metaclass=NoPublicConstructor):
                 offset_store=offset_store,
                 read_preference=read_preference,
                 pull_hooks=pull_hooks,
+                on_event=on_event,
                 left=left,
             )
         )

@@ -184,7 +184,12 @@ class FakeBroker(FakeNode):
         self.suggests = 0
         self.stored_count = 0
         self.name_server: FakeNameServer | None = None
+        self.slaves: list[FakeBroker] = []
         self.consumers = ConsumerSide(self)
+
+    def fall_behind(self, missing: int) -> None:
+        """A slave no longer shares its master's queues; it lacks their last messages."""
+        self.queues = defaultdict(list, {key: records[:-missing] for key, records in self.queues.items()})
 
     def bodies(self, topic: str) -> list[bytes]:
         return [body for (name, _), stored in sorted(self.stored.items()) if name == topic for body in stored]
@@ -289,6 +294,8 @@ class FakeBroker(FakeNode):
             max_offset=len(queue),
         )
         if header.queue_offset > len(queue):
+            if self.broker_id:
+                return command.answer(20, "OFFSET_OVERFLOW_BADLY", answer)
             answer.next_begin_offset = len(queue)
             return command.answer(21, "OFFSET_OVERFLOW_BADLY", answer)
         if header.queue_offset == len(queue):
@@ -361,6 +368,7 @@ class FakeCluster:
     def add_slave(self, *, topic: str = "T") -> FakeBroker:
         slave = FakeBroker(self.network, "broker-a", 1, master=self.broker)
         self.name_server.add_route(topic, self.broker, slave)
+        self.broker.slaves.append(slave)
         return slave
 
     def options(self, **options: object) -> dict[str, object]:

@@ -90,7 +90,7 @@ class ConsumerSide:
     def ensure_topic(self, topic: str) -> None:
         name_server = self.broker.name_server
         if name_server is not None and topic not in name_server.routes:
-            name_server.add_route(topic, self.broker, queues=1)
+            name_server.add_route(topic, self.broker, *self.broker.slaves, queues=1)
 
     def notify(self, group: str) -> None:
         for stream in self.members.get(group, {}).values():
@@ -230,6 +230,9 @@ class ConsumerSide:
             max_offset=len(queue),
         )
         if header.queue_offset > len(queue) or header.queue_offset < low:
+            if self.broker.broker_id:
+                # A slave may be behind: it does not decide on offsets, and sends the reader home.
+                return command.answer(20, "OFFSET_OVERFLOW_BADLY", answer)
             answer.next_begin_offset = low if header.queue_offset < low else len(queue)
             return command.answer(21, "OFFSET_OVERFLOW_BADLY", answer)
         if header.queue_offset == len(queue):

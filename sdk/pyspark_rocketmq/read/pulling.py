@@ -39,6 +39,10 @@ BEHIND_LIMIT_S: Final = 30.0
 """How long a range waits for a slave that does not have it yet, or for a master that cannot be reached."""
 
 BEHIND_PAUSE_S: Final = 0.2
+"""The first pause in such a wait; each further one is twice as long."""
+
+BEHIND_PAUSE_MAX_S: Final = 3.0
+"""The longest such pause."""
 
 PAGE_MAX: Final = 1024
 """How many messages one pull asks for; brokers give fewer."""
@@ -208,6 +212,7 @@ class Strides:
         time. What the master does not have either is lost.
         """
         deadline = trio.current_time() + BEHIND_LIMIT_S
+        pause_s = BEHIND_PAUSE_S
         while True:
             if not self._plan.only_slaves:
                 try:
@@ -223,7 +228,8 @@ class Strides:
             if trio.current_time() >= deadline:
                 self._behind(at, end, result, unreachable)
                 return None
-            await trio.sleep(BEHIND_PAUSE_S)
+            await trio.sleep(min(pause_s, deadline - trio.current_time()))
+            pause_s = min(2 * pause_s, BEHIND_PAUSE_MAX_S)
             try:
                 result = await self._asked(at, end)
             except MQError as error:

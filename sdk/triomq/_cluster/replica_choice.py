@@ -163,6 +163,18 @@ class NodeCache:
         slaves_first = self.preference is ReadPreference.PREFER_SLAVE
         return find(self.allowed(addresses), self.wanted(queue), slaves_first=slaves_first, is_down=down)
 
+    def others(self, node: Node, addresses: Mapping[int, str]) -> list[Node]:
+        """The other brokers that the preference admits, in the order in which they are asked.
+
+        Args:
+            node: the broker that was asked.
+            addresses: broker id -> address, of the queue's broker name.
+        """
+        slaves_first = self.preference is ReadPreference.PREFER_SLAVE
+        allowed = self.allowed(addresses)
+        ids = sorted(allowed, key=lambda each: (slaves_first and each == MASTER_ID, each))
+        return [_node(allowed[each], each) for each in ids if allowed[each] != node.address]
+
     def wanted(self, queue: MessageQueue) -> int:
         """The broker id the next pull of a queue should go to; the master as long as nothing else was suggested."""
         if self.preference is ReadPreference.MASTER:

@@ -9,6 +9,7 @@ Upstream: ``MQClientInstance``, ``TopicRouteData``, ``TopicPublishInfo``.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -248,12 +249,16 @@ class Routes:
     def __len__(self) -> int:
         return len(self._topics)
 
-    def broker_addresses(self) -> dict[str, Mapping[int, str]]:
-        """Broker name -> broker id -> address, over all known routes."""
-        found: dict[str, Mapping[int, str]] = {}
+    def broker_addresses(self) -> Mapping[str, Mapping[int, str]]:
+        """Broker name -> broker id -> address, over all known routes.
+
+        A broker that one topic's route lacks, since it is older, is in the result all the same.
+        """
+        found: defaultdict[str, dict[int, str]] = defaultdict(dict)
         for topic in self._topics.values():
             if topic.route is not None:
-                found.update(topic.route.addresses)
+                for name, addresses in topic.route.addresses.items():
+                    found[name].update(addresses)
         return found
 
     async def for_publishing(self, topic: str) -> Route:

@@ -216,6 +216,7 @@ class Membership(ABC):
             sink=sink,
             settings=settings,
             beat=self._client.heartbeats.beat,
+            report=self.report,
             held_back=held_back,
         )
 

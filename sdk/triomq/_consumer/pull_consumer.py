@@ -5,6 +5,7 @@ Upstream: ``DefaultMQPullConsumer``, ``PullAPIWrapper``, ``MQAdminImpl``.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
+from triomq._consumer.group.callbacks import OnEvent, offset_unavailable, reporter
+from triomq._consumer.group.pull_loop import fruitless_pause_s
 from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import PullCall, Puller
@@ -59,6 +62,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         offset_store: OffsetStore | None,
         read_preference: ReadPreference | str,
         pull_hooks: Sequence[PullHook],
+        on_event: OnEvent | None,
         left: Callable[[], object],
     ) -> None:
         check_group(group)
@@ -82,6 +86,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._left = left
         self._positions: dict[MessageQueue, int] = {}
         self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)
+        self._report = reporter(on_event)
+        self._unavailable: dict[MessageQueue, int] = {}
         self._closed = False
         client.requests.consumers[group] = _PullMembership(self.positions)
 
@@ -119,12 +125,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
             tags: ``"a || b"``; None and ``"*"`` mean all.
             sql: an SQL92 expression over properties, instead of tags.
             max_messages: at most so many.
-            block: whether the broker holds the request until a message comes.
+            block: whether the broker holds the request until a message comes. A slave that does not have the offset is
+                pulled again with growing pauses instead.
             suspend_s: for how many seconds, not without end; a nearer deadline of the caller shortens it.
             read_preference: from whom to pull this time; by default from whom the consumer does.
 
         Returns:
-            The result, whatever its status.
+            The result, whatever its status; false when it holds no message. A slave that does not have the offset, and
+            whose master cannot be asked, counts as one without a new message; ``on_event`` gets ``offset_unavailable``.
 
         Raises:
             InvalidCall: an argument is out of range, or the SQL92 expression cannot be parsed.
@@ -159,7 +167,16 @@ class PullConsumer(metaclass=NoPublicConstructor):
             timeout_s=PULL_TIMEOUT_S,
         )
         wait = self._client.route_wait
-        result = await wait.until_there(lambda: puller.pull(call), PULL_TIMEOUT_S, queue=queue)
+        deadline_s = trio.current_time() + suspend_ms / 1000
+        for number in itertools.count(1):
+            result = await wait.until_there(lambda: puller.pull(call), PULL_TIMEOUT_S, queue=queue)
+            self._note_availability(start, result)
+            left_s = deadline_s - trio.current_time()
+            if not result.lacks_offset or left_s <= 0:
+                break
+            # Brokers do not hold such pulls.
+            await trio.sleep(min(fruitless_pause_s(number), left_s))
+            call.suspend_ms = max(1, int((deadline_s - trio.current_time()) * 1000))
         if offset is None:
             self._positions[queue] = result.next_offset
         return result
@@ -285,6 +302,16 @@ class PullConsumer(metaclass=NoPublicConstructor):
         # In a scope that is cancelled already the deadline is minus infinity: the pull ends at its first checkpoint.
         left_s = max(0.0, trio.current_effective_deadline() - trio.current_time())
         return max(1, int(min(suspend_s, left_s) * 1000))
+
+    def _note_availability(self, offset: int, result: PullResult) -> None:
+        known = self._unavailable.get(result.queue)
+        if result.lacks_offset:
+            # Once, until a broker has this offset or a later one.
+            if known is None:
+                self._unavailable[result.queue] = offset
+                self._report(offset_unavailable(result))
+        elif known is not None and offset >= known:
+            del self._unavailable[result.queue]
 
     def _check_open(self) -> None:
         if self._closed:

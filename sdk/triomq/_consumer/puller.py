@@ -6,6 +6,7 @@ node cache.  Upstream: ``PullAPIWrapper``, ``MQClientAPIImpl``.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
@@ -37,6 +38,8 @@ from triomq_protocol import flags
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
 from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.consumer")
 
 _STATUSES: Final = {int(status): status for status in PullStatus}
 
@@ -330,7 +333,7 @@ class Puller:
                     f"the route has no broker of {call.queue} to read from as {self.nodes.preference.value}"
                 )
             try:
-                return await self._pull_from(node, call, go_on, started)
+                result = await self._pull_from(node, call, go_on, started)
             except (ConnectFailed, LinkLost, RequestTimeout) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
                 if isinstance(error, LinkLost) and node.address not in lost:
@@ -349,6 +352,33 @@ class Puller:
                         continue
                     what = f"pull of {call.queue} at offset {call.offset}"
                     raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
+            else:
+                return await self._ask_others(node, addresses, call, result) if result.lacks_offset else result
+
+    async def _ask_others(
+        self, node: Node, addresses: Mapping[int, str], call: PullCall, lacking: PullResult
+    ) -> PullResult:
+        """The answer of another broker of the set to a pull whose offset a slave does not have.
+
+        Returns:
+            The first answer of a broker that has the offset or, as a master, decides on it; ``lacking`` if there is none.
+
+        Raises:
+            MQError: a broker that could be reached refuses.
+        """
+        for other in self.nodes.others(node, addresses):
+            if self._links.is_down(other.address) or self.nodes.is_silent(other.address):
+                continue
+            try:
+                result = await self._pull_from(other, call, None, trio.current_time())
+            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+                log.debug("%s was not reached for offset %d of %s: %s", other, call.offset, call.queue, error.reason)
+                if isinstance(error, RequestTimeout):
+                    self.nodes.record_silence(other.address)
+                continue
+            if not result.lacks_offset:
+                return result
+        return lacking
 
     async def _pull_from(self, node: Node, call: PullCall, go_on: GoOn | None, now: float) -> PullResult:
         subscription = call.subscription
@@ -403,16 +433,27 @@ class Puller:
         suggested = header.suggest_which_broker_id or 0
         self.nodes.suggest(call.queue, suggested)
         tags = call.subscription.tags
+        next_offset = header.next_begin_offset if header.next_begin_offset is not None else call.offset
+        lacks_offset = False
+        if next_offset <= call.offset:
+            if status is PullStatus.FOUND:
+                what = f"pull of {call.queue} at offset {call.offset}"
+                remark = f"there are messages, and the next offset is {next_offset}"
+                raise ProtocolViolation(what, address=node.address, remark=remark)
+            if status is PullStatus.NO_MATCHED_MESSAGE:
+                # "Go on at once" where it was: a slave's answer to an offset outside its queue, which it cannot judge.
+                status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
         return PullResult(
             status,
             call.queue,
-            next_offset=header.next_begin_offset if header.next_begin_offset is not None else call.offset,
+            next_offset=next_offset,
             min_offset=header.min_offset if header.min_offset is not None else -1,
             max_offset=header.max_offset if header.max_offset is not None else -1,
             suggested_broker_id=suggested,
             broker_address=node.address,
             body=answer.body,
             tags=tags,
+            lacks_offset=lacks_offset,
         )
 
     def _filter_server(self, queue: MessageQueue, node: Node) -> str:

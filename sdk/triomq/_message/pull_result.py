@@ -17,7 +17,7 @@ class PullStatus(enum.IntEnum):
     """There are messages; none may be left after the exact test of tags."""
 
     NO_NEW_MESSAGE = 19
-    """The queue has no message at or behind this offset yet."""
+    """The broker has no message at or behind this offset yet."""
 
     NO_MATCHED_MESSAGE = 20
     """What was looked at does not match; go on at ``next_offset`` at once."""
@@ -37,12 +37,14 @@ class PullResult:
         max_offset: offset behind its last message.
         suggested_broker_id: the broker to ask next, as the one that answered suggests.
         broker_address: the one that answered.
+        lacks_offset: whether the offset lies outside what the broker has, and the broker, a slave, cannot decide whether
+            it exists: its master may have it. The status is ``NO_NEW_MESSAGE`` then.
         taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
         body: the records' bytes, one behind the other.
     """
 
     __slots__ = (
-        "_messages", "_tags", "body", "broker_address", "max_offset", "min_offset", "next_offset", "queue", "status",
+        "_messages", "_tags", "body", "broker_address", "lacks_offset", "max_offset", "min_offset", "next_offset", "queue", "status",
         "suggested_broker_id", "taken",
     )  # fmt: skip
 
@@ -58,6 +60,7 @@ class PullResult:
         broker_address: str,
         body: bytes = b"",
         tags: TagFilter | None = None,
+        lacks_offset: bool = False,
     ) -> None:
         self.status = status
         self.queue = queue
@@ -67,6 +70,7 @@ class PullResult:
         self.suggested_broker_id = suggested_broker_id
         self.broker_address = broker_address
         self.body = body
+        self.lacks_offset = lacks_offset
         self.taken = False
         self._tags = tags if tags is not None and tags.tags else None
         self._messages: list[ReceivedMessage] | None = None
@@ -94,8 +98,11 @@ class PullResult:
         return len(self.messages)
 
     def __bool__(self) -> bool:
-        # A result is true even when it holds no message: `if result` would otherwise decode it all.
-        return True
+        """Whether there are messages, as for every sequence: ``while result := await consumer.pull(queue)`` ends.
+
+        Decodes them, as :attr:`messages` does.
+        """
+        return self.status is PullStatus.FOUND and bool(self.messages)
 
     def __repr__(self) -> str:
         return (

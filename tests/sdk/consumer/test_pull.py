@@ -46,8 +46,21 @@ async def test_own_position_moves_on(autojump_clock, cluster):
     assert third.status is triomq.PullStatus.NO_NEW_MESSAGE
     assert (third.next_offset, third.min_offset, third.max_offset) == (5, 0, 5)
     assert not third.messages
-    assert third
     assert [p.queue_offset for p in pulls(cluster.broker)] == [0, 3, 5]
+
+
+async def test_a_result_is_false_without_messages(autojump_clock, cluster):
+    found = []
+    async with cluster.client() as client:
+        await fill(client, 5, tags=["a", "b"])
+        consumer = client.pull_consumer("G")
+        while result := await consumer.pull(QUEUE, max_messages=2):
+            found += bodies(result)
+            assert len(pulls(cluster.broker)) <= 4
+        assert found == [b"m0", b"m1", b"m2", b"m3", b"m4"]
+        # The broker found tags of the same hash; none of them is wanted.
+        nothing = await consumer.pull(QUEUE, 0, max_messages=1, tags="b")
+    assert (bool(nothing), len(nothing)) == (False, 0)
 
 
 async def test_an_explicit_offset_leaves_the_position_alone(autojump_clock, cluster):
@@ -242,6 +255,7 @@ async def test_a_slave_does_not_get_what_the_master_is_to_commit(autojump_clock,
 @pytest.mark.parametrize("code", [19, 20, 21])
 async def test_every_status_carries_a_suggestion(autojump_clock, cluster, code):
     slave = cluster.add_slave()
+    cluster.broker.store("T", 0, b"x")
     cluster.broker.suggests = 1
 
     def answer(command):

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult
 
 log = logging.getLogger("triomq.consumer")
 
@@ -23,6 +24,7 @@ REVOKED_TIMEOUT_S: Final = 2.0
 
 EventKind = Literal[
     "offset_illegal",
+    "offset_unavailable",
     "offset_refused",
     "expired",
     "lock_lost",
@@ -47,6 +49,20 @@ class ConsumerEvent:
     kind: EventKind
     text: str
     queue: MessageQueue | None = None
+
+
+def offset_unavailable(result: PullResult) -> ConsumerEvent:
+    """The event for a queue whose offset no broker has that may be asked.
+
+    Args:
+        result: the answer of a slave that does not have it.
+    """
+    text = (
+        f"{result.queue} waits at offset {result.next_offset}, which no broker has that can be asked; "
+        f"{result.broker_address}, a slave, has {result.min_offset} to {result.max_offset}. It goes on when the slave "
+        "or a master has the offset, or after a seek or a reset"
+    )
+    return ConsumerEvent("offset_unavailable", text, result.queue)
 
 
 OnEvent = Callable[[ConsumerEvent], object]

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import attrs
 import trio
 
+from triomq._consumer.group.callbacks import ConsumerEvent, offset_unavailable, reporter
 from triomq._consumer.group.positions import Positions
 from triomq._consumer.group.process_queue import FlowLimits, HeldMessage, HeldPage, ProcessQueue, held_messages
 from triomq._consumer.group.statistics import ConsumerStatistics, TopicCounters
@@ -34,9 +35,26 @@ BUSY_PAUSE_S: Final = 0.02
 ERROR_PAUSE_S: Final = 1.0
 """Pause after any other failure (``pullTimeDelayMillsWhenException``)."""
 
+HELD_S: Final = 0.1
+"""An answer without messages that came sooner was not held by the broker."""
+
+FRUITLESS_PAUSE_S: Final = 0.05
+"""Pause after the first answer that leads nowhere; it doubles with each further one in a row."""
+
+FRUITLESS_PAUSE_MAX_S: Final = 3.0
+"""The longest such pause."""
+
+FRUITLESS_TOLD: Final = 4
+"""After so many such answers in a row it is reported: a slave that lags for a moment is nothing to report."""
+
 QUARANTINE_S: Final = 10.0
 """How long a queue rests after an illegal offset, so that handlers under way can end
 (docs/protocol/consumer.md §6.2)."""
+
+
+def fruitless_pause_s(number: int) -> float:
+    """The pause after so many answers in a row that led nowhere."""
+    return min(FRUITLESS_PAUSE_MAX_S, FRUITLESS_PAUSE_S * 2.0 ** min(number - 1, 16))
 
 
 @attrs.frozen(kw_only=True)
@@ -95,6 +113,7 @@ class PulledQueue:
         next_offset: where the next pull starts.
         paused: nothing is pulled while it is set.
         failures: pulls in a row that no broker answered.
+        fruitless: answers in a row that led nowhere and were not held.
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
         limits: when its pulling pauses.
@@ -109,6 +128,7 @@ class PulledQueue:
         self.next_offset = offset
         self.paused = False
         self.failures = 0
+        self.fruitless = 0
         self.pulled_s = trio.current_time()
         self.consumed_s = self.pulled_s
         self.scope = trio.CancelScope()
@@ -166,6 +186,7 @@ class PullEngine:
         sink: takes the messages.
         settings: see :class:`PullSettings`.
         beat: sends heartbeats now: brokers that do not know a subscription yet learn it by them.
+        report: called with events ``offset_unavailable``.
         held_back: further reasons not to pull a queue now; what ends one calls :meth:`PulledQueue.wake`.
     """
 
@@ -178,6 +199,7 @@ class PullEngine:
         sink: PullSink,
         settings: PullSettings,
         beat: Callable[[], Awaitable[None]],
+        report: Callable[[ConsumerEvent], None] | None = None,
         held_back: Callable[[PulledQueue], bool] | None = None,
     ) -> None:
         self.queues: dict[MessageQueue, PulledQueue] = {}
@@ -190,6 +212,7 @@ class PullEngine:
         self._sink = sink
         self._settings = settings
         self._beat = beat
+        self._report = report if report is not None else reporter(None)
         self._held_back = held_back
         self._nursery: trio.Nursery | None = None
         self._stopped = False
@@ -308,8 +331,14 @@ class PullEngine:
                     return  # a seek came while the answer was under way: the queue has another task by now
                 if result.status is PullStatus.OFFSET_ILLEGAL:
                     await self._correct(source, result)
+                    continue
+                self._take(source, process, subscription, result)
+                if result.status is PullStatus.NO_NEW_MESSAGE and (
+                    result.lacks_offset or trio.current_time() - source.pulled_s < HELD_S
+                ):
+                    await self._rest(source, result)
                 else:
-                    self._take(source, process, subscription, result)
+                    self._note_progress(source)
                 if self._settings.interval_s:
                     await trio.sleep(self._settings.interval_s)
 
@@ -325,6 +354,8 @@ class PullEngine:
         def take(result: PullResult) -> bool:
             source.counters.pulling_s += trio.current_time() - source.pulled_s
             source.failures = 0
+            if source.fruitless:
+                self._note_progress(source)
             self._take(source, process, subscription, result)
             if (
                 source.process is not process
@@ -410,6 +441,26 @@ class PullEngine:
         else:
             await trio.sleep(ERROR_PAUSE_S)
 
+    async def _rest(self, source: PulledQueue, result: PullResult) -> None:
+        """Pause after an answer that led nowhere: pulled again at once, it would come again at once."""
+        source.fruitless += 1
+        if source.fruitless == FRUITLESS_TOLD:
+            if result.lacks_offset:
+                self._report(offset_unavailable(result))
+            else:
+                log.warning(
+                    "%s holds no pulls of %s; pauses between them grow to %g s",
+                    result.broker_address,
+                    source.queue,
+                    FRUITLESS_PAUSE_MAX_S,
+                )
+        await trio.sleep(fruitless_pause_s(source.fruitless))
+
+    def _note_progress(self, source: PulledQueue) -> None:
+        if source.fruitless >= FRUITLESS_TOLD:
+            log.info("%s is pulled again at offset %d", source.queue, source.next_offset)
+        source.fruitless = 0
+
     async def _correct(self, source: PulledQueue, result: PullResult) -> None:
         source.process.drop()
         try:
@@ -424,4 +475,5 @@ class PullEngine:
         source.process.drop()
         source.process = ProcessQueue(source.queue, source)
         source.next_offset = offset
+        source.fruitless = 0
         self._sink.restarted(source)

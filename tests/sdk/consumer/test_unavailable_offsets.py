@@ -1,0 +1,266 @@
+"""An offset that lies outside a slave's queue: nobody spins, an event says so, and consuming goes on in time."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import triomq
+from triomq._consumer.group.pull_loop import FRUITLESS_PAUSE_MAX_S, FRUITLESS_TOLD
+from triomq_protocol.codes import RequestCode
+
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+PULL = RequestCode.PULL_MESSAGE
+
+
+class Events(list):
+    """What `on_event` was called with."""
+
+    def kinds(self):
+        return [event.kind for event in self]
+
+    @property
+    def callbacks(self):
+        return triomq.ConsumerCallbacks(on_event=self.append)
+
+
+def fill(cluster, count, first=0):
+    for number in range(first, first + count):
+        cluster.broker.store("T", 0, b"%d" % number)
+
+
+def limit_pulls(node, most=500):
+    """A reader that spins would never let the virtual clock go on."""
+    pull = node.pull
+
+    def counted(command):
+        assert pulls(node) < most, f"more than {most} pulls"
+        return pull(command)
+
+    node.pull = counted
+
+
+def add_slave_behind(cluster, missing):
+    """A slave that lacks the last messages."""
+    slave = cluster.add_slave()
+    slave.consumers.serves_groups = cluster.broker.consumers.serves_groups
+    slave.offsets = cluster.broker.offsets
+    slave.fall_behind(missing)
+    limit_pulls(slave)
+    return slave
+
+
+def pulls(node):
+    return len(node.requests(PULL))
+
+
+def consumer_of(client, kind, events, **options):
+    make = client.push_consumer if kind == "push" else client.lite_pull_consumer
+    return make("G", start_from="earliest", callbacks=events.callbacks, **options)
+
+
+async def next_body(consumer):
+    message = await anext(consumer)
+    return message.message.body if isinstance(message, triomq.Delivery) else message.body
+
+
+@pytest.fixture(params=["push", "lite"])
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("preference", ["suggested", "prefer_slave", "slave"])
+async def test_the_master_is_gone(autojump_clock, group_cluster, kind, preference):
+    """It had acknowledged, and its group had consumed, what the slave never got."""
+    fill(group_cluster, 10)
+    slave = add_slave_behind(group_cluster, 2)
+    group_cluster.broker.offsets["G", "T", 0] = 10
+    events = Events()
+    async with (
+        group_cluster.client() as client,
+        consumer_of(client, kind, events, read_preference=preference) as consumer,
+    ):
+        await consumer.subscribe("T")
+        await trio.sleep(5)
+        await group_cluster.broker.stop()
+        before = pulls(slave)
+        await trio.sleep(300)
+        # Beside it there are the queue 1 and the retry topic's, whose pulls the slave holds.
+        assert FRUITLESS_TOLD < pulls(slave) - before < 300 / FRUITLESS_PAUSE_MAX_S + 2 * 300 / 15 + 30
+        assert events.kinds() == ["offset_unavailable"]
+        assert events[0].queue == QUEUE
+        assert "T" in events[0].text
+        assert "waits at offset 10" in events[0].text
+        assert "has 0 to 8" in events[0].text
+        # The slave gets them after all: from a master that is back, or as a master of new ones.
+        for number in range(8, 11):
+            slave.store("T", 0, b"again %d" % number)
+        with trio.fail_after(2 * FRUITLESS_PAUSE_MAX_S):
+            assert await next_body(consumer) == b"again 10"
+        assert events.kinds() == ["offset_unavailable"]
+
+
+async def test_a_slave_alone_may_be_read(autojump_clock, group_cluster, kind):
+    fill(group_cluster, 10)
+    slave = add_slave_behind(group_cluster, 2)
+    group_cluster.broker.offsets["G", "T", 0] = 10
+    events = Events()
+    async with (
+        group_cluster.client() as client,
+        consumer_of(client, kind, events, read_preference="slave") as consumer,
+    ):
+        await consumer.subscribe("T")
+        await trio.sleep(60)
+        assert events.kinds() == ["offset_unavailable"]
+        assert pulls(slave) < 60 / FRUITLESS_PAUSE_MAX_S + 30
+    assert pulls(group_cluster.broker) == 0
+
+
+@pytest.mark.parametrize("preference", ["suggested", "prefer_slave"])
+async def test_the_master_has_what_its_slave_lacks(autojump_clock, group_cluster, kind, preference):
+    fill(group_cluster, 10)
+    slave = add_slave_behind(group_cluster, 4)
+    group_cluster.broker.suggests = slave.suggests = 1
+    group_cluster.broker.offsets["G", "T", 0] = 8
+    events = Events()
+    async with (
+        group_cluster.client() as client,
+        consumer_of(client, kind, events, read_preference=preference) as consumer,
+    ):
+        await consumer.subscribe("T")
+        with trio.fail_after(5):
+            assert [await next_body(consumer), await next_body(consumer)] == [b"8", b"9"]
+        await trio.sleep(60)
+        assert events == []
+        assert pulls(slave) < 30
+
+
+async def test_a_slave_that_lags_for_a_moment_is_no_event(autojump_clock, group_cluster):
+    fill(group_cluster, 10)
+    slave = add_slave_behind(group_cluster, 2)
+    group_cluster.broker.offsets["G", "T", 0] = 9
+    events = Events()
+    async with (
+        group_cluster.client() as client,
+        consumer_of(client, "push", events, read_preference="slave") as consumer,
+    ):
+        await consumer.subscribe("T")
+        await trio.sleep(0.1)
+        assert pulls(slave)
+        slave.queues = group_cluster.broker.queues
+        with trio.fail_after(1):
+            assert await next_body(consumer) == b"9"
+    assert events == []
+
+
+async def test_an_offset_before_a_slave_s_first(autojump_clock, group_cluster, kind):
+    fill(group_cluster, 10)
+    slave = add_slave_behind(group_cluster, 2)
+    slave.min_offsets["T", 0] = 5
+    group_cluster.broker.offsets["G", "T", 0] = 3
+    events = Events()
+    async with (
+        group_cluster.client() as client,
+        consumer_of(client, kind, events, read_preference="slave") as consumer,
+    ):
+        await consumer.subscribe("T")
+        await trio.sleep(60)
+        assert pulls(slave) < 60 / FRUITLESS_PAUSE_MAX_S + 30
+    assert events.kinds() == ["offset_unavailable"]
+
+
+async def test_a_broker_that_does_not_hold_pulls(autojump_clock, group_cluster, kind, caplog):
+    """It may hold too many already."""
+    fill(group_cluster, 1)
+    group_cluster.broker.consumers.hold = group_cluster.broker.consumers.look
+    limit_pulls(group_cluster.broker)
+    async with group_cluster.client() as client, consumer_of(client, kind, Events()) as consumer:
+        await consumer.subscribe("T")
+        assert await next_body(consumer) == b"0"
+        before = pulls(group_cluster.broker)
+        await trio.sleep(60)
+        # Two queues, and the retry topic's.
+        assert pulls(group_cluster.broker) - before < 3 * (60 / FRUITLESS_PAUSE_MAX_S + 10)
+        fill(group_cluster, 1, first=1)
+        with trio.fail_after(2 * FRUITLESS_PAUSE_MAX_S):
+            assert await next_body(consumer) == b"1"
+    assert "broker-a-0:10911 holds no pulls of" in caplog.text
+
+
+# --- the pull consumer -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preference", ["suggested", "prefer_slave", "slave"])
+async def test_a_pull_consumer_s_loop_ends(autojump_clock, cluster, preference):
+    fill(cluster, 10)
+    slave = add_slave_behind(cluster, 2)
+    events = Events()
+    async with cluster.client() as client:
+        await client.pull_consumer("other").fetch_queues("T")
+        await cluster.broker.stop()
+        consumer = client.pull_consumer("G", read_preference=preference, on_event=events.append)
+        with trio.fail_after(5):
+            for _ in range(2):
+                result = await consumer.pull(QUEUE, 10**9)
+        assert result.status is triomq.PullStatus.NO_NEW_MESSAGE
+        assert (result.lacks_offset, result.next_offset, result.max_offset) == (True, 10**9, 8)
+        assert events.kinds() == ["offset_unavailable"]
+        # There, and gone again: said again.
+        assert [message.body for message in await consumer.pull(QUEUE, 7)] == [b"7"]
+        await consumer.pull(QUEUE, 9)
+        assert events.kinds() == ["offset_unavailable"]
+        for number in range(8, 12):
+            slave.store("T", 0, b"%d" % number)
+        assert not (await consumer.pull(QUEUE, 9)).lacks_offset
+
+
+async def test_a_blocking_pull_waits_with_growing_pauses(autojump_clock, cluster):
+    fill(cluster, 10)
+    slave = add_slave_behind(cluster, 2)
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.pull_consumer("G", read_preference="slave")
+        started = trio.current_time()
+        result = await consumer.pull(QUEUE, 9, block=True, suspend_s=20)
+        assert result.lacks_offset
+        assert trio.current_time() - started == pytest.approx(20, abs=0.5)
+        assert 5 < pulls(slave) < 20
+
+        async def catch_up():
+            await trio.sleep(7)
+            slave.queues = cluster.broker.queues
+
+        nursery.start_soon(catch_up)
+        started = trio.current_time()
+        result = await consumer.pull(QUEUE, 9, block=True, suspend_s=20)
+        assert [message.body for message in result] == [b"9"]
+        assert trio.current_time() - started < 7 + FRUITLESS_PAUSE_MAX_S + 0.5
+
+
+async def test_a_pull_consumer_gets_from_the_master_what_the_slave_lacks(autojump_clock, cluster):
+    fill(cluster, 10)
+    slave = add_slave_behind(cluster, 2)
+    events = Events()
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G", read_preference="prefer_slave", on_event=events.append)
+        result = await consumer.pull(QUEUE, 9)
+        assert [message.body for message in result] == [b"9"]
+        # What the master does not have either is its decision.
+        assert (await consumer.pull(QUEUE, 11)).status is triomq.PullStatus.OFFSET_ILLEGAL
+    assert events == []
+    assert pulls(slave) == 2
+
+
+async def test_messages_without_progress_are_an_error(autojump_clock, cluster):
+    fill(cluster, 2)
+
+    def stand_still(command):
+        answer = cluster.broker.pull(command)
+        return command.answer(0, "FOUND", fields={"nextBeginOffset": "0"} | _bounds(), body=answer.body)
+
+    def _bounds():
+        return {"minOffset": "0", "maxOffset": "2", "suggestWhichBrokerId": "0"}
+
+    cluster.broker.script(PULL, stand_still)
+    async with cluster.client() as client:
+        with pytest.raises(triomq.errors.ProtocolViolation, match="the next offset is 0"):
+            await client.pull_consumer("G").pull(QUEUE, 0)
