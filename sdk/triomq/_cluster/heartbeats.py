@@ -32,6 +32,25 @@ LEAVE_TIMEOUT_S: Final = 2.0
 """How long unregistering may hold up a producer or consumer that ends."""
 
 
+class _Turns:
+    """The heartbeats of one link: one at a time, since brokers may handle two in either order.
+
+    Attributes:
+        lock: held by the one that is sent.
+        begun: how many were begun.
+        ended: the number of the last one that came to its end; a cancelled one does not.
+        users: how many tasks send one or wait for their turn.
+    """
+
+    __slots__ = ("begun", "ended", "lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.begun = 0
+        self.ended = 0
+        self.users = 0
+
+
 class Heartbeats:
     """The groups of one client, and the tasks that report them.
 
@@ -55,6 +74,7 @@ class Heartbeats:
         self._consumers: dict[str, ConsumerData] = {}
         self._change = trio.Event()
         self._first_beats: dict[Link, trio.Event] = {}
+        self._turns: dict[Link, _Turns] = {}
         links.opened.append(self._link_opened)
         routes.changed.append(self._route_changed)
 
@@ -109,6 +129,14 @@ class Heartbeats:
             for address in self._addresses():
                 nursery.start_soon(self._beat_at, address)
 
+    def first_beat(self, link: Link) -> trio.Event | None:
+        """What is set when the heartbeat that a new link carries at once has been answered, or has failed.
+
+        Returns:
+            None when that was before, or is not to come.
+        """
+        return self._first_beats.get(link)
+
     def body(self) -> HeartbeatData:
         """The body of a heartbeat."""
         return HeartbeatData(
@@ -139,13 +167,29 @@ class Heartbeats:
             log.info("no heartbeat to %s: %s", address, error.reason)
             return
         # Opening it sends the heartbeat; wait until that has been answered.
-        first = self._first_beats.get(link)
+        first = self.first_beat(link)
         if first is not None:
             await first.wait()
         else:
             await self._beat_on(link)
 
     async def _beat_on(self, link: Link) -> None:
+        turns = self._turns.setdefault(link, _Turns())
+        turns.users += 1
+        begun = turns.begun
+        try:
+            async with turns.lock:
+                # One that began meanwhile carried what this one would.
+                if turns.ended <= begun:
+                    turns.begun += 1
+                    await self._send(link)
+                    turns.ended = turns.begun
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                del self._turns[link]
+
+    async def _send(self, link: Link) -> None:
         try:
             answer = await link.request(
                 Command.request(RequestCode.HEART_BEAT, body=self.body().encode()), API_TIMEOUT_S

@@ -135,6 +135,8 @@ class Membership(ABC):
         self.group = options.group
         self.callbacks = options.callbacks
         self.subscriptions: dict[str, Subscription] = {}
+        self.announced: dict[str, Subscription] = {}
+        """Topic -> what heartbeats carry of it: changed by :meth:`announce` and :meth:`withdraw` only."""
         self.report = reporter(options.callbacks.on_event)
         self.started = False
         self.closed = False
@@ -158,6 +160,7 @@ class Membership(ABC):
             hooks=options.pull_hooks,
             chance=client.chance,
             beat=client.heartbeats.beat,
+            introduction=client.heartbeats.first_beat,
         )
         self.bounds = construct(QueueBounds, self.puller.brokers)
         self._filters = FilterChecks(client.client_id, client.routes, client.links, client.heartbeats, client.chance)
@@ -226,16 +229,33 @@ class Membership(ABC):
     def shared_topics(self) -> Collection[str]:
         """The topics whose queues the group shares out."""
 
-    async def announce(self, subscriptions: Mapping[str, Subscription], *, look_up: bool = False) -> None:
-        """Send heartbeats with these subscriptions, now and from now on.
+    async def announce(self, *changed: Subscription, look_up: bool = False) -> None:
+        """Send heartbeats with these subscriptions beside those that are announced, now and from now on.
+
+        Several tasks may announce at the same time; heartbeats carry the newest version of every subscription.
 
         Args:
-            subscriptions: all of this member's, by topic.
+            changed: new ones, and new versions.
             look_up: first find the topics' brokers, in case they are not known yet.
         """
-        self._client.heartbeats.update_consumer(self.group, self._heartbeat_data(subscriptions))
+        for subscription in changed:
+            self.announced[subscription.topic] = subscription
+        await self._announce_all(look_up=look_up)
+
+    async def withdraw(self, topic: str, *, look_up: bool = False) -> None:
+        """Send heartbeats without a topic, now and from now on.
+
+        Args:
+            topic: it may be unknown.
+            look_up: as for :meth:`announce`.
+        """
+        self.announced.pop(topic, None)
+        await self._announce_all(look_up=look_up)
+
+    async def _announce_all(self, *, look_up: bool) -> None:
+        self._client.heartbeats.update_consumer(self.group, self._heartbeat_data(self.announced))
         if look_up:
-            for topic in list(subscriptions):
+            for topic in list(self.announced):
                 try:
                     await self._client.routes.for_subscribing(topic)
                 except MQError:

@@ -259,6 +259,7 @@ class Puller:
         hooks: see :class:`PullHook`.
         chance: chooses among filter servers.
         beat: sends heartbeats now: brokers send their version in the answers.
+        introduction: returns what is set when a new link's first heartbeat has been answered; None: it has been.
     """
 
     def __init__(
@@ -271,6 +272,7 @@ class Puller:
         hooks: Sequence[PullHook] = (),
         chance: random.Random | None = None,
         beat: Callable[[], Awaitable[None]] | None = None,
+        introduction: Callable[[Link], trio.Event | None] | None = None,
     ) -> None:
         self.group = group
         self.nodes = NodeCache(preference)
@@ -282,6 +284,7 @@ class Puller:
         self._hooks = tuple(hooks)
         self._chance = chance if chance is not None else random.Random()
         self._beat = beat
+        self._introduction = introduction
         routes.changed.append(self._on_route)
 
     def close(self) -> None:
@@ -387,6 +390,12 @@ class Puller:
         if link is None:
             link = await self._links.get(address)
             now = trio.current_time()
+        if self._introduction is not None and not call.carries_expression:
+            # The broker takes the expression from the heartbeat, and would refuse a pull that overtakes it.
+            first_beat = self._introduction(link)
+            if first_beat is not None:
+                await first_beat.wait()
+                now = trio.current_time()
         if not subscription.filters_by_tag and link.peer_version == 0 and self._beat is not None:
             await self._beat()
         if not subscription.filters_by_tag and link.peer_version < SQL92_VERSION:

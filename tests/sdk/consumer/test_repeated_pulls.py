@@ -121,11 +121,11 @@ async def test_a_suggestion_ends_a_run(autojump_clock, group_cluster):
         await trio.sleep(1)
         (pull,) = link.pending.values()
         link.pending.clear()
-        header = PullMessageResponse(suggest_which_broker_id=1, next_begin_offset=100, min_offset=0, max_offset=100)
+        header = PullMessageResponse(suggest_which_broker_id=1, next_begin_offset=101, min_offset=0, max_offset=101)
         answer = Command(code=0, flag=1, header_object=header, body=group_cluster.broker.record_at(0).data)
         pull.answered(received(answer))
         await trio.sleep(1)
-        assert pulls(slave) == [100]
+        assert pulls(slave)[0] == 101
 
 
 def received(command):

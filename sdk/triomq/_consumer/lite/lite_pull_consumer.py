@@ -107,7 +107,7 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         await self._member.check_filter(subscription)
         known = self._member.subscriptions.get(topic)
         self._member.subscriptions[topic] = subscription
-        await self._member.announce(self._member.subscriptions, look_up=True)
+        await self._member.announce(subscription, look_up=True)
         if known is not None and known.expression != subscription.expression:
             # What was fetched ahead was chosen by the old expression.
             for queue in [queue for queue in self._member.engine.queues if queue.topic == topic]:
@@ -118,7 +118,7 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         """Give a topic's queues back."""
         self._check_open()
         self._member.subscriptions.pop(topic, None)
-        await self._member.announce(self._member.subscriptions, look_up=True)
+        await self._member.withdraw(topic, look_up=True)
         self._member.rebalance.wake()
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql | ClassFilter = ALL) -> None:

@@ -148,8 +148,8 @@ class PushMembership(Membership):
         else:
             await self.check_filter(subscription)
         # Brokers first: a pull with a newer version than a broker knows is refused.
-        await self.announce({**self.subscriptions, topic: subscription})
-        self.subscriptions[topic] = subscription
+        await self.announce(subscription)
+        self._use(subscription)
         self.engine.wake()
         self.rebalance.wake()
 
@@ -267,13 +267,19 @@ class PushMembership(Membership):
     async def topic_changed(self, topic: str, /) -> None:
         """Queues of a topic have moved: heartbeats carry a newer version of its subscription
         (docs/protocol/consumer.md §11.3)."""
-        subscription = self.subscriptions.get(topic)
-        if subscription is not None:
+        subscription = self.announced.get(topic)
+        if subscription is not None and topic in self.subscriptions:
             # Brokers first: a pull with a newer version than a broker knows is refused.
             renewed = subscription.renewed(self._client.clock())
-            await self.announce({**self.subscriptions, topic: renewed})
+            await self.announce(renewed)
             if topic in self.subscriptions:
-                self.subscriptions[topic] = renewed
+                self._use(renewed)
+
+    def _use(self, subscription: Subscription) -> None:
+        known = self.subscriptions.get(subscription.topic)
+        # Another task may have announced a newer version meanwhile.
+        if known is None or known.version_ms <= subscription.version_ms:
+            self.subscriptions[subscription.topic] = subscription
 
     # --- what brokers and operators ask ----------------------------------------------------------------------
 

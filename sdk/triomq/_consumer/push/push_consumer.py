@@ -66,7 +66,7 @@ class PushConsumer(metaclass=NoPublicConstructor):
         """Take no more messages of a topic; its queues are given up at once."""
         self._member.check_open()
         self._member.subscriptions.pop(topic, None)
-        await self._member.announce(self._member.subscriptions)
+        await self._member.withdraw(topic)
         self._member.rebalance.wake()
 
     async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
@@ -159,7 +159,7 @@ class PushConsumer(metaclass=NoPublicConstructor):
             raise InvalidCall("the consumer was entered before")
         try:
             await self._member.start()
-            await self._member.announce(self._member.subscriptions)
+            await self._member.announce(*self._member.subscriptions.values())
         except BaseException:
             await self.aclose()
             raise
