@@ -32,7 +32,6 @@ from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.lite.lite_pull_consumer import LitePullConsumer
 from triomq._consumer.lite.options import HELD_MAX, LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions, MessageModel
-from triomq._consumer.offset_files import DEFAULT_INSTANCE
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.pull_consumer import PullConsumer
 from triomq._consumer.push.options import ConsumeRetries, PullOptions, PushOptions
@@ -137,7 +136,7 @@ class Client(metaclass=NoPublicConstructor):
         )
         self._resources = ClientResources(
             client_id=self.client_id,
-            file_id=client_id(ip, instance or DEFAULT_INSTANCE, unit),
+            file_id=client_id(ip, instance, unit) if instance else None,
             routes=self._routes,
             links=self._links,
             heartbeats=self._heartbeats,
@@ -360,8 +359,9 @@ class Client(metaclass=NoPublicConstructor):
             callbacks: functions to call when queues come and go, and for what an operator would want to know; see
                 :class:`triomq.ConsumerCallbacks`.
             allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
-            offset_store: where offsets are kept; default: at the brokers, when broadcasting in
-                ``~/.rocketmq_offsets``.
+            offset_store: where offsets are kept; default: at the brokers. When broadcasting: in a file under
+                ``~/.rocketmq_offsets`` that only this client uses, or, if the client has no ``instance_name``, in the
+                client's memory.
             illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``,
                 ``"earliest"``, ``"latest"`` or ``"raise"``.
             pull_hooks: see :class:`triomq.plugins.PullHook`.

@@ -35,7 +35,8 @@ async def open_client(
             or a function that returns a list; default is the environment's ``NAMESRV_ADDR``.
         dial: opens streams; default TCP.
         client_ip: this machine's address as others see it; default: found out.
-        instance_name: distinguishes clients of one address; default ``pid#nanoseconds``.
+        instance_name: distinguishes clients of one address; default ``pid#nanoseconds``. The offset files of
+            broadcasting consumers have it in their path: without one, offsets end with the client.
         unit_name: third part of the client id.
         default_topic: whose queues an unknown topic borrows.
         default_topic_queues: how many of them at most, per broker.

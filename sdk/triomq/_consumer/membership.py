@@ -37,7 +37,7 @@ from triomq._consumer.group.positions import END_TIMEOUT_S, IllegalOffset, Posit
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
 from triomq._consumer.group.rebalance import Members, Rebalance
-from triomq._consumer.offset_files import FileOffsets, offset_file
+from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, offset_file
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._exception_groups import without_groups
@@ -64,7 +64,8 @@ class ClientResources:
 
     Args:
         client_id: by which brokers know it.
-        file_id: by which local offset files know it; the same after a restart.
+        file_id: by which local offset files know it, the same after a restart; None for a client without a name.
+        instance_offsets: group -> the offsets of its broadcasting consumers, for a client without a name.
         routes: where topics live.
         links: how brokers are reached.
         heartbeats: report the groups this client is in.
@@ -77,7 +78,8 @@ class ClientResources:
     """
 
     client_id: str
-    file_id: str
+    file_id: str | None
+    instance_offsets: dict[str, InstanceOffsets] = attrs.Factory(dict)
     routes: Routes
     links: Links
     heartbeats: Heartbeats
@@ -163,6 +165,8 @@ class Membership(ABC):
             introduction=client.heartbeats.first_beat,
         )
         self.bounds = construct(QueueBounds, self.puller.brokers)
+        self._offset_file: FileOffsets | None = None
+        self._ends_with_client = False
         self._filters = FilterChecks(client.client_id, client.routes, client.links, client.heartbeats, client.chance)
         try:
             self.positions = Positions(
@@ -205,8 +209,12 @@ class Membership(ABC):
     def _offset_store(self, given: OffsetStore | None, brokers: BrokerLinks) -> OffsetStore:
         if given is not None:
             return given
+        if self.broadcasts and self._client.file_id is not None:
+            self._offset_file = FileOffsets(offset_file(self._client.file_id, self.group))
+            return self._offset_file
         if self.broadcasts:
-            return FileOffsets(offset_file(self._client.file_id, self.group))
+            self._ends_with_client = True
+            return self._client.instance_offsets.setdefault(self.group, InstanceOffsets())
         return BrokerOffsets(self.group, brokers)
 
     def _make_engine(
@@ -289,6 +297,15 @@ class Membership(ABC):
         async with self._starting:
             self.check_open()
             if not self.started:
+                if self._offset_file is not None:
+                    await self._offset_file.claim()
+                elif self._ends_with_client:
+                    log.warning(
+                        "the offsets of broadcasting group %s end with this client, since it has no instance_name: after "
+                        "a restart the group starts at %r again; open_client(..., instance_name=...) keeps them in a file",
+                        self.group,
+                        self.positions.start_from,
+                    )
                 await self._client.nursery.start(self._run)
 
     @abstractmethod
@@ -325,6 +342,7 @@ class Membership(ABC):
             await self._leave()
         finally:
             self._nursery = None
+            self._close_offset_file()
             self._rebalancing_ended.set()
             self._tasks_ended.set()
 
@@ -366,6 +384,7 @@ class Membership(ABC):
                 self._tasks.cancel()
                 if self.started:
                     await self._tasks_ended.wait()
+                self._close_offset_file()
 
     async def _leave(self) -> None:
         if self._is_leaving:
@@ -383,6 +402,11 @@ class Membership(ABC):
 
     def _close_connections(self) -> None:
         self.puller.close()
+
+    def _close_offset_file(self) -> None:
+        # Only when no task is left that may commit.
+        if self._offset_file is not None:
+            self._offset_file.close()
 
     @abstractmethod
     async def _revoke_all(self) -> None:

@@ -1,24 +1,31 @@
 """Offsets in a local file, as Java's broadcasting consumers keep them (docs/protocol/consumer.md §12.3).
 
-Files may be exchanged with Java: written in its form, read in both.  Upstream: ``LocalFileOffsetStore``.
+Files may be exchanged with Java: written in its form, read in both.  Only one member writes a file: it holds a lock
+on the file ``offsets.json.lock`` beside it.  A client without a name has no file.  Upstream: ``LocalFileOffsetStore``.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import shutil
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import trio
 
 from triomq._message.message import MessageQueue
-from triomq.errors import MQError
+from triomq.errors import InvalidCall, MQError
 from triomq_protocol.errors import BodyError
 from triomq_protocol.requests import LocalOffsetTable
 
-DEFAULT_INSTANCE = "DEFAULT"
-"""The instance name in the paths of broadcasting consumers that were not given one: stays the same over restarts."""
+try:
+    import fcntl
+except ImportError:  # Windows: nothing keeps two members from one file there
+    fcntl = None  # type: ignore[assignment,unused-ignore]
 
 
 def offset_file(client_id: str, group: str, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -33,11 +40,35 @@ def offset_file(client_id: str, group: str, folder: str | os.PathLike[str] | Non
     return root / client_id / group / "offsets.json"
 
 
+log = logging.getLogger("triomq.consumer")
+
+NO_LOCKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
+"""How file systems say that they have no locks."""
+
+
+class InstanceOffsets:
+    """Offsets of a client that was given no name: in memory, as nothing would find them after a restart."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[MessageQueue, int] = {}
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """The offset, None if there is none yet."""
+        await trio.lowlevel.checkpoint()
+        return self._offsets.get(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
+        """Keep these offsets."""
+        await trio.lowlevel.checkpoint()
+        self._offsets.update(offsets)
+
+
 class FileOffsets:
     """Offsets in a local file, in the format of Java's broadcasting consumers.
 
     Written to ``.tmp``, which takes the old file's place; the old one stays as ``.bak``.  A file that is missing,
-    empty or broken counts as lost, and ``.bak`` is read instead.
+    empty or broken counts as lost, and ``.bak`` is read instead.  The first :meth:`commit` claims the file, unless
+    :meth:`claim` did: it is locked until :meth:`close` or the end of the process.
 
     Args:
         path: the file; its folder is made if need be.
@@ -47,6 +78,52 @@ class FileOffsets:
         self._path = Path(path)
         self._offsets: dict[MessageQueue, int] | None = None
         self._writing = trio.Lock()
+        # Closes the lock's file when it is called, or with this object.
+        self._lock: weakref.finalize[[int], FileOffsets] | None = None
+
+    async def claim(self) -> None:
+        """Make sure that no other member, of this process or another one, writes this file.
+
+        Raises:
+            InvalidCall: one does.
+            MQError: the lock file cannot be written.
+        """
+        async with self._writing:
+            await self._claim()
+
+    def close(self) -> None:
+        """Give the file up."""
+        if self._lock is not None:
+            self._lock()
+            self._lock = None
+
+    async def _claim(self) -> None:
+        if self._lock is None and fcntl is not None:
+            try:
+                await trio.to_thread.run_sync(self._open_lock)
+            except OSError as error:
+                raise self._cannot_write(error) from error
+
+    def _open_lock(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(file, 0)
+            os.write(file, b"%d\n" % os.getpid())
+        except BlockingIOError:
+            owner = os.read(file, 32).decode("ascii", "replace").strip()
+            os.close(file)
+            raise InvalidCall(
+                f"the offset file {self._path} is in use by another consumer, of process {owner or 'unknown'}: its client "
+                "has the same instance_name, or both were given this file; give one of them another one"
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(file)
+                raise
+            log.warning("%s is on a file system without locks: nothing keeps other consumers from it", self._path)
+        self._lock = weakref.finalize(self, os.close, file)
 
     async def read(self, queue: MessageQueue, /) -> int | None:
         """The offset in the file.
@@ -61,9 +138,11 @@ class FileOffsets:
         """Write the file anew.
 
         Raises:
+            InvalidCall: another consumer writes it.
             MQError: it cannot be written; the old one is still there.
         """
         async with self._writing:
+            await self._claim()
             table = self._table()
             table.update(offsets)
             data = LocalOffsetTable(offset_table=table).encode_pretty()
@@ -71,8 +150,11 @@ class FileOffsets:
                 # Not to be abandoned halfway, and not to hold up the loop while the disk is busy.
                 await trio.to_thread.run_sync(self._write, data)
             except OSError as error:
-                what = f"the offset file {self._path} cannot be written"
-                raise MQError(what, remark=f"{error}; check the folder's rights and the free space") from error
+                raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> MQError:
+        what = f"the offset file {self._path} cannot be written"
+        return MQError(what, remark=f"{error}; check the folder's rights and the free space")
 
     def _table(self) -> dict[MessageQueue, int]:
         if self._offsets is None:

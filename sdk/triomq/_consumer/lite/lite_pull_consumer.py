@@ -77,7 +77,11 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         await self._member.close(math.inf)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
     async def __aexit__(

@@ -383,16 +383,6 @@ async def test_broadcast_gives_every_member_all(autojump_clock, group_cluster):
     assert committed(group_cluster) is None
 
 
-def test_the_file_of_a_broadcasting_consumer_survives_a_restart():
-    async def path_of(**options):
-        async with triomq.open_client("ns:1", client_ip="10.0.0.1", **options) as client:
-            return client._resources.file_id
-
-    # The client id has process and time in it; the file must be found again.
-    assert trio.run(path_of) == "10.0.0.1@DEFAULT"
-    assert trio.run(lambda: path_of(instance_name="mine")) == "10.0.0.1@mine"
-
-
 async def test_cancelled_polls_lose_nothing(autojump_clock, group_cluster, cancel_at_step):
     fill(group_cluster, 3)
     for step in range(1, 12):
