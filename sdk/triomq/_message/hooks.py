@@ -1,17 +1,19 @@
 """Hooks: user code that sees every send, every pull and every call of a handler (docs/protocol/client.md §6.15).
 
-They are plain functions, called before and after; what they raise is logged and changes nothing.
+They are plain functions, called before and after; what they raise is logged and changes nothing. Before a send a hook may
+add properties to the message, such as the headers of a trace.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import attrs
+from msgspec import structs
 
-from triomq._message.message import Message, MessageQueue
+from triomq._message.message import Message, MessageQueue, check_properties
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
@@ -30,21 +32,36 @@ class SendContext:
         group: producer group.
         message: what is sent.
         message_id: its ``UNIQ_KEY``.
+        oneway: whether nobody waits for an answer.
+        batch_count: how many messages its request has; 1 unless it was sent in a batch.
     """
 
     group: str
     message: Message
     message_id: str
+    oneway: bool = False
+    batch_count: int = 1
 
 
 class SendHook(Protocol):
-    """Sees every message once before its first attempt and once after its last."""
+    """Sees every message once before its first attempt and once after its last; of a batch each of its messages."""
 
-    def before_send(self, context: SendContext, /) -> None:
-        """The message is about to be sent."""
+    def before_send(self, context: SendContext, /) -> Mapping[str, str] | None:
+        """The message is about to be sent.
 
-    def after_send(self, context: SendContext, outcome: SendResult | MQError, /) -> None:
-        """The send has ended; not called when its caller was cancelled."""
+        Returns:
+            Properties to be added to it; they replace those of the same name. What is no property that users may set is
+            logged, and nothing of it is added.
+        """
+
+    def after_send(self, context: SendContext, outcome: SendResult | MQError | None, /) -> None:
+        """The send has ended; not called when its caller was cancelled.
+
+        Args:
+            context: as before.
+            outcome: the result, for each message of a batch that of the batch; the error; None for a one-way message
+                that is queued for writing.
+        """
 
 
 @attrs.frozen
@@ -103,12 +120,22 @@ def _call_each(hooks: Sequence[H], when: str, call: Callable[[H], None]) -> None
             log.exception("the hook %r failed %s", hook, when)
 
 
-def call_before_send(hooks: Sequence[SendHook], context: SendContext) -> None:
-    """Call every hook; one that raises is logged."""
-    _call_each(hooks, "before a send", lambda hook: hook.before_send(context))
+def call_before_send(hooks: Sequence[SendHook], context: SendContext) -> Message:
+    """Call every hook; one that raises is logged. Returns the message with the properties that they add."""
+    added: dict[str, str] = {}
+
+    def call(hook: SendHook) -> None:
+        given = hook.before_send(context)
+        if given:
+            check_properties(given)
+            added.update(given)
+
+    _call_each(hooks, "before a send", call)
+    message = context.message
+    return structs.replace(message, properties={**(message.properties or {}), **added}) if added else message
 
 
-def call_after_send(hooks: Sequence[SendHook], context: SendContext, outcome: SendResult | MQError) -> None:
+def call_after_send(hooks: Sequence[SendHook], context: SendContext, outcome: SendResult | MQError | None) -> None:
     """Call every hook; one that raises is logged."""
     _call_each(hooks, "after a send", lambda hook: hook.after_send(context, outcome))
 

@@ -19,7 +19,7 @@ from triomq._message.hooks import SendContext, SendHook, call_after_send, call_b
 from triomq._message.message import Message
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._producer.attempt import Attempt, Attempts
-from triomq._producer.outgoing import Outgoing
+from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.sender import Sender
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
@@ -146,7 +146,9 @@ class InFlight:
         self._bytes += send.size_bytes
         if self._hooks:
             send.context = SendContext(self._group, message, send.out.unique_key)
-            call_before_send(self._hooks, send.context)
+            sent = call_before_send(self._hooks, send.context)
+            if sent is not message:
+                use_properties(send.out, sent)
 
     def attempt_ended(self, send: CallbackSend) -> None:
         """A send's first attempt has ended; a task makes the others, if there may be any."""

@@ -5,6 +5,8 @@ The bytes of its requests are made in ``request.py``, the attempts in ``attempt.
 
 from __future__ import annotations
 
+import logging
+
 from tenacity import RetryCallState
 
 from triomq._message.message import Message, MessageQueue
@@ -13,6 +15,8 @@ from triomq.errors import Attempt, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, TAGS, UNIQ_KEY
 from triomq_protocol.properties import encode_properties
+
+log = logging.getLogger("triomq.producer")
 
 
 class Outgoing:
@@ -87,3 +91,11 @@ def properties_text(message: Message, unique_key: str) -> str:
             f"the properties have more than {MAX_PROPERTIES_BYTES} bytes", code=ResponseCode.MESSAGE_ILLEGAL
         )
     return text
+
+
+def use_properties(out: Outgoing, message: Message) -> None:
+    """Send a message with the properties that hooks have added to it; without them, if they are too many."""
+    try:
+        out.properties = properties_text(message, out.unique_key)
+    except MessageIllegal as error:
+        log.warning("message %s goes without what hooks added: %s", out.unique_key, error.reason)

@@ -6,6 +6,7 @@ calls.  A message costs no task, no channel and no cancel scope unless something
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self, overload
@@ -19,10 +20,12 @@ from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._producer.batches import check_batch, encode_batch
 from triomq._producer.callbacks import CallbackSend, InFlight
-from triomq._producer.outgoing import Outgoing
+from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
 from triomq._producer.sender import Sender
-from triomq.errors import InvalidCall, MQError
+from triomq.errors import InvalidCall, MessageIllegal, MQError
+
+log = logging.getLogger("triomq.producer")
 
 CHECKPOINT_EVERY = 32
 """Sends with a callback return without a trip through the scheduler, except every so many."""
@@ -159,8 +162,16 @@ class Producer(metaclass=NoPublicConstructor):
         if queue is not None or selector is not None:
             out.pinned = await self._pin(out, message, queue, selector, arg)
         await self._sender.compress(out)
-        target, link = await self._targets.ready(out, out.deadline)
-        link.write(self._sender.requests.encode(out, target, link.next_opaque(), oneway=True))
+        context = self._begin(message, out, oneway=True) if self._hooks else None
+        try:
+            target, link = await self._targets.ready(out, out.deadline)
+            link.write(self._sender.requests.encode(out, target, link.next_opaque(), oneway=True))
+        except MQError as error:
+            if context is not None:
+                call_after_send(self._hooks, context, error)
+            raise
+        if context is not None:
+            call_after_send(self._hooks, context, None)
         await self._checkpoint_sometimes()
 
     async def send_batch(self, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> SendResult:
@@ -182,15 +193,36 @@ class Producer(metaclass=NoPublicConstructor):
         settings = self._sender.settings
         check_batch(messages, settings.max_body_bytes)
         now = trio.current_time()
+        contexts: list[SendContext] = []
+
+        def encode(unique_keys: Sequence[str]) -> bytes:
+            plain = encode_batch(messages, unique_keys, settings.max_body_bytes)
+            if not self._hooks:
+                return plain
+            contexts.extend(
+                SendContext(self.group, message, unique_key, batch_count=len(messages))
+                for message, unique_key in zip(messages, unique_keys, strict=True)
+            )
+            sent = [call_before_send(self._hooks, context) for context in contexts]
+            try:
+                return encode_batch(sent, unique_keys, settings.max_body_bytes)
+            except MessageIllegal as error:
+                log.warning("a batch of %d messages goes without what hooks added: %s", len(messages), error.reason)
+                return plain
+
         out = self._sender.prepare_batch(
-            messages[0].topic,
-            len(messages),
-            lambda unique_keys: encode_batch(messages, unique_keys, settings.max_body_bytes),
-            wait_store_ok=messages[0].wait_store_ok,
-            now=now,
+            messages[0].topic, len(messages), encode, wait_store_ok=messages[0].wait_store_ok, now=now
         )
-        out.pinned = queue if queue is None else await self._pin(out, messages[0], queue, None, None)
-        return await self._attempts.deliver(out, now)
+        try:
+            out.pinned = queue if queue is None else await self._pin(out, messages[0], queue, None, None)
+            result = await self._attempts.deliver(out, now)
+        except MQError as error:
+            for context in contexts:
+                call_after_send(self._hooks, context, error)
+            raise
+        for context in contexts:
+            call_after_send(self._hooks, context, result)
+        return result
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a topic can be sent to now, in the order selectors see.
@@ -245,8 +277,7 @@ class Producer(metaclass=NoPublicConstructor):
     # --- awaited sends -------------------------------------------------------------------------------------
 
     async def _send_with_hooks(self, message: Message, out: Outgoing, now: float) -> SendResult:
-        context = SendContext(self.group, message, out.unique_key)
-        call_before_send(self._hooks, context)
+        context = self._begin(message, out)
         try:
             result = await self._attempts.deliver(out, now)
         except MQError as error:
@@ -254,6 +285,14 @@ class Producer(metaclass=NoPublicConstructor):
             raise
         call_after_send(self._hooks, context, result)
         return result
+
+    def _begin(self, message: Message, out: Outgoing, *, oneway: bool = False) -> SendContext:
+        """Call the hooks before a send, and send what they add."""
+        context = SendContext(self.group, message, out.unique_key, oneway)
+        sent = call_before_send(self._hooks, context)
+        if sent is not message:
+            use_properties(out, sent)
+        return context
 
     # --- sends with a callback -----------------------------------------------------------------------------
 

@@ -300,6 +300,68 @@ async def test_hooks_see_every_send_and_cannot_break_it(autojump_clock, cluster,
     assert seen[5][2] is caught.value
 
 
+class Tracing:
+    """Adds a property to each message, and remembers how its send ended."""
+
+    def __init__(self, added):
+        self.added = added
+        self.seen = []
+
+    def before_send(self, context):
+        return self.added
+
+    def after_send(self, context, outcome):
+        self.seen.append((context.message.body, context.oneway, context.batch_count, outcome))
+
+
+async def test_hooks_see_batches_and_one_way_messages_too(autojump_clock, cluster):
+    hook = Tracing(None)
+    async with cluster.client() as client:
+        producer = client.producer("G", hooks=[hook])
+        result = await producer.send_batch([triomq.Message("T", b"one"), triomq.Message("T", b"two")])
+        await producer.send_oneway(triomq.Message("T", b"three"))
+        assert hook.seen == [(b"one", False, 2, result), (b"two", False, 2, result), (b"three", True, 1, None)]
+        hook.seen.clear()
+        cluster.broker.script(RequestCode.SEND_BATCH_MESSAGE, lambda command: command.answer(13, "no"))
+        with pytest.raises(errors.MessageIllegal) as caught:
+            await producer.send_batch([triomq.Message("T", b"four")])
+        with pytest.raises(errors.MQError) as lost:
+            await producer.send_oneway(triomq.Message("nowhere", b"five"))
+    assert hook.seen == [(b"four", False, 1, caught.value), (b"five", True, 1, lost.value)]
+
+
+async def test_hooks_add_properties(autojump_clock, cluster, make_callback, properties_of):
+    added = {"traceparent": "00-1", "u": "hook"}
+    async with cluster.client() as client:
+        producer = client.producer("G", hooks=[Tracing(added)])
+        message = triomq.Message("T", b"one", tags="a", properties={"u": "own", "v": "own"})
+        await producer.send(message)
+        await producer.send(message, make_callback())
+        await producer.flush()
+        await producer.send_oneway(message)
+        await producer.send_batch([message])
+        await trio.testing.wait_all_tasks_blocked()
+    assert message.properties == {"u": "own", "v": "own"}
+    *single, batch = sends(cluster.broker)
+    assert len(single) == 3
+    for request in single:
+        properties = properties_of(request)
+        assert properties == {**added, "v": "own", "TAGS": "a", "UNIQ_KEY": properties["UNIQ_KEY"]}
+    assert b"traceparent\x0100-1" in batch.body
+
+
+@pytest.mark.parametrize("added", [{"TAGS": "other"}, {"a": ""}, {"a": 5}, {"a": "y" * 32768}, "text"])
+async def test_what_hooks_may_not_add_is_left_out(autojump_clock, cluster, properties_of, caplog, added):
+    async with cluster.client() as client:
+        producer = client.producer("G", hooks=[Tracing(added), Tracing({"b": "2"})])
+        result = await producer.send(triomq.Message("T", b"one", tags="a"))
+        await producer.send_batch([triomq.Message("T", b"one")])
+    properties = properties_of(sends(cluster.broker)[0])
+    assert properties.keys() - {"b"} == {"TAGS", "UNIQ_KEY"}
+    assert (properties["TAGS"], properties["UNIQ_KEY"]) == ("a", result.message_id)
+    assert "hook" in caplog.text
+
+
 async def test_a_group_has_one_producer_per_client(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = client.producer("G")
