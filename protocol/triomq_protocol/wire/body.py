@@ -136,7 +136,7 @@ def _fast_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
 def _relaxed_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
     """Standard JSON in which unknown members are skipped and numbers may be text; gives objects of twins of the
     classes."""
-    return msgspec.json.Decoder(_relaxed(cls), strict=False).decode
+    return msgspec.json.Decoder(_relaxed(typing.cast("Any", cls)), strict=False).decode
 
 
 @lru_cache(None)

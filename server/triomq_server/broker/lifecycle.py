@@ -251,6 +251,8 @@ class _Run:
                 )
             )
         background.start_soon(restarted, broker.held_pulls.run)
+        background.start_soon(restarted, broker.topics.write_large)
+        background.start_soon(restarted, broker.groups.write_large)
         background.start_soon(restarted, partial(_persist_offsets, broker))
         background.start_soon(restarted, Schedule(broker).run)
         background.start_soon(restarted, partial(persist_delay_offsets, broker))
@@ -294,8 +296,8 @@ async def _persist_offsets(broker: Broker) -> NoReturn:
     while True:
         await trio.sleep(broker.config.flush_consumer_offset_interval / 1000)
         await broker.offsets.persist_in_background()
-        broker.topics.persist_if_unsaved()
-        broker.groups.persist_if_unsaved()
+        broker.topics.retry_if_unsaved()
+        broker.groups.retry_if_unsaved()
 
 
 async def _persist_filters(broker: Broker) -> NoReturn:

@@ -10,6 +10,7 @@ from triomq_protocol.requests import DeleteSubscriptionGroupRequest, Subscriptio
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import SLAVE_REMARK
+from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.wire import Handlers, Link
 
 
@@ -28,6 +29,9 @@ def update_group(broker: Broker, _link: Link, command: Command) -> Command:
         group = SubscriptionGroupConfig.decode(command.body)
         if not group.group_name:
             return command.answer(ResponseCode.SYSTEM_ERROR, "groupName is missing in the subscription group config")
+        remark = group_name_remark(group.group_name)
+        if remark is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
         broker.groups.put(group)
     return command.answer()
 

@@ -40,6 +40,11 @@ from triomq_server.broker.tables.queue_locks import LockTable
 from triomq_server.broker.tables.topics import topic_name_remark
 from triomq_server.wire import Handlers, Link
 
+MOST_GROUPS = 500
+MOST_SUBSCRIPTIONS = 2000
+MOST_NAME_CHARACTERS = 255
+"""Of one heartbeat, which is handled without a pause."""
+
 SCAN_INTERVAL_S = 10.0
 """How often silent clients are looked for."""
 
@@ -63,6 +68,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
 def heartbeat(broker: Broker, link: Link, command: Command) -> Command:
     """34: register a client's groups; a new consumer group gets its retry topic."""
     data = HeartbeatData.decode(command.body)
+    _check_counts(data)
     channel = _channel(broker, link, command, data)
     with broker.groups.saved_once(), broker.topics.saved_once():
         for consumer in data.consumer_data_set:
@@ -84,10 +90,22 @@ def _channel(broker: Broker, link: Link, command: Command, data: HeartbeatData) 
     )
 
 
+def _check_counts(data: HeartbeatData) -> None:
+    """Refuse a heartbeat that would take long: a client has few groups, and a group few topics. Raises BodyError."""
+    groups = len(data.consumer_data_set) + len(data.producer_data_set)
+    if groups > MOST_GROUPS:
+        raise BodyError("HeartbeatData", f"{groups} groups; at most {MOST_GROUPS} are possible")
+    subscriptions = sum(len(consumer.subscription_data_set) for consumer in data.consumer_data_set)
+    if subscriptions > MOST_SUBSCRIPTIONS:
+        raise BodyError("HeartbeatData", f"{subscriptions} subscriptions; at most {MOST_SUBSCRIPTIONS} are possible")
+
+
 def _named(name: str | None, member: str) -> str:
     """A name that must not be empty, since it becomes a key of the tables."""
     if not name:
         raise BodyError("HeartbeatData", f"member {member!r} is missing")
+    if len(name) > MOST_NAME_CHARACTERS:
+        raise BodyError("HeartbeatData", f"member {member!r} has {len(name)} characters")
     return name
 
 

@@ -26,8 +26,12 @@ from triomq_protocol.requests.offset import (
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
+from triomq_server.broker.tables.consumer_offsets import UNKNOWN_OFFSET
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.wire import Handlers, Link
+
+MOST_UNEXPECTED = 10_000
+"""Offsets of unknown groups, topics or queues since the start: else a stranger fills the memory and the file."""
 
 NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
@@ -66,10 +70,30 @@ def _everything_at_hand(broker: Broker, topic: str, queue_id: int) -> bool:
 
 
 def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Command:
-    """Code 15: any offset for any queue; mostly one-way. Slaves take it too."""
+    """Code 15: any offset for any queue; mostly one-way. Slaves take it too.
+
+    Of groups, topics and queues that the broker does not know, a limited number is taken.
+    """
     header = command.header(UpdateConsumerOffsetRequest)
+    if not (_is_expected(broker, header) or broker.compat_49):
+        offsets = broker.offsets
+        if offsets.query(header.consumer_group, header.topic, header.queue_id) == UNKNOWN_OFFSET:
+            if offsets.unexpected >= MOST_UNEXPECTED:
+                remark = f"topic[{header.topic}], its queue or the group[{header.consumer_group}] is not known"
+                return command.answer(ResponseCode.SYSTEM_ERROR, remark, Header())
+            offsets.unexpected += 1
     broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     return command.answer(header=UpdateConsumerOffsetResponse())
+
+
+def _is_expected(broker: Broker, header: UpdateConsumerOffsetRequest) -> bool:
+    """Whether the broker knows group, topic and queue; a client that pulls has made it know them."""
+    topic = broker.topics.table.get(header.topic)
+    return (
+        topic is not None
+        and 0 <= header.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+        and header.consumer_group in broker.groups.table
+    )
 
 
 def search_offset(broker: Broker, _link: Link, command: Command) -> Command:

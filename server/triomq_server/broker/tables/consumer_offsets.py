@@ -37,6 +37,8 @@ class OffsetTable:
         self.table: dict[str, dict[int, int]] = {}
         """`topic@group` to queue id to offset, the file's own form."""
         self.changed = False
+        self.unexpected = 0
+        """Offsets taken for groups, topics or queues that the broker does not know."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set one offset; any value, known queue or not, also a lower one (code 15, pull with the commit flag)."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from triomq_protocol.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.broker.tables.versioned_table import VersionedTable
 from triomq_server.config import BrokerConfig
 from triomq_server.store.files.config_files import ConfigFile
@@ -35,12 +36,12 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
 
         Returns:
             None if the group is unknown, autoCreateSubscriptionGroup is off and it is no system group; none is made
-            without a name.
+            with a name that no client may use.
         """
         known = self.table.get(group)
         if known is not None:
             return known
-        if not group:
+        if group_name_remark(group) is not None:
             return None
         if not self._config.auto_create_subscription_group and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
@@ -83,7 +84,3 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
             return
         self.table.update(loaded.subscription_group_table)
         self.version = loaded.data_version
-
-    def pretty(self) -> bytes:
-        """The file's text."""
-        return self.snapshot().encode_pretty()

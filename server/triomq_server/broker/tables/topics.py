@@ -7,6 +7,7 @@ docs/protocol/messages.md §9, docs/protocol/store.md §21-22.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 
@@ -18,6 +19,7 @@ from triomq_protocol.names import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
     LMQ_PREFIX,
+    MAX_GROUP_CHARACTERS,
     MAX_TOPIC_BYTES,
     OFFSET_MOVED_TOPIC,
     REPLY_TOPIC_SUFFIX,
@@ -36,7 +38,18 @@ SCHEDULE_QUEUES = 18
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
+_log = logging.getLogger(__name__)
+
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def group_name_remark(group: str) -> str | None:
+    """Why this cannot be the name of a new group; None if it can. RocketMQ's clients have the same rule."""
+    if _LEGAL_NAME.fullmatch(group) is None:
+        return "The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > MAX_GROUP_CHARACTERS:
+        return f"The specified group is longer than group max length {MAX_GROUP_CHARACTERS}."
+    return None
 
 
 def topic_name_remark(topic: str | None) -> str | None:
@@ -53,8 +66,8 @@ def topic_name_remark(topic: str | None) -> str | None:
 class TopicTable(VersionedTable[TopicConfig]):
     """All topics of one broker, in memory and in `topics.json`.
 
-    Every change bumps `version`, writes the file and then calls `on_change`, in that order, before the method returns;
-    within `saved_once` the file is written at the end.
+    Every change bumps `version`, writes the file, or has it written if the table is large, and then calls `on_change`,
+    in that order, before the method returns; within `saved_once` the file is written at the end.
 
     Args:
         config: names and defaults of the broker.
@@ -188,7 +201,7 @@ class TopicTable(VersionedTable[TopicConfig]):
                 changed = True
         if changed:
             self.version = self._next_version()
-            self.persist()
+            self._save()
 
     def replace_all(self, received: TopicConfigTable) -> bool:
         """Become a copy of the master's table (slaves, docs/protocol/ha.md §7.2); false if the versions were equal
@@ -209,10 +222,6 @@ class TopicTable(VersionedTable[TopicConfig]):
             return
         self.table.update(loaded.topic_config_table)
         self.version = loaded.data_version
-
-    def pretty(self) -> bytes:
-        """The file's text."""
-        return self.snapshot().encode_pretty()
 
     def _changed(self, topic: TopicConfig | None) -> None:
         self._count_change()

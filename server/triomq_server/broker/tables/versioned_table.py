@@ -1,7 +1,8 @@
 """A table with a DataVersion and a file: the common part of the topic table and the group table.
 
-A change increments the version and is written at once, or once for many changes. If the disk fails, it is logged and
-tried again. It answers to `ConfigManager`; rules: docs/protocol/store.md §21.
+A change increments the version and is written at once while the table is small. A large one is written by a task and a
+worker thread, once for all changes that came meanwhile: the time for one change must not grow with the table. If the
+disk fails, it is logged and tried again. It answers to `ConfigManager`; rules: docs/protocol/store.md §21.
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import msgspec
+import trio
 
 from triomq_protocol.requests.registration import DataVersion
+from triomq_protocol.wire.body import JsonCodec
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
 _log = logging.getLogger(__name__)
+
+SMALL_TABLE = 256
+"""Entries up to which a change is on the disk before its request is answered."""
+
+_PAUSE_S = 0.1
+"""Between two writings of a large table."""
 
 V = TypeVar("V")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -43,14 +52,21 @@ class VersionedTable(ABC, Generic[V]):
         self.version = DataVersion(counter=0, timestamp=0 if follows else clock())
         self.unsaved = False
         self._collecting = False
+        self._change = 0
+        self._writing = False
+        self._wanted = trio.Event()
 
     def get(self, name: str) -> V | None:
         """The configuration of that name, or None; creates nothing."""
         return self.table.get(name)
 
     @abstractmethod
+    def snapshot(self) -> JsonCodec:
+        """The table as it is now, in the form of its file."""
+
     def pretty(self) -> bytes:
-        """The file's text; each table has its own form."""
+        """The file's text."""
+        return self.snapshot().encode_pretty()
 
     def persist(self) -> None:
         """Write the file; if the disk fails, it logs an error and `persist_if_unsaved` tries again."""
@@ -65,8 +81,45 @@ class VersionedTable(ABC, Generic[V]):
             self.unsaved = False
 
     def persist_if_unsaved(self) -> None:
-        """Write the file if the last attempt failed."""
+        """Write the file if it lacks a change: the last attempt failed, or the task has not come to it."""
         if self.unsaved:
+            self.persist()
+
+    def retry_if_unsaved(self) -> None:
+        """As `persist_if_unsaved`, but a large table is left to its task."""
+        if self.unsaved:
+            self._save()
+
+    async def write_large(self) -> NoReturn:
+        """Task: write the table while it is too large to be written at each change."""
+        self._writing = True
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                await self._persist_in_background()
+                await trio.sleep(_PAUSE_S)
+        finally:
+            self._writing = False
+
+    async def _persist_in_background(self) -> None:
+        if self._file is None:
+            return
+        file, snapshot, change = self._file, self.snapshot(), self._change
+        try:
+            await file.in_background(lambda: file.save(snapshot.encode_pretty()))
+        except OSError as error:
+            _log.error("%s cannot be written: %s", file.path, error)
+        else:
+            self.unsaved = self._change != change
+
+    def _save(self) -> None:
+        """Write the file now, or let the task do it."""
+        self._change += 1
+        if self._writing and len(self.table) > SMALL_TABLE:
+            self.unsaved = True
+            self._wanted.set()
+        else:
             self.persist()
 
     @contextmanager
@@ -77,7 +130,7 @@ class VersionedTable(ABC, Generic[V]):
             yield
         finally:
             self._collecting = False
-            self.persist_if_unsaved()
+            self.retry_if_unsaved()
 
     def _adopt(self, version: DataVersion, table: Mapping[str, V]) -> bool:
         """Become a copy of the master's table (docs/protocol/ha.md §7.2); false if the versions were equal already."""
@@ -86,7 +139,7 @@ class VersionedTable(ABC, Generic[V]):
         self.version = version
         self.table.clear()
         self.table.update(table)
-        self.persist()
+        self._save()
         return True
 
     def _read_file(self, shape: type[S]) -> S | None:
@@ -106,7 +159,7 @@ class VersionedTable(ABC, Generic[V]):
         if self._collecting:
             self.unsaved = True
         else:
-            self.persist()
+            self._save()
 
     def _next_version(self) -> DataVersion:
         return DataVersion(counter=self.version.counter + 1, timestamp=self._clock())

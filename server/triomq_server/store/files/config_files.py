@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
@@ -94,4 +95,8 @@ class ConfigFile:
 
     async def save_in_background(self, data: bytes) -> None:
         """`save` without holding up the event loop, for tables that are written on a timer."""
-        await self._disk.run(lambda: self.save(data))
+        await self.in_background(lambda: self.save(data))
+
+    async def in_background(self, chore: Callable[[], None]) -> None:
+        """Run what takes long, such as encoding a large table and saving it, without holding up the event loop."""
+        await self._disk.run(chore)

@@ -15,6 +15,8 @@ from triomq_server.store.consume_queue import PHYSICAL_OFFSET, UNIT, UNIT_BYTES,
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 
 _LEAST_SCANNED_BYTES = 16_000
+_MOST_SCANNED = 2000
+"""Entries that one pull looks at, whatever number of messages it wants: the next one goes on behind them."""
 
 
 def read_queue(
@@ -130,7 +132,8 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     skip_below = -1
     furthest = log_end
     scanned = 0
-    for scanned in range(min(available, -(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES))):
+    wanted = min(-(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES), _MOST_SCANNED)
+    for scanned in range(min(available, wanted)):
         position, size, tags_code = UNIT.unpack_from(buffer, at + scanned * UNIT_BYTES)
         furthest = position
         if position < skip_below:

@@ -1,0 +1,120 @@
+"""What one request may cost: entries scanned, groups in a heartbeat, bytes written for a new topic."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import trio
+from memory_disk import MemoryDisk
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests import HeartbeatData, SubscriptionGroupConfig
+from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.requests import offsets as offset_requests
+from triomq_server.broker.tables.versioned_table import SMALL_TABLE
+from triomq_server.store.reading.queue_reads import _MOST_SCANNED
+
+
+async def test_a_pull_looks_at_a_limited_number_of_entries(open_broker: Any) -> None:
+    async with open_broker(mappedFileSizeConsumeQueue=200_000) as broker:
+        peer = await broker.peer()
+        for _ in range(_MOST_SCANNED + 10):
+            await peer.send(peer.put_request(oneway=True))
+        answer = await peer.pull(max_msg_nums=(1 << 31) - 1, subscription="none_has_this")
+        assert answer.code == 20
+        assert answer.fields["nextBeginOffset"] == str(_MOST_SCANNED)
+        answer = await peer.pull(offset=_MOST_SCANNED, max_msg_nums=(1 << 31) - 1, subscription="none_has_this")
+        assert answer.fields["nextBeginOffset"] == str(_MOST_SCANNED + 10)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HeartbeatData(client_id="c", consumer_data_set=[ConsumerData(group_name=f"g{n}") for n in range(501)]),
+        HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name=f"g{n}") for n in range(501)]),
+        HeartbeatData(
+            client_id="c",
+            consumer_data_set=[
+                ConsumerData(
+                    group_name="g", subscription_data_set=[SubscriptionData(topic=f"t{n}") for n in range(2001)]
+                )
+            ],
+        ),
+        HeartbeatData(client_id="c", consumer_data_set=[ConsumerData(group_name="g" * 256)]),
+        HeartbeatData(client_id="c" * 256),
+    ],
+)
+async def test_a_heartbeat_that_would_take_long_is_refused(desk: Any, client_link: Any, data: HeartbeatData) -> None:
+    before = set(desk.broker.topics.table)
+    with pytest.raises(BodyError, match="HeartbeatData"):
+        desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), Command.request(34, body=data.encode()))
+    assert set(desk.broker.topics.table) == before
+    assert not desk.broker.clients.consumers
+
+
+@pytest.mark.parametrize("group", ["../x", "a b", "g" * 256, "a\nb", "\ud800"])
+async def test_no_group_is_made_with_a_name_that_clients_may_not_use(desk: Any, group: str) -> None:
+    assert desk.broker.groups.find(group) is None
+    body = SubscriptionGroupConfig(group_name=group).encode()
+    answer = await desk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert answer.code == 1
+    assert "group" in answer.remark
+    assert group not in desk.broker.groups.table
+
+
+async def test_offsets_of_what_is_not_known_are_limited(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_requests, "MOST_UNEXPECTED", 3)
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+
+    async def commit(group: str, topic: str, queue_id: int) -> int:
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": "7"}
+        return int((await desk.ask(code, fields=fields)).code)
+
+    desk.broker.topics.ensure("T", 4)
+    desk.broker.groups.find("CG")
+    assert [await commit("CG", "Nope", n) for n in range(4)] == [0, 0, 0, 1]
+    assert await commit("CG", "Nope", 0) == 0
+    assert [await commit("CG", "T", 0), await commit("CG", "T", 4), await commit("Other", "T", 0)] == [0, 1, 1]
+
+
+class SlowDisk(MemoryDisk):
+    """Counts how often a file is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        self.writes += path.endswith("topics.json.tmp")
+        super().write(path, data, sync=sync)
+
+
+async def test_a_large_table_is_not_written_once_for_each_new_topic(open_broker: Any) -> None:
+    disk = SlowDisk()
+    async with open_broker(disk=disk) as broker:
+        peer = await broker.peer()
+        for number in range(SMALL_TABLE):
+            await peer.send(peer.put_request(f"T{number}", oneway=True))
+        await peer.put("Last")
+        await trio.sleep(1)
+        disk.writes = 0
+        begin = trio.current_time()
+        for number in range(300):
+            await peer.put(f"U{number}")
+        await trio.sleep(1)
+        assert disk.writes <= 3 + (trio.current_time() - begin) / 0.1
+        assert disk.writes < 100
+        assert b'"U299":{' in disk.read("/store/config/topics.json")
+
+
+async def test_a_large_heartbeat_takes_little_time(desk: Any) -> None:
+    groups = [ConsumerData(group_name=f"group_{n}") for n in range(500)]
+    body = HeartbeatData(client_id="c", consumer_data_set=groups).encode()
+    command = Command.request(RequestCode.HEART_BEAT, body=body)
+    begin = time.perf_counter()
+    assert (await desk.ask(RequestCode.HEART_BEAT, body=command.body)).code == 0
+    assert time.perf_counter() - begin < 2  # 11 s for the 100,000 groups of 5 MB that were taken
