@@ -105,7 +105,7 @@ def plan_cluster(
     if not (1 <= masters <= len(ascii_lowercase) and slaves >= 0 and name_servers >= 1):
         raise ValueError("a cluster has 1 to 26 masters, 0 or more slaves for each, and at least one name server")
     if ports is None:
-        ports = free_ports(name_servers + masters * (1 + slaves))
+        ports = free_ports(node_count(masters, slaves, name_servers))
     addresses = [f"{HOST}:{port}" for port in ports[:name_servers]]
     nodes = [_namesrv(directory, index, address) for index, address in enumerate(addresses)]
     common = {
@@ -165,6 +165,11 @@ def _broker(directory: Path, port: int, own: Mapping[str, str], settings: Mappin
     return NodePlan(name, BROKER, f"{HOST}:{properties['listenPort']}", properties, home)
 
 
+def node_count(masters: int, slaves: int, name_servers: int) -> int:
+    """How many nodes such a cluster has."""
+    return name_servers + masters * (1 + slaves)
+
+
 def free_ports(count: int, *, seed: int | None = None) -> list[int]:
     """Ports on the loopback address of which each, the next one and the one two below are free now.
 
@@ -190,6 +195,28 @@ def free_ports(count: int, *, seed: int | None = None) -> list[int]:
         raise OSError(f"no {count} free ports between {_PORTS.start} and {_PORTS.stop}")
     return found
 
+
+def ports_from(base: int, count: int) -> list[int]:
+    """The same ports at every call: `base` and every fourth one from there on.
+
+    Raises:
+      ValueError: they do not all exist.
+      OSError: one of them, or of the two that a broker needs beside it, is taken; the text names it.
+    """
+    ports = list(range(base, base + count * _WIDTH, _WIDTH))
+    if ports[0] - 2 < 1 or ports[-1] + 1 > _LAST_PORT:
+        raise ValueError(f"{count} nodes from port {base} on need the ports {base - 2} to {ports[-1] + 1}")
+    for port in ports:
+        for near in (port - 2, port, port + 1):
+            with ExitStack() as probes:
+                try:
+                    _probe(probes, near)
+                except OSError as error:
+                    raise OSError(error.errno, f"port {near} cannot be used: {error.strerror}") from error
+    return ports
+
+
+_LAST_PORT = 65_535
 
 _WIDTH = 4
 """Distance between the first ports of two nodes: the three that a broker uses, and a gap."""

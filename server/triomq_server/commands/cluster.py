@@ -14,8 +14,16 @@ from triomq_server.commands.serving import start_logging
 
 
 @click.command()
-@click.option("--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets.")
-@click.option("--slaves", type=click.IntRange(0), default=1, show_default=True, help="Slaves of each master.")
+@click.option(
+    "--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets, each with one master."
+)
+@click.option(
+    "--slaves",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Slaves of each master: --masters 2 --slaves 1 is RocketMQ's 2m-2s.",
+)
 @click.option("--name-servers", type=click.IntRange(1), default=1, show_default=True, help="Name servers.")
 @click.option(
     "--sample",
@@ -24,6 +32,11 @@ from triomq_server.commands.serving import start_logging
 )
 @click.option("--sync-flush", is_flag=True, help="Answer sends when the disk has them (SYNC_FLUSH).")
 @click.option("--sync-replication", is_flag=True, help="Answer sends when a slave has them (SYNC_MASTER).")
+@click.option(
+    "--base-port",
+    type=click.IntRange(3, 65_534),
+    help="Name servers, masters, slaves listen on this port and every fourth one after it. Default: free ports.",
+)
 @click.option(
     "--directory", type=click.Path(file_okay=False), help="Keep all files here; default: a temporary directory."
 )
@@ -43,6 +56,7 @@ def cluster(
     sample: str | None,
     sync_flush: bool,
     sync_replication: bool,
+    base_port: int | None,
     directory: str | None,
     assignments: tuple[str, ...],
     strict: bool,
@@ -50,11 +64,11 @@ def cluster(
     as_json: bool,
     log_level: str,
 ) -> None:
-    """Run a whole cluster on free loopback ports, one process per node, until SIGTERM or SIGINT.
+    """Run a whole cluster on loopback ports, one process per node, until SIGTERM or SIGINT.
 
     A node can be killed like any process; with --control it can also be started again.
     """
-    from triomq_server.cluster.plan import check_settings, plan_cluster
+    from triomq_server.cluster.plan import check_settings, node_count, plan_cluster, ports_from
     from triomq_server.cluster.processes import ClusterProcesses
     from triomq_server.config import ConfigError
 
@@ -70,12 +84,15 @@ def cluster(
                 sync_replication=sync_replication or sample == "2m-2s-sync",
                 sync_flush=sync_flush,
                 settings=options.read_assignments(assignments),
+                ports=None if base_port is None else ports_from(base_port, node_count(masters, slaves, name_servers)),
             )
             warnings = check_settings(plan, strict=strict)
         except OSError as error:
-            options.fail(str(error), options.EXIT_FAILED)
+            options.fail(error.strerror or str(error), options.EXIT_FAILED)
         except ConfigError as error:
             options.fail(f"bad configuration: {error}", options.EXIT_USAGE)
+        except ValueError as error:
+            options.fail(f"--base-port: {error}", options.EXIT_USAGE)
         start_logging("warning" if log_level == "info" else log_level, warnings)
         code = ClusterProcesses(plan, _print_event_as_json if as_json else _print_event).run(control=control)
     sys.exit(code)

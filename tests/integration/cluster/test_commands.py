@@ -166,6 +166,7 @@ def test_help(command: list[str]) -> None:
         (["broker", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
         (["namesrv", "--set", "listenPort=x"], 2, "listenPort=x: not a whole number"),
         (["namesrv", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
+        (["cluster", "--base-port", "65530"], 2, "3 nodes from port 65530 on need the ports 65528 to 65539"),
         (["cluster", "--set", "flushDiskTyp=SYNC_FLUSH"], 2, "unknown key flushDiskTyp (did you mean flushDiskType?)"),
         (["cluster", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
     ],
@@ -325,3 +326,20 @@ def test_sample_clusters() -> None:
         nodes = json.loads(process.stdout.readline())["nodes"]
         assert [node["role"] for node in nodes] == ["namesrv", "master", "master", "slave", "slave"]
         assert stopped_by(process, signal.SIGTERM)[0] == 0
+
+
+def test_a_cluster_on_fixed_ports(tmp_path: Path) -> None:
+    base, other = free_ports(2)
+    command = ["cluster", "--json", "--slaves", "0", "--directory", str(tmp_path), "--base-port"]
+    for _ in range(2):
+        with started(*command, str(base)) as process:
+            assert process.stdout is not None
+            event = json.loads(process.stdout.readline())
+            assert [node["address"] for node in event["nodes"]] == [f"127.0.0.1:{base}", f"127.0.0.1:{base + 4}"]
+            assert stopped_by(process, signal.SIGTERM)[0] == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", other + 5))
+        taken.listen()
+        result = run(*command, str(other))
+    assert result.returncode == 1
+    assert f"port {other + 5} cannot be used: Address already in use" in result.stderr
