@@ -26,7 +26,8 @@ UNIT_BYTES = UNIT.size
 PHYSICAL_OFFSET = struct.Struct(">q")
 """The first field of an entry."""
 BLANK_SIZE = 0x7FFFFFFF
-"""The size field of the filler entries in front of a queue that does not start at entry 0."""
+"""The size field of entries without a record: in front of a queue that does not start at entry 0, with log offset 0;
+and those of damaged or missing records, with a log offset not less than that of the entry before."""
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
 _FILES_CHECKED = 3
@@ -188,8 +189,10 @@ class ConsumeQueue:
                 if not fill:
                     raise QueueGap(self, queue_offset)
                 _log.error("%s: no entries for offsets %d to %d; left blank", self, self.max_offset, queue_offset - 1)
+                # With a log offset that is gone when the last entry's record is, so that offsets never decrease.
+                before = max(0, self.max_physical_offset - 1)
                 while self.max_offset < queue_offset:
-                    self.push(0, BLANK_SIZE, 0)
+                    self.push(before, BLANK_SIZE, 0)
             else:
                 self._start_at(queue_offset)
         self.push(physical_offset, size_bytes, tags_code)
@@ -331,11 +334,35 @@ class ConsumeQueue:
             offset, size = (
                 (-1, 0) if segment is None else UNIT.unpack_from(segment.buffer, middle * UNIT_BYTES - segment.base)[:2]
             )
-            if offset < log_min_offset or size == BLANK_SIZE:
+            if offset < log_min_offset or (size == BLANK_SIZE and not offset):
                 low = middle + 1
             else:
                 high = middle
         self.min_offset = low
+
+    def blank(self, start: int, stop: int) -> int:
+        """Blank the entries of records between these log offsets, which are damaged; returns how many."""
+        self.publish_position()
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or unit[0] < start:
+                low = middle + 1
+            else:
+                high = middle
+        count = 0
+        while (place := self.locate(low + count)) is not None:
+            buffer, at, _ = place
+            (offset,) = PHYSICAL_OFFSET.unpack_from(buffer, at)
+            if offset >= stop:
+                break
+            UNIT.pack_into(buffer, at, offset, BLANK_SIZE, 0)
+            segment = self.segments.find((low + count) * UNIT_BYTES)
+            if segment is not None:
+                segment.flushed = min(segment.flushed, at)
+            count += 1
+        return count
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete leading files, never the last, whose records are all gone; returns how many."""

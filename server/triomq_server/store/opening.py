@@ -105,7 +105,9 @@ async def _load(store: MessageStore, config: StoreConfig) -> None:
         store.index,
         store.checkpoint,
         store.dispatcher,
+        disk,
         clean=clean,
+        same_boot=same_boot,
         reindex_from=reindex_from,
     )
     for _ in recovery.steps():

@@ -1,7 +1,8 @@
 """Recovery: finds the end of the log, and makes queues and index agree with it (docs/protocol/store.md §14).
 
-Nothing in front of a corrupt record is ever dropped; the report says where the log ends now and why. The steps are a
-generator, so that the event loop gets a turn while gigabytes are checked.
+Nothing in front of a corrupt record is ever dropped, and what is sound behind it stays too (see `damage`), unless it
+may be what a power failure left of bytes that had not been flushed. The report says where the log ends now and why. The
+steps are a generator, so that the event loop gets a turn while gigabytes are checked.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from triomq_protocol.record.layout import MARK
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
+from triomq_server.store.damage import Sound, bridge, copy_aside, next_sound
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 
@@ -39,6 +42,7 @@ class RecoveryReport:
         stopped_by: what was found at `log_end`: "nothing" after an undamaged log.
         dropped_bytes: written bytes behind `log_end` that were cut off (an upper bound: blanks in between count).
         deleted_files: log files that lay wholly behind the end and were not empty.
+        damaged: log offsets from where to where the log was damaged and is sound again behind.
         dispatched_from: log offset from which on records were dispatched again.
         index_entries_dropped: index entries that pointed behind the log's end.
     """
@@ -52,6 +56,7 @@ class RecoveryReport:
     deleted_files: tuple[str, ...]
     dispatched_from: int
     index_entries_dropped: int
+    damaged: tuple[tuple[int, int], ...] = ()
 
 
 Steps = Generator[None, None, None]
@@ -68,8 +73,10 @@ class Recovery:
         index: Index | None,
         checkpoint: Checkpoint,
         dispatcher: Dispatcher,
+        disk: Disk,
         *,
         clean: bool,
+        same_boot: bool,
         reindex_from: int | None,
     ) -> None:
         self._config = config
@@ -78,7 +85,10 @@ class Recovery:
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        self._disk = disk
         self._clean = clean
+        self._same_boot = same_boot
+        self._damaged: list[tuple[int, int]] = []
         self._reindex_from = reindex_from
         self._records = 0
         self.report: RecoveryReport | None = None
@@ -95,6 +105,10 @@ class Recovery:
             queue.recover(None if self._clean else checked_from)
             yield
         end, finding = yield from self._check(segments[first:])
+        for start, stop in self._damaged:
+            for queue in self._queues:
+                queue.blank(start, stop)
+                yield
         dropped, deleted = self._cut(checked_from, end, finding)
 
         self._queues.removed.truncate(end)
@@ -143,28 +157,65 @@ class Recovery:
 
     def _check(self, segments: list[Segment]) -> Generator[None, None, tuple[int, Finding]]:
         """Walk record by record; returns where the good ones end and what is there."""
-        check_crc = self._config.check_crc_on_recover
-        end, finding = segments[0].base, Finding.NOTHING
-        for segment in segments:
-            at = 0
-            buffer = segment.buffer
-            while True:
-                found = read_record(buffer, at, segment.size, segment.base + at, check_crc=check_crc)
-                if not isinstance(found, LogRecord):
-                    break
-                if not self._clean and looks_torn(buffer, at + found.size, segment.size, found.properties):
-                    found = Finding.TORN
-                    break
-                at += found.size
-                self._records += 1
-                self._commitlog.store_timestamp = found.store_timestamp
-                if self._records % _RECORDS_PER_STEP == 0:
-                    yield
-            if found is not Finding.BLANK:
+        n = at = 0
+        while n < len(segments):
+            segment = segments[n]
+            at, found = yield from self._check_run(segment, at)
+            if found is Finding.BLANK:
+                # The filler belongs to the log, also when no file follows: slaves own its bytes already.
+                n, at = n + 1, 0
+                continue
+            sound = yield from self._get_across(segments, n, at, found)
+            if sound is None:
                 return segment.base + at, found
-            # The filler belongs to the log, also when no file follows: slaves own its bytes already.
-            end, finding = segment.end, Finding.NOTHING
-        return end, finding
+            n, at = sound.index, sound.at
+        return segments[-1].end, Finding.NOTHING
+
+    def _check_run(self, segment: Segment, at: int) -> Generator[None, None, tuple[int, Finding]]:
+        """Walk through one file; returns the position where no good record is, and what is there."""
+        check_crc = self._config.check_crc_on_recover
+        buffer = segment.buffer
+        while True:
+            found = read_record(buffer, at, segment.size, segment.base + at, check_crc=check_crc)
+            if not isinstance(found, LogRecord):
+                return at, found
+            if not self._clean and looks_torn(buffer, at + found.size, segment.size, found.properties):
+                return at, Finding.TORN
+            at += found.size
+            self._records += 1
+            self._commitlog.store_timestamp = found.store_timestamp
+            if self._records % _RECORDS_PER_STEP == 0:
+                yield
+
+    def _get_across(
+        self, segments: list[Segment], n: int, at: int, found: Finding
+    ) -> Generator[None, None, Sound | None]:
+        """Move damage in the middle of the log aside; None if nothing sound lies behind, or not to be kept."""
+        if self._config.compat_49:
+            return None
+        sound = yield from next_sound(segments, n, at, self._commitlog.store_timestamp)
+        if sound is None:
+            return None
+        folder = f"{self._config.store_path_root_dir}/triomq/damaged"
+        start, stop = segments[n].base + at, segments[sound.index].base + sound.at
+        flushed = sound.store_timestamp is not None and sound.store_timestamp < self._checkpoint.physic_timestamp
+        keep = self._clean or self._same_boot or flushed
+        last = len(segments) - 1
+        copy_aside(
+            self._disk, folder, segments, n, at, (sound.index, sound.at) if keep else (last, segments[last].size)
+        )
+        if not keep or not bridge(segments, n, at, sound, self._commitlog.store_timestamp):
+            _log.error(
+                "the log holds %s at offset %d, and what lies behind had not been flushed before the machine went "
+                "down: it is cut off and copied to %s", found.value, start, folder,
+            )  # fmt: skip
+            return None
+        self._damaged.append((start, stop))
+        _log.error(
+            "the log holds %s at offset %d: %d bytes up to the next sound record are lost to readers and copied to %s",
+            found.value, start, stop - start, folder,
+        )  # fmt: skip
+        return sound
 
     def _cut(self, checked_from: int, end: int, finding: Finding) -> tuple[int, tuple[str, ...]]:
         log = self._commitlog
@@ -281,8 +332,9 @@ class Recovery:
     ) -> None:
         stopped_by = "nothing" if finding is Finding.NOTHING else finding.value
         self.report = RecoveryReport(
-            self._clean, begin, end, self._records, stopped_by, dropped, deleted, dispatched, removed
-        )
+            self._clean, begin, end, self._records, stopped_by, dropped, deleted, dispatched, removed,
+            tuple(self._damaged),
+        )  # fmt: skip
         if dropped or deleted:
             _log.error(
                 "the log was cut at offset %d, which held %s: %d bytes dropped, %d whole files deleted",

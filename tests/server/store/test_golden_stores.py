@@ -175,6 +175,8 @@ async def test_recoveries(
             async with open_store(config):
                 pass
         return
+    if compat == "safe" and name == "flipped_early":
+        return  # what lies behind the damage is kept, see `test_one_damaged_record_costs_one_record`
     end = case["maxPhyOffset"]
     async with open_store(config) as store:
         assert store.log_max_offset == end
@@ -229,17 +231,53 @@ async def test_acknowledged_messages_survive_the_crash(golden: Any, tmp_path: Pa
             assert result.slices == [record.data]
 
 
+async def test_one_damaged_record_costs_one_record(
+    golden: Any, tmp_path: Path, make_config: MakeConfig, damage: Any, caplog: Any
+) -> None:
+    """RocketMQ, which wrote this store, would delete 173 of 174 KB."""
+    case = next(r for r in golden.document("store-crashed")["recoveries"] if r["name"] == "flipped_early")
+    root = golden.unpack("store-crashed", tmp_path)
+    async with open_store(make_config(golden.unpack("store-crashed", tmp_path / "sound"))) as store:
+        sound = {where: store.queue_bounds(*where) for where in store.queues()}
+        lost = RecordView(store.record_at(1010))
+        end = store.log_max_offset
+        assert lost.size_bytes == 288
+    damage(root, case["damage"])
+    async with open_store(make_config(root)) as store:
+        report = store.recovery_report
+        assert report.log_end == end
+        assert report.damaged == ((1010, 1298),)
+        assert report.dropped_bytes == 0
+        assert {where: store.queue_bounds(*where) for where in store.queues()} == sound
+        missing = []
+        for where, (low, high) in sound.items():
+            at = low
+            while at < high:
+                result = store.read(*where, at, 1, None)
+                if result.status is ReadStatus.FOUND:
+                    record = RecordView(result.slices[0])
+                    assert (record.topic, record.queue_id) == where
+                    missing += [(*where, n) for n in range(at, record.queue_offset)]
+                    at = record.queue_offset + 1
+                else:
+                    assert result.status is ReadStatus.NO_MATCHED_MESSAGE
+                    missing.append((*where, at))
+                    at = result.next_offset
+        assert missing == [(lost.topic, lost.queue_id, lost.queue_offset)]
+    assert len((root / "triomq/damaged" / f"{1010:020d}").read_bytes()) == 288
+    assert "288 bytes up to the next sound record are lost" in caplog.text
+
+
 async def test_report_says_where_and_why(
     golden: Any, tmp_path: Path, make_config: MakeConfig, damage: Any, caplog: Any
 ) -> None:
     case = next(r for r in golden.document("store-crashed")["recoveries"] if r["name"] == "flipped_early")
     root = golden.unpack("store-crashed", tmp_path)
     damage(root, case["damage"])
-    async with open_store(make_config(root)) as store:
+    async with open_store(make_config(root, compat="4.9")) as store:
         report = store.recovery_report
         assert report.log_end == 1010
         assert "checksum" in report.stopped_by
         assert len(report.deleted_files) == 2
         assert report.dropped_bytes > 100_000
-        assert report.index_entries_dropped > 400
     assert "cut at offset 1010" in caplog.text

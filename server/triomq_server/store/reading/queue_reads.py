@@ -11,7 +11,7 @@ from operator import add, eq, gt
 
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import PHYSICAL_OFFSET, UNIT, UNIT_BYTES, ConsumeQueue, places_struct
+from triomq_server.store.consume_queue import BLANK_SIZE, PHYSICAL_OFFSET, UNIT, UNIT_BYTES, ConsumeQueue, places_struct
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 
 _LEAST_SCANNED_BYTES = 16_000
@@ -135,9 +135,9 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     wanted = min(-(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES), _MOST_SCANNED)
     for scanned in range(min(available, wanted)):
         position, size, tags_code = UNIT.unpack_from(buffer, at + scanned * UNIT_BYTES)
-        furthest = position
-        if position < skip_below:
+        if position < skip_below or size == BLANK_SIZE:
             continue
+        furthest = position
         if answer.count:
             count, size_limit = on_disk if log_end - position > limit_bytes else in_memory
             if answer.count >= min(max_messages, count) or answer.total + size > size_limit:

@@ -1,0 +1,146 @@
+"""Damage in the middle of the log: what is damaged is moved aside, what lies behind stays readable.
+
+RocketMQ ends the log at the first record that does not pass its test, and deletes everything behind. Here recovery
+looks for the next sound record, copies the bytes in between to `triomq/damaged`, and puts a record without content in
+their place, so that whoever walks through the log, a slave or RocketMQ too, gets across.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import attrs
+
+from triomq_protocol.record.check import LogRecord, read_record
+from triomq_protocol.record.encode import encode_topic, write_blank, write_record
+from triomq_protocol.record.layout import (
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    HEAD_V4,
+    IPV4_HOST_BYTES,
+    MARK,
+    MESSAGE_MAGIC,
+    TRANSACTION_PREPARED,
+)
+from triomq_server.store.files.disk import Disk
+from triomq_server.store.files.segments import Segment, segment_name
+from triomq_server.store.values import NewRecord
+
+FILLER_TOPIC = "RMQ_SYS_DAMAGED"
+"""The topic of the records put in place of damaged ones. They enter no queue."""
+
+_MAGIC = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
+_BLANK = BLANK_MAGIC.to_bytes(4, "big", signed=True)
+_MAGIC_AT = 4
+_SEARCHED_BYTES = 1 << 24
+_COPIED_BYTES = 1 << 24
+_LEAST_FILLER_BYTES = FIXED_BYTES + 1
+
+
+@attrs.frozen
+class Sound:
+    """Where the log is sound again: in which of the files searched, at which position, and when that was stored.
+
+    `store_timestamp` is None for the mark at a file's end.
+    """
+
+    index: int
+    at: int
+    store_timestamp: int | None
+
+
+def next_sound(segments: list[Segment], index: int, at: int, least_time: int) -> Generator[None, None, Sound | None]:
+    """Find the first sound record behind position `at` of one of the files; None if there is none.
+
+    A record older than `least_time` does not count: RocketMQ leaves old records behind the end of a log that it cuts.
+    """
+    end_of_file: Sound | None = None
+    for n in range(index, len(segments)):
+        segment = segments[n]
+        start = at + 1 if n == index else 0
+        # Holes are not read: where files live in memory that would fill it.
+        content_end = segment.file.content_end(start, segment.size) if start < segment.size else start
+        while start < content_end:
+            end = min(start + _SEARCHED_BYTES, content_end)
+            found = _sound_within(segment, start, end, least_time)
+            if found is not None:
+                where = Sound(n, *found)
+                if where.store_timestamp is not None:
+                    return end_of_file or where
+                end_of_file = end_of_file or where
+                break
+            start = end
+            yield
+    return None
+
+
+def _sound_within(segment: Segment, start: int, end: int, least_time: int) -> tuple[int, int | None] | None:
+    buffer = segment.buffer
+    at = start
+    while True:
+        # The search takes the magic's last bytes from behind `end`.
+        found = buffer.find(_MAGIC, at + _MAGIC_AT, end + MARK.size)
+        if found < 0:
+            break
+        at = found - _MAGIC_AT
+        record = read_record(buffer, at, segment.size, segment.base + at, check_crc=True)
+        if isinstance(record, LogRecord) and record.store_timestamp >= least_time:
+            return at, record.store_timestamp
+        at += 1
+    at = start
+    while True:
+        found = buffer.find(_BLANK, at + _MAGIC_AT, end + MARK.size)
+        if found < 0:
+            return None
+        at = found - _MAGIC_AT
+        if MARK.unpack_from(buffer, at)[0] == segment.size - at:
+            return at, None
+        at += 1
+
+
+def bridge(segments: list[Segment], index: int, at: int, sound: Sound, store_timestamp: int) -> bool:
+    """Make the log walkable from one position to where it is sound again; false if there is too little room.
+
+    Raises OSError when the disk is full.
+    """
+    for n in range(index, sound.index + 1):
+        segment = segments[n]
+        start = at if n == index else 0
+        if n < sound.index:
+            if start + MARK.size > segment.size:
+                return False
+            segment.file.reserve(start, segment.size)
+            write_blank(segment.buffer, start, segment.size - start)
+        elif start < sound.at:
+            if sound.at - start < _LEAST_FILLER_BYTES:
+                return False
+            segment.file.reserve(start, sound.at)
+            _fill(segment, start, sound.at, store_timestamp)
+        segment.flushed = min(segment.flushed, start)
+    return True
+
+
+def _fill(segment: Segment, start: int, end: int, store_timestamp: int) -> None:
+    topic = encode_topic(FILLER_TOPIC[: end - start - FIXED_BYTES])
+    body_bytes = end - start - FIXED_BYTES - len(topic) + 1  # the fixed bytes count the topic's length
+    host = bytes(IPV4_HOST_BYTES)
+    filler = NewRecord("", 0, bytes(body_bytes), b"", born_timestamp=store_timestamp, born_host=host, store_host=host)
+    segment.buffer[start : start + MARK.size] = bytes(MARK.size)
+    offset = segment.base + start
+    write_record(segment.buffer, start, end, HEAD_V4, TRANSACTION_PREPARED, topic, 0, offset, store_timestamp, filler)
+
+
+def copy_aside(disk: Disk, folder: str, segments: list[Segment], index: int, at: int, end: tuple[int, int]) -> None:
+    """Copy the log's bytes from position `at` of one file up to `end` (file, position) to the folder. OSError.
+
+    A copy is named after the log offset of its first byte.
+    """
+    disk.make_directory(folder)
+    for n in range(index, end[0] + 1):
+        segment = segments[n]
+        start = at if n == index else 0
+        stop = end[1] if n == end[0] else segment.size
+        stop = segment.file.content_end(start, stop) if start < stop else start
+        for begin in range(start, stop, _COPIED_BYTES):
+            part = segment.buffer[begin : min(begin + _COPIED_BYTES, stop)]
+            disk.write(f"{folder}/{segment_name(segment.base + begin)}", part)
