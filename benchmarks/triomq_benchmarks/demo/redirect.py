@@ -14,7 +14,7 @@ import trio
 
 import triomq
 from triomq_benchmarks.clusters.cluster import ClusterError, OurCluster, in_thread, open_cluster
-from triomq_benchmarks.clusters.server_state import knows_topic
+from triomq_benchmarks.clusters.server_state import knows_topic, max_offset
 
 TOPIC = "redirect"
 GROUP = "slow-consumer"
@@ -25,8 +25,9 @@ LAG_SHARE = 0.8
 """How much is sent while the consumer is slow, of the memory: twice the share from which on the master sends readers
 away."""
 KEPT_UP_MESSAGES = 20
-SLOW_PULL_S = 0.02
-LIMIT_S = 60.0
+SENT_BETWEEN_PULLS = 16
+"""Messages sent to each queue while the slow consumer takes one: from pull to pull it is further behind."""
+LIMIT_S = 300.0
 
 KEEPING_UP, FALLING_BEHIND, CATCHING_UP, CAUGHT_UP = "keeps up", "falls behind", "catches up", "keeps up again"
 
@@ -86,6 +87,7 @@ class Demo:
                     await self._fall_behind(producer, consumer)
                     await self._pull_to_end(consumer, CATCHING_UP)
                     await self._send(producer, KEPT_UP_MESSAGES)
+                    await self._wait_copied()
                     await self._pull_to_end(consumer, CAUGHT_UP)
             return sorted(self.stretches, key=lambda each: (each.queue, each.first))
         raise ClusterError(f"the consumer was not through after {LIMIT_S:g} s, its positions are {self._positions}")
@@ -109,18 +111,23 @@ class Demo:
                 self._ends[queue] = result.queue_offset + 1
 
     async def _fall_behind(self, producer: triomq.Producer, consumer: triomq.PullConsumer) -> None:
-        """The producer sends as fast as it can, the consumer takes one message now and then."""
+        """The consumer takes one message of each queue now and then, while the producer sends many.
 
-        async def send_all(done: trio.CancelScope) -> None:
-            await self._send(producer, self._lag_messages // QUEUES)
-            done.cancel()
+        Both brokers reckon how far a reader is behind from the end of their own copy. They agree because a pull waits
+        until the slave has everything; else a slave whose copy lags would send the reader back too early.
+        """
+        for _ in range(self._lag_messages // QUEUES // SENT_BETWEEN_PULLS):
+            await self._send(producer, SENT_BETWEEN_PULLS)
+            await self._wait_copied()
+            for queue in range(QUEUES):
+                await self._pull(consumer, queue, FALLING_BEHIND, 1)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send_all, nursery.cancel_scope)
+    async def _wait_copied(self) -> None:
+        for queue in range(QUEUES):
             while True:
-                for queue in range(QUEUES):
-                    await self._pull(consumer, queue, FALLING_BEHIND, 1)
-                await trio.sleep(SLOW_PULL_S)
+                if await max_offset(self._slave, TOPIC, queue) >= self._ends[queue]:
+                    break
+                await trio.sleep(0.005)
 
     async def _pull_to_end(self, consumer: triomq.PullConsumer, phase: str) -> None:
         while self._positions != self._ends:
