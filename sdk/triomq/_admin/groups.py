@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 import attrs
+import trio
 
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.broker_links import BrokerLinks
@@ -158,21 +159,35 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Raises:
             RouteNotFound: no name server knows the topic.
-            MQError: a broker did not do it.
+            MQError: a broker did not do it; the others did.
         """
         check_group(group)
-        done: list[ResetQueue] = []
-        for name, address in sorted((await self._masters_of(topic)).items()):
-            header = ResetOffsetRequest(topic=topic, group=group, timestamp=time_ms, is_force=True)
-            request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        masters = await self._masters_of(topic)
+        done: dict[str, list[ResetQueue]] = {}
+        failures: dict[str, MQError] = {}
+
+        async def reset_at(name: str) -> None:
             try:
-                answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
-            except NotFound:
-                done += await self._reset_offline(group, topic, name, time_ms)
-            else:
-                table = _body(ResetOffsetBody, answer, address).offset_table
-                done += [ResetQueue(queue, offset, True) for queue, offset in sorted(table.items())]
-        return done
+                done[name] = await self._reset_at(name, masters[name], group, topic, time_ms)
+            except MQError as error:
+                failures[name] = error
+
+        async with trio.open_nursery() as nursery:
+            for name in masters:
+                nursery.start_soon(reset_at, name)
+        for _, failure in sorted(failures.items()):
+            raise failure
+        return [each for _, queues in sorted(done.items()) for each in queues]
+
+    async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
+        header = ResetOffsetRequest(topic=topic, group=group, timestamp=time_ms, is_force=True)
+        request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        try:
+            answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
+        except NotFound:
+            return await self._reset_offline(group, topic, name, time_ms)
+        table = _body(ResetOffsetBody, answer, address).offset_table
+        return [ResetQueue(queue, offset, True) for queue, offset in sorted(table.items())]
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int], *, force: bool = False) -> None:
         """Set the brokers' offsets of a group of which no member is online.

@@ -37,6 +37,9 @@ from triomq_protocol.wire.command import Command
 
 log = logging.getLogger("triomq.broker_requests")
 
+RESETS_MAX: Final = 64
+"""How many resets are under way at the same time; further ones wait. A broker sends one for each topic and group."""
+
 THREADS_SHOWN_MAX: Final = 200
 """At most so many threads are shown to an operator who asks for stacks."""
 
@@ -75,8 +78,8 @@ class BrokerRequests:
         self._spawn = spawn
         self._name_servers = name_servers
         self._started_ms = started_ms
-        # One at a time per client, as upstream's.
-        self._resetting = trio.Lock()
+        # Each broker of a topic sends its own, and each waits for handlers: side by side.
+        self._resetting = trio.Semaphore(RESETS_MAX)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler, for the client's links."""

@@ -200,6 +200,7 @@ class LiteMembership(Membership):
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """An operator set offsets: go there. Java's lite consumers overlook it until they restart."""
         for queue in [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]:
+            self.engine.note_position(self.engine.queues[queue])
             await self.positions.reset(queue, offsets[queue])
             if queue in self.engine.queues:
                 self.engine.seek(queue, offsets[queue])

@@ -81,6 +81,7 @@ class PushMembership(Membership):
         self._limits = options.limits
         self._started_ms = client.clock()
         self._revoked_called: set[MessageQueue] = set()
+        self._resets = 0
         brokers = self.puller.brokers
         clustering, group = not self.broadcasts, self.group
         self._sender = Sender(
@@ -346,18 +347,26 @@ class PushMembership(Membership):
         return result
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
-        """An operator moves the group: its queues go on at these offsets, after 10 s for handlers to end."""
+        """An operator moves the group: its queues go on at these offsets, after 10 s for handlers to end.
+
+        Each broker asks for its own queues, and they go on together when the last of such resets ends.
+        """
+        self._resets += 1
         self.engine.suspend(True)
         self.rebalance.suspend()
         queues = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
         try:
             for queue in queues:
-                self.engine.queues[queue].process.drop()
+                source = self.engine.queues[queue]
+                self.engine.note_position(source)
+                source.process.drop()
             await trio.sleep(RESET_PAUSE_S)
             for queue in queues:
                 if queue in self.engine.queues:
                     await self.positions.reset(queue, offsets[queue])
                     self.engine.seek(queue, offsets[queue])
         finally:
-            self.engine.suspend(False)
-            self.rebalance.resume()
+            self._resets -= 1
+            if not self._resets:
+                self.engine.suspend(False)
+                self.rebalance.resume()

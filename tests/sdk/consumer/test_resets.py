@@ -1,0 +1,130 @@
+"""Resets of a group whose topic lies on several masters go side by side."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import triomq
+from triomq import errors
+from triomq._consumer.push.membership import RESET_PAUSE_S
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests.group_admin import ResetOffsetBody, ResetOffsetRequest
+from triomq_protocol.wire.command import Command
+
+RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+
+
+def queue_of(broker):
+    return triomq.MessageQueue("T", broker.name, 0)
+
+
+def add_master(cluster, name="broker-b"):
+    broker = cluster.add_master(name)
+    broker.consumers.serves_groups = True
+    broker.name_server = cluster.name_server
+    return broker
+
+
+async def ask_member(broker, offset):
+    """What a broker sends to every member of the group."""
+    request = Command.request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=True),
+        body=ResetOffsetBody(offset_table={queue_of(broker): offset}).encode(),
+        oneway=True,
+    )
+    (stream,) = broker.consumers.members["G"].values()
+    await broker.push_to(stream, request)
+
+
+async def test_two_masters_take_no_longer_than_one(autojump_clock, group_cluster):
+    brokers = [group_cluster.broker, add_master(group_cluster)]
+    for broker in brokers:
+        for number in range(5):
+            broker.store("T", 0, b"%s %d" % (broker.name.encode(), number))
+    seen, events = [], []
+
+    async def handler(message):
+        seen.append(message.body)
+
+    callbacks = triomq.ConsumerCallbacks(on_event=events.append)
+    async with (
+        group_cluster.client() as client,
+        client.push_consumer("G", start_from="earliest", callbacks=callbacks) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        await consumer.subscribe("T")
+        nursery.start_soon(consumer.run, handler)
+        await trio.sleep(3)
+        assert len(seen) == 10
+        for broker in brokers:
+            await ask_member(broker, 3)
+        await trio.sleep(RESET_PAUSE_S - 1)
+        assert len(seen) == 10
+        await trio.sleep(2)
+        assert sorted(seen[10:]) == [b"broker-a 3", b"broker-a 4", b"broker-b 3", b"broker-b 4"]
+        # A later one counts, and the consumer is at work again afterwards.
+        await ask_member(brokers[0], 1)
+        await trio.sleep(RESET_PAUSE_S / 2)
+        await ask_member(brokers[0], 4)
+        await trio.sleep(RESET_PAUSE_S + 1)
+        assert seen[14:] == [b"broker-a 4"]
+        brokers[0].store("T", 0, b"new")
+        await trio.sleep(1)
+        assert seen[15:] == [b"new"]
+        consumer.drain()
+    assert [event.kind for event in events] == ["reset"] * 4
+    # What was consumed is named, also when it was not committed yet.
+    assert sorted(event.text for event in events[:2]) == [
+        f"{queue_of(broker)} was reset from 5 to 3" for broker in brokers
+    ]
+
+
+async def test_a_lite_consumer_s_event_names_what_was_consumed(autojump_clock, group_cluster):
+    for number in range(5):
+        group_cluster.broker.store("T", 0, b"%d" % number)
+    events = []
+    callbacks = triomq.ConsumerCallbacks(on_event=events.append)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest", callbacks=callbacks) as consumer,
+    ):
+        await consumer.subscribe("T")
+        assert len(await consumer.poll()) == 5
+        await consumer.poll(0)
+        await ask_member(group_cluster.broker, 2)
+        assert [message.body for message in await consumer.poll(60)] == [b"2", b"3", b"4"]
+    (event,) = events
+    assert event.text.endswith("was reset from 5 to 2")
+
+
+def slow_reset(broker, *, refuses=False):
+    async def reset(command):
+        await trio.sleep(2)
+        if refuses:
+            return command.answer(ResponseCode.SYSTEM_ERROR, "no")
+        return command.answer(0, body=ResetOffsetBody(offset_table={queue_of(broker): 7}).encode())
+
+    broker.script(RESET, reset)
+
+
+async def test_an_operator_s_reset_asks_all_masters_at_once(autojump_clock, group_cluster):
+    brokers = [group_cluster.broker, add_master(group_cluster)]
+    for broker in brokers:
+        slow_reset(broker)
+    async with group_cluster.client() as client:
+        started = trio.current_time()
+        done = await client.groups.reset("G", "T", 0)
+        assert trio.current_time() - started < 3
+    assert [(each.queue, each.offset, each.online) for each in done] == [(queue_of(each), 7, True) for each in brokers]
+
+
+async def test_a_master_that_refuses_does_not_keep_others_from_it(autojump_clock, group_cluster):
+    brokers = [group_cluster.broker, add_master(group_cluster)]
+    slow_reset(brokers[0], refuses=True)
+    slow_reset(brokers[1])
+    async with group_cluster.client() as client:
+        with pytest.raises(errors.BrokerFault, match="reset of group G in topic T"):
+            await client.groups.reset("G", "T", 0)
+    assert len(brokers[1].requests(RESET)) == 1
