@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.spark.read import GOAL, SparkReadRates, measure
 
 
@@ -61,5 +62,5 @@ def _print(rates: SparkReadRates, console: Console) -> None:
         f"{share.other_s / share.total_s:.0%} Spark's part and writing to it"
     )
     console.print(
-        f"goal {GOAL:g}x of the pull loop: {'reached' if rates.ratio >= GOAL else 'not reached'}, {rates.ratio:.2f}x"
+        f"goal {GOAL:g}x of the pull loop: {'reached' if rates.ratio >= GOAL else 'not reached'}, {beside(rates.ratio, GOAL, 2)}x"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from triomq_benchmarks.figures.beside import beside
+
 
 def ratio_text(ratio: float | None, goal: float | None, *, at_most: bool = False) -> Text:
     """A ratio, green where it reaches its goal, red where it does not.
@@ -18,4 +20,6 @@ def ratio_text(ratio: float | None, goal: float | None, *, at_most: bool = False
     if goal is None:
         return Text(f"{ratio:.2f}x")
     reached = ratio <= goal if at_most else ratio >= goal
-    return Text(f"{ratio:.2f}x ({'<=' if at_most else '>='} {goal:g})", style="green" if reached else "bold red")
+    return Text(
+        f"{beside(ratio, goal, 2)}x ({'<=' if at_most else '>='} {goal:g})", style="green" if reached else "bold red"
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hdrh.histogram import HdrHistogram
 
+from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import above, at_percentiles
 
 NOTICEABLE_SHARE = 0.1
@@ -35,8 +36,8 @@ def generator_is_late(
     if share <= allowed_share:
         return None
     return (
-        f"the load generator was too slow, not the broker: {share:.1%} of the messages were sent more than {allowed_ms:.1f} ms "
-        f"after their instant although the broker held nothing back (allowed: {allowed_share:.1%}). "
+        f"the load generator was too slow, not the broker: {beside(100 * share, 100 * allowed_share, 1)}% of the messages were sent more than {allowed_ms:.1f} ms "
+        f"after their instant although the broker held nothing back (allowed: {100 * allowed_share:g}%). "
         "Lower the rate, add producers and workers (--engine processes --workers N), or use a machine with more free cores"
     )
 

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.run_result import RunStatus
 from triomq_benchmarks.run.pass_fail import REACHED_SHARE, Figures
@@ -96,8 +97,11 @@ def examine(
         (status is RunStatus.INCOMPLETE, "the run did not get to its end"),
         (figures["errors"] > workload.errors_allowed * max(1, figures.sent), f"{figures['errors']:.0f} sends failed"),
         (figures["unsent"] > 0, f"{figures['unsent']:.0f} messages were left unsent"),
-        (figures.rate < REACHED_SHARE * rate, f"only {figures.rate:.0f}/s were acknowledged in time"),
-        (p99_ms > p99_limit_ms, f"p99 {p99_ms:.1f} ms is above {p99_limit_ms:g} ms"),
+        (
+            figures.rate < REACHED_SHARE * rate,
+            f"only {beside(figures.rate, REACHED_SHARE * rate, 0)}/s were acknowledged in time",
+        ),
+        (p99_ms > p99_limit_ms, f"p99 {beside(p99_ms, p99_limit_ms, 1)} ms is above {p99_limit_ms:g} ms"),
         (growth > BACKLOG_SLACK_S * rate, f"the backlog grew by {growth:.0f} messages"),
     ]
     reasons = [text for is_broken, text in broken if is_broken]

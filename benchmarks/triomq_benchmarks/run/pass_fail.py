@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from triomq_benchmarks.audit.checks import Findings
+from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
 from triomq_benchmarks.figures.run_result import Decision, RunStatus, ThresholdResult, WorkerResult
 from triomq_benchmarks.run.late_generator import generator_is_late, late_share
@@ -162,7 +163,7 @@ def _decision(
     if errors > workload.errors_allowed * max(1, figures.sent):
         example = next((text for worker in workers for text in worker.error_examples.values()), "")
         return RunStatus.ERRORS, (
-            f"{errors:.0f} of {figures.sent} sends failed (allowed: {workload.errors_allowed:.2%}); the first: {example}"
+            f"{errors:.0f} of {figures.sent} sends failed (allowed: {100 * workload.errors_allowed:g}%); the first: {example}"
         )
     if findings is not None and not _keeps_promise(workload, workers, findings):
         return RunStatus.AUDIT_FAILED, f"the audit found: {findings}; see audit.json"
@@ -187,9 +188,11 @@ def _notes(workload: Workload, figures: Figures) -> list[str]:
     late = late_share(figures.histograms["lateness"], workload.lateness_limit_ms)
     if late > NOTED_LATE_SHARE:
         notes.append(
-            f"{late:.2%} of the messages were sent more than {workload.lateness_limit_ms:g} ms late by the generator's own doing: "
-            f"of intended_to_ack and intended_to_consumed, read nothing above the {100 - 100 * late:.4g}th percentile"
+            f"{beside(100 * late, 100 * NOTED_LATE_SHARE, 2)}% of the messages were sent more than {workload.lateness_limit_ms:g} ms late by the generator's own doing: "
+            f"of intended_to_ack and intended_to_consumed, read nothing above the {beside(100 - 100 * late, 100, 2).rstrip('0').rstrip('.')}th percentile"
         )
     if figures.histograms["intended_to_ack"].get_total_count() and figures.rate < REACHED_SHARE * intended:
-        notes.append(f"{figures.rate:.0f} of {intended:.0f} messages per second were acknowledged in time")
+        notes.append(
+            f"{beside(figures.rate, intended, 0)} of {intended:.0f} messages per second were acknowledged in time"
+        )
     return notes

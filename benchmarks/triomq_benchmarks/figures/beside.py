@@ -1,0 +1,22 @@
+"""A measured figure as text beside the limit that it is judged by."""
+
+from __future__ import annotations
+
+DIGITS_MOST = 15
+"""A float has no more decimal digits."""
+
+
+def beside(value: float, limit: float, digits: int) -> str:
+    """A figure rounded so that it still lies on its own side of a limit: 0.996 beside 1 is not "1.00".
+
+    Args:
+        value: what was measured.
+        limit: what it is compared with.
+        digits: behind the point, where that is enough.
+    """
+    for more in range(digits, DIGITS_MOST + 1):
+        text = f"{value:.{more}f}"
+        shown = float(text)
+        if (shown < limit, shown > limit) == (value < limit, value > limit):
+            return text
+    return repr(value)
