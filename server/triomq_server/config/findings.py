@@ -25,7 +25,7 @@ _SAFETY_WORDS = frozenset(
         "role", "leger", "id", "compat",  # whose copy a broker is, and by which rules
         "flush",  # when a message is on disk
         "path", "paths", "dir", "directory",  # where files are
-        "port", "ports", "ip", "bind", "address", "addr", "namesrv",  # where servers listen, and where they find each other
+        "port", "ports", "ip", "bind", "address", "addresses", "addr", "namesrv",  # where servers listen, and where they find each other
     }
 )  # fmt: skip
 

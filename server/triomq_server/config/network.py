@@ -56,6 +56,20 @@ def unusable_address(text: str) -> str | None:
     return None
 
 
+def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """The networks of a list of IP addresses and networks, ``10.0.0.7;10.1.0.0/16``. ValueError for another text."""
+    return tuple(ipaddress.ip_network(part.strip()) for part in text.split(";") if part.strip())
+
+
+def unusable_networks(text: str) -> str | None:
+    """Why a text is no list of IP addresses and networks; None if it is one."""
+    try:
+        found = networks(text)
+    except ValueError as error:
+        return str(error)
+    return f"{len(found)} addresses; at most {MOST_ADDRESSES} are possible" if len(found) > MOST_ADDRESSES else None
+
+
 def unusable_name(text: str) -> str | None:
     """Why a text cannot be a name that messages or routes carry; None if it can."""
     return None if len(text) <= NAME_MOST else f"{len(text)} characters; at most {NAME_MOST} are possible"

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from triomq_server.config.memory import usable_memory_bytes
-from triomq_server.config.network import unusable_address
+from triomq_server.config.network import unusable_address, unusable_networks
 from triomq_server.config.settings import INT32_MOST, ConfigError, interval, setting
 
 
@@ -161,6 +161,9 @@ class StoreConfig:
     follow_other_master: bool = True
     """A master that finds another one of its set alive when it starts becomes that one's slave; ``compat=4.9`` serves
     beside it."""
+    ha_slave_addresses: str = setting("", check=unusable_networks, fixed=True)
+    """From where slaves may connect to the HA port: IP addresses and networks, separated by ``;``; empty: from
+    anywhere, as in RocketMQ."""
     memory_bytes: int = setting(0, least=0)
     """The memory of which ``access_message_in_memory_max_ratio`` is a share; 0 asks the system how much this process may
     use."""

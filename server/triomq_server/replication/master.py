@@ -6,6 +6,7 @@ wakes the writing tasks at once. Where a stream starts and which reports count i
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -32,6 +33,7 @@ _PUSH_BYTES = 65536
 """So much is sent to a slave from the very append that made it; more is the business of the slave's own task."""
 
 REFUSED_REMEMBERED = 20
+_STRANGERS_LINE_S = 60.0
 
 
 class SourceLog(LogFiles, Protocol):
@@ -118,6 +120,8 @@ class HaMaster:
         """Opened around the release of waiting sends, so that their answers can leave together."""
         self.refused: deque[RefusedSlave] = deque(maxlen=REFUSED_REMEMBERED)
         """The last slaves that were turned away, for operators."""
+        self._strangers = 0
+        self._next_stranger_line = -math.inf
         self.acknowledged_offset = 0
         """The highest offset that some slave holds (`push2SlaveMaxOffset`)."""
 
@@ -192,6 +196,10 @@ class HaMaster:
         """Serve one slave until either end closes; a broken link is a log line, not an error."""
         now = trio.current_time()
         link = SlaveLink(peer_name(stream), last_report=now, last_write=now)
+        if not rules.is_known_slave(link.peer, self._settings.slave_networks):
+            self._refuse_stranger(link.peer)
+            async with stream:
+                return
         _log.info("slave %s connected", link.peer)
         with self._connected(link), link.scope:
             async with stream:
@@ -203,6 +211,14 @@ class HaMaster:
                         nursery.start_soon(self._read_reports, receiver, link)
                         nursery.start_soon(self._write_frames, writer, link)
         _log.info("slave %s disconnected, it had %s", link.peer, link.acknowledged_offset)
+
+    def _refuse_stranger(self, peer: str) -> None:
+        """Log it once a minute: strangers can come often."""
+        self._strangers += 1
+        now = trio.current_time()
+        if now >= self._next_stranger_line:
+            self._next_stranger_line = now + _STRANGERS_LINE_S
+            _log.warning("%s is not among haSlaveAddresses and gets nothing; refused so far: %d", peer, self._strangers)
 
     @contextmanager
     def _connected(self, link: SlaveLink) -> Iterator[None]:

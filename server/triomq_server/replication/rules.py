@@ -6,12 +6,16 @@ RocketMQ 4.9 is careless with acknowledged messages, `compat_49` chooses between
 """
 
 import enum
+import ipaddress
 from collections.abc import Iterable
 from typing import Self
 
 import attrs
 
 from triomq_server.config import StoreConfig
+from triomq_server.config.network import networks
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @attrs.frozen(kw_only=True)
@@ -30,6 +34,7 @@ class HaSettings:
       polls: how often a slave checks for the next frame before it falls asleep, while frames follow each other closely;
         each check is a turn of the event loop, so other tasks run in between.
       send_bytes: how much a master hands to the socket in one call; frames stay as they are.
+      slave_networks: from where slaves may connect; empty: from anywhere.
       compat_49: RocketMQ 4.9's own behaviour instead of the safe one.
     """
 
@@ -43,6 +48,7 @@ class HaSettings:
     reconnect_s: float = 1.0
     polls: int = 100
     send_bytes: int = 1024 * 1024
+    slave_networks: tuple[Network, ...] = ()
     compat_49: bool = False
 
     @classmethod
@@ -54,8 +60,22 @@ class HaSettings:
             housekeeping_s=config.ha_housekeeping_interval / 1000,
             batch_bytes=config.ha_transfer_batch_size,
             fall_behind_max_bytes=config.ha_slave_fallbehind_max,
+            slave_networks=networks(config.ha_slave_addresses),
             compat_49=compat_49,
         )
+
+
+def is_known_slave(peer: str, known: tuple[Network, ...]) -> bool:
+    """Whether a peer, ``ip:port``, may follow: it comes from one of these networks, or there are none."""
+    if not known:
+        return True
+    host = peer.rpartition(":")[0].partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return any((mapped or address) in network for network in known)
 
 
 class Report(enum.Enum):

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from triomq_server.config import BrokerConfig, ConfigError, StoreConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 
@@ -272,3 +273,31 @@ async def test_a_slave_that_does_not_read_stalls_nobody(serving, memory_log, aut
         assert await lively.frame() == (0, b"x" * 100)
         log.append(b"y")
         assert await lively.frame() == (100, b"y")
+
+
+@pytest.mark.parametrize(("addresses", "known"), [("10.0.0.0/8", False), ("10.0.0.0/8;127.0.0.1", True)])
+async def test_a_stranger_gets_nothing_and_counts_for_nothing(memory_log, addresses: str, known: bool, caplog) -> None:
+    config = StoreConfig(ha_slave_addresses=addresses)
+    master = HaMaster(memory_log(b"abc"), HaSettings.from_config(config, compat_49=False))
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(master.serve, "127.0.0.1", 0)
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        async with stream:
+            slave = ScriptedSlave(stream)
+            try:
+                await slave.report(3, 3)
+                if known:
+                    assert await slave.frame() == (3, b"")
+                else:
+                    assert await slave.closed()
+            except trio.BrokenResourceError:
+                assert not known
+            assert master.slave_ok(3) == known
+            assert len(master.links) == known
+        nursery.cancel_scope.cancel()
+    assert ("is not among haSlaveAddresses" in caplog.text) != known
+
+
+def test_addresses_of_slaves_that_are_none_stop_the_start() -> None:
+    with pytest.raises(ConfigError, match="haSlaveAddresses"):
+        BrokerConfig.from_properties({"haSlaveAddresses": "10.0.0.0/33"})

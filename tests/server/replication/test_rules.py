@@ -2,12 +2,14 @@
 
 import pytest
 
+from triomq_server.config.network import networks
 from triomq_server.replication.rules import (
     HaSettings,
     Report,
     acknowledged,
     check_report,
     follows,
+    is_known_slave,
     slave_is_near,
     start_offset,
     stays_in_file,
@@ -104,6 +106,7 @@ def test_settings_from_rocketmq_keys() -> None:
         ha_housekeeping_interval = 2500
         ha_transfer_batch_size = 77
         ha_slave_fallbehind_max = 88
+        ha_slave_addresses = "10.0.0.0/8"
 
     settings = HaSettings.from_config(Keys(), compat_49=True)
     assert settings == HaSettings(
@@ -112,5 +115,23 @@ def test_settings_from_rocketmq_keys() -> None:
         housekeeping_s=2.5,
         batch_bytes=77,
         fall_behind_max_bytes=88,
+        slave_networks=networks("10.0.0.0/8"),
         compat_49=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("peer", "addresses", "expected"),
+    [
+        ("10.0.0.7:5000", "", True),
+        ("10.0.0.7:5000", "10.0.0.7", True),
+        ("10.0.0.8:5000", "10.0.0.7", False),
+        ("10.1.2.3:5000", "10.0.0.7; 10.1.0.0/16", True),
+        ("::ffff:10.1.2.3:5000", "10.1.0.0/16", True),
+        ("fe80::1%eth0:5000", "fe80::/10", True),
+        ("::1:5000", "10.0.0.0/8", False),
+        ("a closed connection", "10.0.0.0/8", False),
+    ],
+)
+def test_known_slaves(peer: str, addresses: str, expected: bool) -> None:
+    assert is_known_slave(peer, networks(addresses)) is expected
