@@ -51,9 +51,11 @@ def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, pri
 
 def start_logging(level: str, warnings: list[str]) -> None:
     """Log to standard error; the configuration's warnings come first."""
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    from triomq_server.process.log_lines import LineFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     for warning in warnings:
         logging.getLogger("triomq_server.config").warning("%s", warning)
 

@@ -17,6 +17,7 @@ import trio
 from triomq_protocol.errors import BodyError
 from triomq_protocol.filters.evaluation import Sql92Filter, compile_filter
 from triomq_protocol.filters.sql92 import Sql92Error
+from triomq_protocol.java_text import utf8
 from triomq_protocol.names import RETRY_TOPIC
 from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.heartbeat import SubscriptionData
@@ -274,5 +275,5 @@ class ConsumerFilters:
 
 def _positions_of(topic: str, group: str) -> list[int]:
     """Three different places below _BLOOM_BITS."""
-    first = crc32(f"{group}#{topic}".encode())
+    first = crc32(utf8(f"{group}#{topic}"))
     return [(first + step * 37) % _BLOOM_BITS for step in range(_BLOOM_POSITIONS)]

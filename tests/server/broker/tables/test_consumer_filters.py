@@ -351,3 +351,17 @@ def test_a_file_of_another_shape_stops_the_start_with_its_name(text: bytes) -> N
     disk.write("/f", text)
     with pytest.raises(ConfigFileDamaged, match="/f does not hold what it should"):
         ConsumerFilters(ConfigFile("/f", disk), lambda: 0).load()
+
+
+def test_a_group_whose_name_holds_a_lone_surrogate_gets_its_filter() -> None:
+    disk = MemoryDisk()
+    filters = ConsumerFilters(ConfigFile(FILE, disk), lambda: 0)
+    subscription = SubscriptionData(topic="T", **SQL)
+    filters.update("G\ud800", [subscription])
+    filters.update("After", [subscription])
+    assert filters.find("T", "G\ud800") is not None
+    assert filters.find("T", "After") is not None
+    filters.persist()
+    again = ConsumerFilters(ConfigFile(FILE, disk), lambda: 0)
+    again.load()
+    assert again.find("T", "After") is not None
