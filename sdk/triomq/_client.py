@@ -235,7 +235,7 @@ class Client(metaclass=NoPublicConstructor):
         group: str,
         *,
         offset_store: OffsetStore | None = None,
-        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
+        read_preference: ReadPreference | str | int = ReadPreference.SUGGESTED,
         pull_hooks: Sequence[PullHook] = (),
         on_event: OnEvent | None = None,
     ) -> PullConsumer:
@@ -244,7 +244,8 @@ class Client(metaclass=NoPublicConstructor):
         Args:
             group: consumer group; one consumer per group and client.
             offset_store: where the group's offsets are kept; default: at the brokers.
-            read_preference: from whom to pull: ``suggested``, ``master``, ``slave`` or ``prefer_slave``.
+            read_preference: from whom to pull: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
+                the id of a broker, which alone is asked in each set.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
             on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
 
@@ -272,7 +273,7 @@ class Client(metaclass=NoPublicConstructor):
         model: MessageModel = "clustering",
         ordered: bool = False,
         start_from: StartFrom = "latest",
-        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
+        read_preference: ReadPreference | str | int = ReadPreference.SUGGESTED,
         batch_max: int = 1,
         drain_s: float = 10.0,
         limits: FlowLimits | None = None,
@@ -332,7 +333,7 @@ class Client(metaclass=NoPublicConstructor):
         *,
         model: MessageModel = "clustering",
         start_from: StartFrom = "latest",
-        read_preference: ReadPreference | str = ReadPreference.SUGGESTED,
+        read_preference: ReadPreference | str | int = ReadPreference.SUGGESTED,
         batch_max: int = 32,
         held_max: int = HELD_MAX,
         auto_commit: bool = True,
@@ -351,7 +352,8 @@ class Client(metaclass=NoPublicConstructor):
             model: ``"clustering"``: the group's members share the queues; ``"broadcasting"``: each has all.
             start_from: where the group starts in queues it has no offset in: ``"latest"``, ``"earliest"``, a datetime
                 with a zone, or ms since 1970.
-            read_preference: from whom to pull: ``suggested``, ``master``, ``slave`` or ``prefer_slave``.
+            read_preference: from whom to pull: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
+                the id of a broker, which alone is asked in each set.
             batch_max: messages per pull, and so per poll.
             held_max: messages fetched ahead, over all queues.
             auto_commit: whether what was polled is committed without :meth:`triomq.LitePullConsumer.commit`.

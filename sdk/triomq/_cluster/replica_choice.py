@@ -49,17 +49,40 @@ class ReadPreference(enum.Enum):
     """From a slave; from the master only when no slave can be reached."""
 
 
-def read_preference_of(value: ReadPreference | str) -> ReadPreference:
-    """The preference of a name.
+@attrs.frozen
+class OnlyBroker:
+    """A preference for the broker of each set that has one id, and no other.
+
+    Args:
+        broker_id: 0 is a master's.
+    """
+
+    broker_id: int
+
+    @property
+    def value(self) -> str:
+        """As errors show it, like a named preference's."""
+        return f"broker id {self.broker_id}"
+
+
+Preference = ReadPreference | OnlyBroker
+
+
+def read_preference_of(value: ReadPreference | str | int) -> Preference:
+    """The preference of a name or a broker id.
 
     Raises:
-        InvalidCall: there is none of this name.
+        InvalidCall: there is none of this name, or no broker can have the id.
     """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise InvalidCall(f"read_preference is {value}, and a broker's id is at least 0")
+        return OnlyBroker(value)
     try:
         return ReadPreference(value)
     except ValueError:
         known = ", ".join(each.value for each in ReadPreference)
-        raise InvalidCall(f"no read_preference {value!r}; there are {known}") from None
+        raise InvalidCall(f"no read_preference {value!r}; there are {known}, and broker ids") from None
 
 
 @attrs.frozen
@@ -125,7 +148,7 @@ class NodeCache:
 
     def __init__(
         self,
-        preference: ReadPreference = ReadPreference.SUGGESTED,
+        preference: Preference = ReadPreference.SUGGESTED,
         timer: Callable[[], float] = trio.current_time,
     ) -> None:
         self.preference = preference
@@ -140,6 +163,8 @@ class NodeCache:
             return {each: address for each, address in addresses.items() if each == MASTER_ID}
         if self.preference is ReadPreference.SLAVE:
             return {each: address for each, address in addresses.items() if each != MASTER_ID}
+        if isinstance(self.preference, OnlyBroker):
+            return {each: address for each, address in addresses.items() if each == self.preference.broker_id}
         return addresses
 
     def choose(self, queue: MessageQueue, addresses: Mapping[int, str], *, skip: Callable[[str], bool]) -> Node | None:
@@ -179,6 +204,8 @@ class NodeCache:
         """The broker id the next pull of a queue should go to; the master as long as nothing else was suggested."""
         if self.preference is ReadPreference.MASTER:
             return MASTER_ID
+        if isinstance(self.preference, OnlyBroker):
+            return self.preference.broker_id
         suggested = self._suggested.get(queue, MASTER_ID)
         if self.preference is ReadPreference.SUGGESTED:
             return suggested

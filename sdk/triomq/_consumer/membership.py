@@ -102,7 +102,7 @@ class GroupOptions:
     limits: FlowLimits
     offset_store: OffsetStore | None
     illegal_offset: IllegalOffset | str
-    read_preference: ReadPreference | str
+    read_preference: ReadPreference | str | int
     pull_hooks: Sequence[PullHook]
     callbacks: ConsumerCallbacks
 

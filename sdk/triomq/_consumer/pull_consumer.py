@@ -19,7 +19,7 @@ from cachetools import LRUCache
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
 from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.queue_bounds import QueueBounds
-from triomq._cluster.replica_choice import ReadPreference, read_preference_of
+from triomq._cluster.replica_choice import Preference, ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.group.callbacks import OnEvent, offset_unavailable, reporter
 from triomq._consumer.group.pull_loop import fruitless_pause_s
@@ -60,7 +60,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         group: str,
         *,
         offset_store: OffsetStore | None,
-        read_preference: ReadPreference | str,
+        read_preference: ReadPreference | str | int,
         pull_hooks: Sequence[PullHook],
         on_event: OnEvent | None,
         left: Callable[[], object],
@@ -80,7 +80,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             beat=client.heartbeats.beat,
         )
         self._puller = self._make_puller(preference=preference)
-        self._pullers = {preference: self._puller}
+        self._pullers: dict[Preference, Puller] = {preference: self._puller}
         self._bounds = construct(QueueBounds, self._puller.brokers, client.route_wait)
         self._offsets = offset_store if offset_store is not None else BrokerOffsets(group, self._puller.brokers)
         self._left = left
@@ -114,7 +114,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         max_messages: int = 32,
         block: bool = False,
         suspend_s: float = SUSPEND_S,
-        read_preference: ReadPreference | str | None = None,
+        read_preference: ReadPreference | str | int | None = None,
     ) -> PullResult:
         """Pull one queue once.
 
@@ -289,7 +289,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             self._subscriptions[topic, tags, sql] = found
         return found
 
-    def _puller_for(self, read_preference: ReadPreference | str) -> Puller:
+    def _puller_for(self, read_preference: ReadPreference | str | int) -> Puller:
         # One for each preference: what brokers suggested to one is no advice for another.
         preference = read_preference_of(read_preference)
         puller = self._pullers.get(preference)

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from triomq._cluster.broker_links import BrokerLinks
-from triomq._cluster.replica_choice import Node, NodeCache, ReadPreference
+from triomq._cluster.replica_choice import Node, NodeCache, Preference, ReadPreference
 from triomq._cluster.routes import Route, Routes
 from triomq._message.hooks import PullContext, PullHook, call_after_pull, call_before_pull
 from triomq._message.message import MessageQueue
@@ -268,7 +268,7 @@ class Puller:
         routes: Routes,
         links: Links,
         *,
-        preference: ReadPreference = ReadPreference.SUGGESTED,
+        preference: Preference = ReadPreference.SUGGESTED,
         hooks: Sequence[PullHook] = (),
         chance: random.Random | None = None,
         beat: Callable[[], Awaitable[None]] | None = None,

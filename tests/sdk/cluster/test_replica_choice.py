@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from triomq import MessageQueue, ReadPreference
-from triomq._cluster.replica_choice import SUGGESTIONS_MAX, Node, NodeCache, find
+from triomq._cluster.replica_choice import SUGGESTIONS_MAX, Node, NodeCache, find, read_preference_of
+from triomq.errors import InvalidCall
 
 
 class FakeClock:
@@ -158,3 +159,20 @@ def test_no_more_suggestions_are_remembered_than_the_limit():
         cache.suggest(queue(number), 1)
     assert len(cache) == SUGGESTIONS_MAX
     assert [cache.wanted(queue(number)) for number in (0, 1, SUGGESTIONS_MAX)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("broker_id", "expected"), [(0, M), (1, S1), (2, S2), (3, None)])
+@pytest.mark.parametrize("suggested", [0, 1, 2])
+def test_a_broker_of_ones_own_choice(broker_id, expected, suggested):
+    cache = NodeCache(read_preference_of(broker_id), FakeClock())
+    cache.suggest(queue(), suggested)
+    addresses = {0: M, 1: S1, 2: S2}
+    for down in (set(), {M, S1}):
+        chosen = cache.choose(queue(), addresses, skip=down.__contains__)
+        assert (chosen and chosen.address) == expected
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.0, None, "1"])
+def test_what_is_no_preference(value):
+    with pytest.raises(InvalidCall, match="read_preference"):
+        read_preference_of(value)

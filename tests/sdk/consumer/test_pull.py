@@ -329,7 +329,7 @@ async def test_no_broker_left(autojump_clock, cluster):
 
 
 @pytest.mark.parametrize(
-    ("preference", "expected"), [("master", 0), (triomq.ReadPreference.SLAVE, 1), ("prefer_slave", 1)]
+    ("preference", "expected"), [("master", 0), (triomq.ReadPreference.SLAVE, 1), ("prefer_slave", 1), (0, 0), (1, 1)]
 )
 async def test_read_preference(autojump_clock, cluster, preference, expected):
     slave = cluster.add_slave()
@@ -357,6 +357,12 @@ async def test_master_and_slave_are_meant_strictly_and_prefer_slave_is_not(autoj
             await consumers["master"].pull(QUEUE, 0)
         await trio.sleep(6)
         assert (await eager.pull(QUEUE, 0)).broker_address == slave.address
+
+
+async def test_a_broker_id_that_no_broker_has_is_named(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.RouteNotFound, match=r"no broker of .* to read from as broker id 2"):
+            await client.pull_consumer("G", read_preference=2).pull(QUEUE, 0)
 
 
 async def test_one_pull_may_prefer_another_broker(autojump_clock, cluster):
