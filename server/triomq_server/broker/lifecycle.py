@@ -269,14 +269,20 @@ def _held_pulls(config: BrokerConfig, store: MessageStore) -> HeldPulls:
     limit = config.pull_thread_pool_queue_capacity
     record_of = partial(_record_of, store)
     if not config.store.compat_49:
-        return HeldPulls(limit=limit, record_of=record_of)
+        return HeldPulls(limit=limit, record_of=record_of, host_of=_host)
     scan_s = SCAN_S if config.long_polling_enable else config.short_polling_time_mills / 1000
     return HeldPulls(
         limit=limit,
         scan_s=scan_s,
         queue_end=lambda topic, queue: store.queue_bounds(topic, queue)[1],
         record_of=record_of,
+        host_of=_host,
     )
+
+
+def _host(link: Link) -> bytes:
+    """The peer's address without its port."""
+    return link.peer_host[:-4]
 
 
 def _record_of(store: MessageStore, topic: str, queue_id: int, offset: int) -> memoryview | None:

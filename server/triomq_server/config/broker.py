@@ -15,7 +15,14 @@ import attrs
 
 from triomq_protocol.names import TRACE_TOPIC
 from triomq_server.config import findings
-from triomq_server.config.network import ServerNetworkConfig, first_address, host_name, unusable_address, unusable_name
+from triomq_server.config.network import (
+    ServerNetworkConfig,
+    first_address,
+    host_name,
+    unusable_address,
+    unusable_name,
+    unusable_region,
+)
 from triomq_server.config.settings import (
     INT32_MOST,
     ConfigError,
@@ -65,7 +72,7 @@ class BrokerConfig(ServerNetworkConfig):
     register_broker_timeout_mills: int = interval(6000, least=100, most=60_000)
     force_register: bool = True
     compressed_register: bool = False
-    region_id: str = setting("DefaultRegion", check=unusable_name)
+    region_id: str = setting("DefaultRegion", check=unusable_region)
     trace_on: bool = True
     use_tls: bool = setting(False, key="useTLS")
     high_speed_mode: bool = False

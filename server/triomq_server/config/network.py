@@ -75,6 +75,11 @@ def unusable_name(text: str) -> str | None:
     return None if len(text) <= NAME_MOST else f"{len(text)} characters; at most {NAME_MOST} are possible"
 
 
+def unusable_region(text: str) -> str | None:
+    """Why a text cannot be a region, which each answer to a send carries; None if it can."""
+    return unusable_name(text) if text.isascii() else "only ASCII is possible"
+
+
 @attrs.define(kw_only=True)
 class ServerNetworkConfig:
     """Keys that every listening process knows.

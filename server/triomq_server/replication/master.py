@@ -27,6 +27,10 @@ from triomq_server.wire.transport import Listen, failure_reason, listen_tcp, pee
 
 _log = logging.getLogger(__name__)
 
+MOST_SLAVES = 64
+MOST_OF_HOST = 16
+"""Connections to the HA port at one time, and those from one host: each costs a descriptor and two tasks."""
+
 _REPORTS_BYTES = 4096
 """How much is read of a slave's reports at once; only the last one of a read counts."""
 _PUSH_BYTES = 65536
@@ -115,6 +119,7 @@ class HaMaster:
         self._log = log
         self._settings = settings
         self._links: list[SlaveLink] = []
+        self._refusing = False
         self._waiters = OffsetWaiters()
         self.releasing: Callable[[], AbstractContextManager[object]] = nullcontext
         """Opened around the release of waiting sends, so that their answers can leave together."""
@@ -194,6 +199,17 @@ class HaMaster:
 
     async def serve_slave(self, stream: trio.abc.Stream) -> None:
         """Serve one slave until either end closes; a broken link is a log line, not an error."""
+        host = peer_name(stream).rpartition(":")[0]
+        of_host = sum(link.peer.rpartition(":")[0] == host for link in self._links)
+        if len(self._links) >= MOST_SLAVES or of_host >= MOST_OF_HOST:
+            if not self._refusing:
+                _log.warning(
+                    "refusing %s: %d slaves are connected, %d of them from there", host, len(self._links), of_host
+                )
+            self._refusing = True
+            await trio.aclose_forcefully(stream)
+            return
+        self._refusing = False
         now = trio.current_time()
         link = SlaveLink(peer_name(stream), last_report=now, last_write=now)
         if not rules.is_known_slave(link.peer, self._settings.slave_networks):

@@ -18,7 +18,7 @@ from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueues
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.files.disk import PAGE_BYTES, Disk
+from triomq_server.store.files.disk import NO_DESCRIPTOR, PAGE_BYTES, Disk
 from triomq_server.store.files.segments import Segment, sync_segments
 from triomq_server.store.index import Index
 from triomq_server.store.offset_waiters import OffsetWaiters
@@ -52,6 +52,8 @@ class Flusher:
         self.flushed_offset = 0
         self.failed: Callable[[], None] = lambda: None
         self._broken = False
+        self._owed = False
+        """The last flush failed for lack of descriptors or memory, and must be made up for."""
         self._waiters = OffsetWaiters()
         self._wanted = trio.Event()
         self._space_wanted = trio.Event()
@@ -91,7 +93,7 @@ class Flusher:
             with trio.move_on_after(interval_s):
                 await self._wanted.wait()
             least_pages = config.flush_commit_log_least_pages
-            if self._wanted.is_set():
+            if self._wanted.is_set() or self._owed:
                 self._wanted = trio.Event()
                 least_pages = 0
             if trio.current_time() >= last_thorough + thorough_s:
@@ -109,12 +111,18 @@ class Flusher:
                 return
             try:
                 await self._disk.run(partial(sync_segments, dirty))
-            except OSError:
+            except OSError as error:
+                if error.errno in NO_DESCRIPTOR:
+                    if not self._owed:
+                        _log.error("the log cannot be forced to the disk for the time being: %s", error)
+                    self._owed = True
+                    return
                 _log.critical("the disk refused to take the log; the store accepts no more messages", exc_info=True)
                 self._broken = True
                 self.failed()
                 self._waiters.fail_all()
                 return
+            self._owed = False
             _mark_flushed(dirty)
             self.flushed_offset = target
             if timestamp:

@@ -126,12 +126,14 @@ class Link:
         Raises:
             AnswerTimeoutError: no answer in time.
             LinkClosedError: the link is or was closed.
-            LinkBusyError: 65535 requests wait already.
+            LinkBusyError: 65535 requests wait already, or the peer does not take what has been sent.
         """
         if self.closed:
             raise LinkClosedError(f"link to {self.peer} is closed")
         if len(self._waiters) >= _PENDING_MOST:
             raise LinkBusyError(f"{_PENDING_MOST} requests wait for answers of {self.peer}")
+        if self.unsent_bytes > self._writer.output_bytes:
+            raise LinkBusyError(f"{self.peer} does not take what has been sent to it")
         opaque = self._next_opaque()
         command.opaque = opaque
         waiter = self._waiters[opaque] = _Waiter()
@@ -202,7 +204,7 @@ class LinkWriter:
         self.drains = 0
         self.on_drained: Callable[[], None] = lambda: None
         self._nursery = nursery
-        self._output_bytes = output_bytes
+        self.output_bytes = output_bytes
         self._on_closed = on_closed
         self._flusher_awake = False
         self._flusher_lot = trio.lowlevel.ParkingLot()
@@ -259,7 +261,7 @@ class LinkWriter:
                     data = data[sent:]
                     link.unsent_bytes -= sent
                     link.active_at = trio.current_time()
-                    if link.drained is not None and link.unsent_bytes <= self._output_bytes:
+                    if link.drained is not None and link.unsent_bytes <= self.output_bytes:
                         link.drained.set()
                         link.drained = None
         except Exception as error:  # noqa: BLE001 (the task's outermost edge)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import attrs
 import trio
@@ -22,6 +25,9 @@ from triomq_server.wire.write_batch import WriteBatch
 _log = logging.getLogger(__name__)
 
 # After a failed accept: mostly no descriptor is left, and one of those in use will be closed.
+_REFUSED_AT_ONCE = 100
+"""Connections that are closed with the reserve descriptor before the next pause."""
+
 _PAUSE_S = 0.1
 
 
@@ -118,6 +124,59 @@ async def _run_links(
 async def _accept(
     listener: trio.abc.Listener[trio.abc.Stream], connections: Connections, limits: Limits, tls: TlsSettings | None
 ) -> None:
+    with _Reserve() as reserve:
+        await _accept_forever(listener, connections, limits, tls, reserve)
+
+
+class _Reserve:
+    """A descriptor kept back, so that a connection for which there is none can be accepted, and closed: else its peer
+    waits for its own timeout, and the loop turns without an end."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self.take()
+
+    def take(self) -> None:
+        """Keep one back, if there is one."""
+        if self._descriptor < 0:
+            with contextlib.suppress(OSError):
+                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def give(self) -> None:
+        """Free it for a connection."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give()
+
+
+async def _refuse_waiting(listener: trio.abc.Listener[trio.abc.Stream], reserve: _Reserve) -> None:
+    """Close connections that wait to be accepted, with the reserve descriptor."""
+    with trio.move_on_after(_PAUSE_S):
+        for _ in range(_REFUSED_AT_ONCE):
+            reserve.give()
+            try:
+                stream = await listener.accept()
+                await trio.aclose_forcefully(stream)
+            except OSError:
+                break
+            finally:
+                reserve.take()
+    reserve.take()
+
+
+async def _accept_forever(
+    listener: trio.abc.Listener[trio.abc.Stream],
+    connections: Connections,
+    limits: Limits,
+    tls: TlsSettings | None,
+    reserve: _Reserve,
+) -> None:
     hub = connections.hub
     full = failing = False
     while True:
@@ -126,9 +185,12 @@ async def _accept(
         except OSError as error:
             if not failing:
                 _log.warning("cannot accept connections for the time being: %s", error)
+            elif error.errno in (errno.EMFILE, errno.ENFILE):  # for longer than a pause
+                await _refuse_waiting(listener, reserve)
             failing = True
             await trio.sleep(_PAUSE_S)
             continue
+        reserve.take()
         failing = False
         if len(hub.links) >= limits.connections:
             if not full:

@@ -270,6 +270,7 @@ class ClientLink:
         self.peer = peer
         self.peer_host = bytes(8)
         self.closed = False
+        self.unsent_bytes = 0
         self.notified: list[Command] = []
         self.asked: list[tuple[Command, float]] = []
         self.reply: Callable[[Command], Awaitable[Command]] = _never

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from triomq_server.config import BrokerConfig, ConfigError, StoreConfig
+from triomq_server.replication import master as master_module
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 
@@ -301,3 +302,17 @@ async def test_a_stranger_gets_nothing_and_counts_for_nothing(memory_log, addres
 def test_addresses_of_slaves_that_are_none_stop_the_start() -> None:
     with pytest.raises(ConfigError, match="haSlaveAddresses"):
         BrokerConfig.from_properties({"haSlaveAddresses": "10.0.0.0/33"})
+
+
+async def test_the_ha_port_takes_a_limited_number_of_connections(
+    serving, memory_log, autojump_clock, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(master_module, "MOST_OF_HOST", 2)
+    master = HaMaster(memory_log(b""), SETTINGS)
+    async with serving(master) as connect:
+        slaves = [await connect() for _ in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(master.links) == 2
+        assert await slaves[2].closed()
+        assert await (await connect()).closed()
+    assert caplog.text.count("refusing") == 1

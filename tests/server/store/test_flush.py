@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -147,6 +148,31 @@ async def test_checkpoint(autojump_clock: Any, clock: Any, make_config: MakeConf
         assert store.checkpoint.min_timestamp_index == first - 3000
     assert times() == (first + 1000, first + 1000, first)
     assert not disk.exists(f"{ROOT}/abort")
+
+
+async def test_a_lack_of_descriptors_is_no_broken_disk(
+    autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = MemoryDisk()
+    async with open_store(make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH), disk=disk) as store:
+        await store.flush()
+        run = disk.run
+
+        async def lack(_chore: Callable[[], Any]) -> Any:
+            await trio.lowlevel.checkpoint()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        disk.run = lack  # type: ignore[method-assign]
+        answers: list[bool] = []
+        end = store.append(make_record(0)).end_offset
+        store.flusher.when_flushed(end, trio.current_time() + 60, answers.append)
+        await trio.sleep(10)
+        assert (answers, store.append(make_record(1)).status) == ([], AppendStatus.PUT_OK)
+        disk.run = run  # type: ignore[method-assign]
+        await trio.sleep(1)
+        assert answers == [True]
+        assert store.flushed_offset == store.log_max_offset
+    assert caplog.text.count("for the time being") == 1
 
 
 async def test_a_disk_that_refuses(

@@ -45,6 +45,9 @@ MOST_SUBSCRIPTIONS = 2000
 MOST_NAME_CHARACTERS = 255
 """Of one heartbeat, which is handled without a pause."""
 
+MOST_UNSENT_BYTES = 262_144
+"""Unsent bytes of a member above which it is not notified of changes of its group."""
+
 SCAN_INTERVAL_S = 10.0
 """How often silent clients are looked for."""
 
@@ -169,6 +172,8 @@ def notify_group(broker: Broker, group: ConsumerGroup) -> None:
         return
     header = NotifyConsumerIdsChangedRequest(consumer_group=group.name)
     for link in list(group.channels):
+        if link.unsent_bytes > MOST_UNSENT_BYTES:
+            continue  # it takes nothing; should it read again, it rebalances every 20 s all the same
         link.notify(
             Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True, language=LanguageCode.JAVA)
         )

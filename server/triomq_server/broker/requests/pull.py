@@ -31,6 +31,9 @@ from triomq_server.replication.divergence import drop_own_messages, first_own_of
 from triomq_server.store import NewRecord, ReadResult, ReadStatus, TagMatcher
 from triomq_server.wire import Answer, Handlers, Link
 
+LONGEST_WAIT_MS = 600_000
+"""How long a pull is held at most; clients ask for 15 to 30 s."""
+
 _REMARKS = {status: status.name for status in ReadStatus}
 
 
@@ -99,6 +102,19 @@ class Pulling:
         """Run a held pull again and send what it finds; it is not held a second time."""
         command = held.command
         header = command.header(PullMessageRequest)
+        if held.link.unsent_bytes > self._broker.config.link_output_limit_bytes:
+            # Each answer may have megabytes, and the reader has not taken the last ones; it may ask again.
+            remark = "the answers before this one have not been taken"
+            answer = command.answer(
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                remark,
+                PullMessageResponse(
+                    suggest_which_broker_id=0, next_begin_offset=header.queue_offset, min_offset=0, max_offset=0
+                ),
+                serialize=SerializeType.JSON,
+            )
+            held.link.send(answer.encode())
+            return
         try:
             group = self._checked(held.link, header)
             pieces = self._read(held.link, command, header, group, held.matcher, first=False)
@@ -270,6 +286,7 @@ class Pulling:
         """Hold the pull until a message comes; false if there are too many held already."""
         config = self._broker.config
         wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+        wait_ms = min(wait_ms, LONGEST_WAIT_MS)
         deadline = trio.current_time() + wait_ms / 1000
         held = HeldPull(link, command, header.topic, header.queue_id, header.queue_offset, matcher, deadline)
         held.examines = isinstance(matcher, PropertyMatcher)

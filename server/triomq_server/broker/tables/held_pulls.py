@@ -8,7 +8,8 @@ docs/protocol/broker-api.md §5.4.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 import trio
@@ -21,6 +22,13 @@ K = TypeVar("K", bound=Hashable)
 
 SCAN_S = 5.0
 """How often 4.9 scans held pulls; on its slaves nothing else wakes readers."""
+
+
+LEAST_SHARE = 1000
+"""Pulls that any one link, and any one host, may have held."""
+
+AT_ONCE = 200
+"""Pulls that are run again before other tasks have their turn."""
 
 
 class HeldPull:
@@ -77,7 +85,9 @@ class HeldPulls:
     """All held pulls of a broker.
 
     Args:
-        limit: how many may be held at once.
+        limit: how many may be held at once; of one link a tenth of them, of one client's host a half, but 1000 in any
+            case, so that no reader takes the places of the others.
+        host_of: what a link's host is counted by.
         scan_s: None (the safe rule): deadlines are exact. A number: deadlines are only checked this often, as
             RocketMQ 4.9 does.
         queue_end: the end of a queue; with it each scan also wakes pulls that have missed an arrival, which is
@@ -92,10 +102,15 @@ class HeldPulls:
         scan_s: float | None = None,
         queue_end: Callable[[str, int], int] | None = None,
         record_of: Callable[[str, int, int], memoryview | None] = lambda *_: None,
+        host_of: Callable[[Link], Hashable] = lambda link: link,
     ) -> None:
         self.resume: Callable[[HeldPull], None] = _ignore
         """Runs a pull again and sends its answer; must not wait and must not hold again. Set by `requests.pull`."""
         self._limit = limit
+        self._host_of = host_of
+        self._hosts: Counter[Hashable] = Counter()
+        self._later: deque[HeldPull] = deque()
+        """Woken, but not yet run again: one message may wake thousands."""
         self._scan_s = scan_s
         self._queue_end = queue_end
         self._record_of = record_of
@@ -110,8 +125,14 @@ class HeldPulls:
 
     def hold(self, held: HeldPull) -> bool:
         """Hold a pull until a message comes for it or its deadline passes; false if there are too many already."""
-        if self.waiting >= self._limit:
+        limit, host = self._limit, self._host_of(held.link)
+        if (
+            self.waiting >= limit
+            or len(self._links.get(held.link, ())) >= max(limit // 10, LEAST_SHARE)
+            or self._hosts[host] >= max(limit // 2, LEAST_SHARE)
+        ):
             return False
+        self._hosts[host] += 1
         number = held.number = self._next_number
         self._next_number = number + 1
         self.queues.setdefault((held.topic, held.queue_id), {})[number] = held
@@ -156,8 +177,17 @@ class HeldPulls:
     async def run(self) -> None:
         """Answer pulls whose time has come, until cancelled."""
         while True:
+            if self._later:
+                await trio.lowlevel.checkpoint()
+                self._wake([self._later.popleft() for _ in range(min(len(self._later), AT_ONCE))])
+                continue
             if self._scan_s is not None:
-                await trio.sleep(self._scan_s)
+                with trio.move_on_after(self._scan_s):
+                    self._earlier = trio.Event()
+                    while not self._later:
+                        await self._earlier.wait()
+                        self._earlier = trio.Event()
+                    continue
                 self._wake_missed()
             else:
                 self._earlier = trio.Event()
@@ -183,7 +213,11 @@ class HeldPulls:
             end = self._queue_end(topic, queue_id)
             self._wake([held for held in queue.values() if held.offset < end])
 
-    def _wake(self, pulls: Iterable[HeldPull]) -> None:
+    def _wake(self, pulls: Sequence[HeldPull]) -> None:
+        if len(pulls) > AT_ONCE:
+            self._later += pulls[AT_ONCE:]
+            pulls = pulls[:AT_ONCE]
+            self._earlier.set()
         for held in pulls:
             if not held.waits:
                 continue  # an answer sent just before has closed this one's link
@@ -193,6 +227,10 @@ class HeldPulls:
 
     def _forget(self, held: HeldPull) -> None:
         held.waits = False
+        host = self._host_of(held.link)
+        self._hosts[host] -= 1
+        if not self._hosts[host]:
+            del self._hosts[host]
         self.waiting -= 1
         _remove(self.queues, (held.topic, held.queue_id), held.number)
         _remove(self._links, held.link, held.number)

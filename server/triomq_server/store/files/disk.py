@@ -26,6 +26,9 @@ import trio
 
 T = TypeVar("T")
 
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that say nothing of the disk: the process or the system lacks descriptors or memory for now."""
+
 PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
 _PUNCH_HOLE_KEEP_SIZE = 0x03
@@ -221,6 +224,12 @@ class RealMappedFile:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:  # expired meanwhile: nothing left to force
+            return
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+            # The map needs no descriptor. A new file's directory waits for the next time.
+            self.buffer.flush()
             return
         try:
             os.fdatasync(fd)

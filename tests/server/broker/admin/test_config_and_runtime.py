@@ -149,6 +149,7 @@ async def test_settings_alone_make_no_master_and_no_slave(
         "regionId=a\\u0001b",
         "regionId=a\\nb",
         "regionId=" + "r" * 256,
+        "regionId=\u00e9",
         "compat=4.9",
     ],
 )

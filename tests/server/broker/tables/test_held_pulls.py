@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.requests.pull import TagCodes
-from triomq_server.broker.tables.held_pulls import HeldPull, HeldPulls
+from triomq_server.broker.tables.held_pulls import AT_ONCE, HeldPull, HeldPulls
 from triomq_server.store import Arrival
 
 
@@ -153,3 +154,39 @@ def test_tag_codes_compare_32_signed_bits(codes: set[int], tags_code: int, wante
     matcher = TagCodes(frozenset(codes))
     assert matcher.by_consume_queue(tags_code) == wanted
     assert matcher.by_commitlog(memoryview(b""))
+
+
+async def test_no_link_and_no_host_takes_all_places() -> None:
+    links = [Party() for _ in range(8)]
+    hosts = {link: n // 7 for n, link in enumerate(links)}
+    log = Log(limit=10_000, host_of=hosts.__getitem__)
+    assert sum(log.pulls.hold(held(links[0])) for _ in range(1500)) == 1000, "a tenth for a link"
+    for link in links[1:7]:
+        for _ in range(1000):
+            log.pulls.hold(held(link))
+    assert log.pulls.waiting == 5000, "a half for a host"
+    assert log.pulls.hold(held(links[7]))
+    log.pulls.drop_link(links[0])  # type: ignore[arg-type]
+    assert log.pulls.hold(held(links[1])) is False, "a tenth still"
+    assert log.pulls.hold(held(links[5]))
+
+
+async def test_thousands_of_woken_pulls_leave_others_their_turn(autojump_clock: Any) -> None:
+    log = Log(limit=100_000)
+    links = [Party() for _ in range(5)]
+    for link in links:
+        for _ in range(1000):
+            assert log.pulls.hold(held(link))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        log.pulls.arrived(arrival(1))
+        assert len(log.woken) == AT_ONCE
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        assert len(log.woken) < 2000
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(log.woken) == 5000
+        assert len({id(pull) for pull in log.woken}) == 5000
+        assert log.pulls.waiting == 0
+        nursery.cancel_scope.cancel()

@@ -272,3 +272,15 @@ async def test_holes_are_not_looked_into(
             async with open_store(config) as store:
                 assert store.recovery_report.clean != unclean
     assert 0 < most < before + (1 << 17)
+
+
+def test_a_file_is_forced_to_the_disk_without_a_free_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk().create(f"{tmp_path}/log", 8192, 8192)
+
+    def lack(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", lack)
+    file.sync(0, 4096)
