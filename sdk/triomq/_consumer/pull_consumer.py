@@ -22,14 +22,14 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import Preference, ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.group.callbacks import OnEvent, offset_unavailable, reporter
-from triomq._consumer.group.pull_loop import fruitless_pause_s
+from triomq._consumer.group.pull_loop import HELD_S, fruitless_pause_s
 from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import PullCall, Puller
 from triomq._consumer.running_properties import consumer_properties
 from triomq._message.hooks import PullHook
 from triomq._message.message import MessageQueue, check_group
-from triomq._message.pull_result import PullResult
+from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Sql, Subscription, make_subscription
 from triomq.errors import ClientClosed, InvalidCall, RouteNotFound
 from triomq_protocol.filters.sql92 import Sql92Error, parse
@@ -88,6 +88,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)
         self._report = reporter(on_event)
         self._unavailable: dict[MessageQueue, int] = {}
+        self._unheld: dict[MessageQueue, int] = {}
         self._closed = False
         client.requests.consumers[group] = _PullMembership(self.positions)
 
@@ -126,7 +127,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             sql: an SQL92 expression over properties, instead of tags.
             max_messages: at most so many.
             block: whether the broker holds the request until a message comes. A slave that does not have the offset is
-                pulled again with growing pauses instead.
+                pulled again with growing pauses instead; a broker that does not hold the request is pulled with growing
+                pauses by repeated calls.
             suspend_s: for how many seconds, not without end; a nearer deadline of the caller shortens it.
             read_preference: from whom to pull this time; by default from whom the consumer does.
 
@@ -169,6 +171,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         wait = self._client.route_wait
         deadline_s = trio.current_time() + suspend_ms / 1000
         for number in itertools.count(1):
+            started_s = trio.current_time()
             result = await wait.until_there(lambda: puller.pull(call), PULL_TIMEOUT_S, queue=queue)
             self._note_availability(start, result)
             left_s = deadline_s - trio.current_time()
@@ -177,6 +180,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             # Brokers do not hold such pulls.
             await trio.sleep(min(fruitless_pause_s(number), left_s))
             call.suspend_ms = max(1, int((deadline_s - trio.current_time()) * 1000))
+        if block:
+            await self._pause_if_unheld(result, started_s, deadline_s)
         if offset is None:
             self._positions[queue] = result.next_offset
         return result
@@ -302,6 +307,15 @@ class PullConsumer(metaclass=NoPublicConstructor):
         # In a scope that is cancelled already the deadline is minus infinity: the pull ends at its first checkpoint.
         left_s = max(0.0, trio.current_effective_deadline() - trio.current_time())
         return max(1, int(min(suspend_s, left_s) * 1000))
+
+    async def _pause_if_unheld(self, result: PullResult, started_s: float, deadline_s: float) -> None:
+        now = trio.current_time()
+        if result.status is not PullStatus.NO_NEW_MESSAGE or result.lacks_offset or now - started_s >= HELD_S:
+            self._unheld.pop(result.queue, None)
+            return
+        # The broker does not hold this pull: it may hold too many. The caller's next one would follow at once.
+        number = self._unheld[result.queue] = self._unheld.get(result.queue, 0) + 1
+        await trio.sleep(max(0.0, min(fruitless_pause_s(number), deadline_s - now)))
 
     def _note_availability(self, offset: int, result: PullResult) -> None:
         known = self._unavailable.get(result.queue)

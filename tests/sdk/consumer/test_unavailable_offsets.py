@@ -236,6 +236,26 @@ async def test_a_blocking_pull_waits_with_growing_pauses(autojump_clock, cluster
         assert trio.current_time() - started < 7 + FRUITLESS_PAUSE_MAX_S + 0.5
 
 
+async def test_blocking_pulls_of_a_broker_that_does_not_hold_them(autojump_clock, cluster):
+    limit_pulls(cluster.broker)
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        with trio.move_on_after(60):
+            while not await consumer.pull(QUEUE, block=True):
+                pass
+        assert 5 < pulls(cluster.broker) < 60 / FRUITLESS_PAUSE_MAX_S + 10
+        cluster.broker.store("T", 0, b"x")
+        assert await consumer.pull(QUEUE, block=True)
+        # The pauses begin anew, and none is longer than the pull may take.
+        started = trio.current_time()
+        await consumer.pull(QUEUE, block=True)
+        assert trio.current_time() - started < 0.1
+        for _ in range(20):
+            started = trio.current_time()
+            await consumer.pull(QUEUE, block=True, suspend_s=0.5)
+            assert trio.current_time() - started <= 0.5
+
+
 async def test_a_pull_consumer_gets_from_the_master_what_the_slave_lacks(autojump_clock, cluster):
     fill(cluster, 10)
     slave = add_slave_behind(cluster, 2)
