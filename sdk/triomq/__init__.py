@@ -41,10 +41,10 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 
 # Administration, and what it answers
 from triomq._cluster.queue_bounds import QueueBounds
-from triomq._admin.topics import Admin
-from triomq._admin.groups import GroupAdmin, ResetQueue
+from triomq._admin.topics import Admin, TopicStats
+from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
 from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
-from triomq_protocol.requests import ClusterInfo, ConsumerConnection, OffsetWrapper, TopicRouteData, TopicStatsTable
+from triomq_protocol.requests import ClusterInfo, ConsumerConnection, OffsetWrapper, TopicOffset, TopicRouteData
 from triomq_protocol.requests.group_admin import ConsumerRunningInfo
 
 # Errors: the root and its branches; their particular classes are in triomq.errors
@@ -91,6 +91,7 @@ __all__ = [
     "ConsumerEvent",
     "Admin",
     "GroupAdmin",
+    "GroupProgress",
     "ResetQueue",
     "QueueBounds",
     "ClientStatistics",
@@ -99,7 +100,8 @@ __all__ = [
     "ConsumerConnection",
     "OffsetWrapper",
     "TopicRouteData",
-    "TopicStatsTable",
+    "TopicStats",
+    "TopicOffset",
     "ConsumerRunningInfo",
     "MQError",
     "TransientError",

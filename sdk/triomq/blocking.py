@@ -188,6 +188,7 @@ class Admin(Proxy[_admin.Admin]):
     route = blocking_method(_admin.Admin.route)
     cluster_info = blocking_method(_admin.Admin.cluster_info)
     topic_stats = blocking_method(_admin.Admin.topic_stats)
+    without_master = blocking_method(_admin.Admin.without_master)
 
 
 class GroupAdmin(Proxy[_group_admin.GroupAdmin]):

@@ -6,13 +6,14 @@ Upstream: ``DefaultMQAdminExtImpl``, as far as it is about groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
 import attrs
 import trio
 
+from triomq._admin.broker_sets import SetAnswers, addresses_of, ask_sets, outage_text
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
@@ -22,7 +23,16 @@ from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._message.message import MessageQueue, check_group
 from triomq._transport.links import Links
-from triomq.errors import BrokerFault, InvalidCall, MQError, NotFound, ProtocolViolation, RouteNotFound, error_for_code
+from triomq.errors import (
+    BrokerFault,
+    BrokerNotFound,
+    InvalidCall,
+    MQError,
+    NotFound,
+    ProtocolViolation,
+    RouteNotFound,
+    error_for_code,
+)
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
@@ -64,6 +74,34 @@ class ResetQueue:
     online: bool
 
 
+class GroupProgress(dict[MessageQueue, OffsetWrapper]):
+    """How far a group is: queue -> end of the queue, committed offset, store time.
+
+    Queues of a set whose master does not answer are missing, or as a slave has them.
+
+    Attributes:
+        without_master: broker name -> why its master did not answer.
+    """
+
+    def __init__(self, offsets: Mapping[MessageQueue, OffsetWrapper], without_master: Mapping[str, str]) -> None:
+        super().__init__(offsets)
+        self.without_master = dict(without_master)
+
+    def lag_of(self, queue: MessageQueue) -> int | None:
+        """How many messages of a queue are not committed; None when its set has no master: it is unknown."""
+        if queue.broker_name in self.without_master:
+            return None
+        offsets = self[queue]
+        return max(0, offsets.broker_offset - offsets.consumer_offset)
+
+    @property
+    def lag(self) -> int | None:
+        """The sum over all queues; None when a set has no master: it is unknown."""
+        if self.without_master:
+            return None
+        return sum(max(0, each.broker_offset - each.consumer_offset) for each in self.values())
+
+
 class GroupAdmin(metaclass=NoPublicConstructor):
     """Administrative calls about consumer groups; ``client.groups``."""
 
@@ -83,51 +121,77 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
 
     async def names(self) -> list[str]:
-        """All groups any master has a configuration of, sorted."""
-        found: set[str] = set()
-        for address in await self._masters():
-            answer = await self._ask(
-                address, Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG), "the list of groups"
-            )
-            found.update(_body(SubscriptionGroupTable, answer, address).subscription_group_table)
-        return sorted(found)
+        """All groups any broker has a configuration of, sorted.
+
+        Raises:
+            BrokerNotFound: no broker answers.
+        """
+        request = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        found = await self._ask_sets(lambda: Command.request(request), ADMIN_TIMEOUT_S)
+        if not found.answers:
+            raise BrokerNotFound(f"the list of groups: no broker answers: {outage_text(found.without_master)}")
+        names: set[str] = set()
+        for each in found.answers:
+            answer = _success(each.answer, "the list of groups", each.address)
+            names.update(_body(SubscriptionGroupTable, answer, each.address).subscription_group_table)
+        return sorted(names)
 
     async def members(self, group: str) -> ConsumerConnection | None:
-        """The group's members and subscriptions, merged over all masters; None when no member is online."""
+        """The group's members and subscriptions, merged over all broker sets; None when no member is online.
+
+        Raises:
+            BrokerNotFound: no member is known, and no broker of some set answers.
+        """
         check_group(group)
+        header = GetConsumerConnectionListRequest(consumer_group=group)
+        what = f"the members of group {group}"
+        found = await self._ask_sets(
+            lambda: Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header), ADMIN_TIMEOUT_S
+        )
         merged: ConsumerConnection | None = None
-        for address in await self._masters():
-            request = Command.request(
-                RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnectionListRequest(consumer_group=group)
-            )
+        for each in found.answers:
             try:
-                answer = await self._ask(address, request, f"the members of group {group}")
+                answer = _success(each.answer, what, each.address)
             except NotFound:
                 continue
-            found = _body(ConsumerConnection, answer, address)
+            connection = _body(ConsumerConnection, answer, each.address)
             if merged is None:
-                merged = found
+                merged = connection
                 continue
             known = {each.client_id for each in merged.connection_set}
-            merged.connection_set += [each for each in found.connection_set if each.client_id not in known]
-            merged.subscription_table.update(found.subscription_table)
+            merged.connection_set += [each for each in connection.connection_set if each.client_id not in known]
+            merged.subscription_table.update(connection.subscription_table)
+        if merged is None and found.silent:
+            raise BrokerNotFound(f"{what} are unknown: {outage_text(found.without_master)}")
         return merged
 
-    async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """How far the group is in each queue it has an offset in: end of the queue, committed offset, store time."""
+    async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
+        """How far the group is in each queue it has an offset in.
+
+        Args:
+            group: which.
+            topic: of which topic; default of all.
+
+        Returns:
+            The offsets, and the sets without a master: of those the lag is unknown.
+
+        Raises:
+            BrokerNotFound: no broker is registered at all.
+            MQError: a broker refused.
+        """
         check_group(group)
-        found: dict[MessageQueue, OffsetWrapper] = {}
-        for address in await self._masters():
-            header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
-            request = Command.request(RequestCode.GET_CONSUME_STATS, header)
+        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        found = await self._ask_sets(lambda: Command.request(RequestCode.GET_CONSUME_STATS, header), STATS_TIMEOUT_S)
+        offsets: dict[MessageQueue, OffsetWrapper] = {}
+        for each in found.answers:
             try:
-                answer = await self._ask(address, request, f"the progress of group {group}", STATS_TIMEOUT_S)
+                answer = _success(each.answer, f"the progress of group {group}", each.address)
             except (NotFound, BrokerFault) as error:
                 # A broker that has no such group, or not this topic.
-                log.info("%s: %s", address, error.reason)
+                log.info("%s: %s", each.address, error.reason)
                 continue
-            found.update(_body(ConsumeStats, answer, address).offset_table)
-        return dict(sorted(found.items()))
+            offsets.update(_body(ConsumeStats, answer, each.address).offset_table)
+        return GroupProgress(dict(sorted(offsets.items())), found.without_master)
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What one member reports about itself.
@@ -228,6 +292,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         await BrokerOffsets(group, self._brokers).commit(offsets)
         return [ResetQueue(queue, offset, False) for queue, offset in offsets.items()]
 
+    async def _ask_sets(self, make_request: Callable[[], Command], timeout_s: float) -> SetAnswers:
+        sets = addresses_of((await self._admin.cluster_info()).broker_addr_table or {})
+        return await ask_sets(self._links, sets, make_request, timeout_s)
+
     async def _masters(self) -> list[str]:
         info = await self._admin.cluster_info()
         found = [(broker.broker_addrs or {}).get(MASTER_ID) for broker in (info.broker_addr_table or {}).values()]
@@ -242,10 +310,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
     async def _ask(self, address: str, request: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
         link = await self._links.get(address, patient=False)
-        answer = await link.request(request, timeout_s)
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
-        return answer
+        return _success(await link.request(request, timeout_s), what, address)
+
+
+def _success(answer: Command, what: str, address: str) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        raise error_for_code(answer.code, answer.remark, what=what, address=address)
+    return answer
 
 
 def _body(kind: type[B], answer: Command, address: str) -> B:

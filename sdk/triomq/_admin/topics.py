@@ -6,13 +6,16 @@ keep each for themselves goes to all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import attrs
+
+from triomq._admin.broker_sets import addresses_of, ask_sets
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
-from triomq._message.message import check_name, check_topic
+from triomq._message.message import MessageQueue, check_name, check_topic
 from triomq._numbers import check_count
 from triomq._transport.links import Links
 from triomq.errors import (
@@ -44,7 +47,7 @@ from triomq_protocol.requests import (
     TopicRouteData,
     TopicStatsTable,
 )
-from triomq_protocol.requests.admin import GetTopicStatsInfoRequest
+from triomq_protocol.requests.admin import GetTopicStatsInfoRequest, TopicOffset
 from triomq_protocol.wire.command import Command
 
 ADMIN_TIMEOUT_S = 5.0
@@ -57,6 +60,20 @@ QUEUES_MAX = 65_536
 """More queues than any topic needs; our brokers refuse more, RocketMQ's would walk them for ever."""
 
 PERM_BITS = flags.PERM_READ | flags.PERM_WRITE | flags.PERM_INHERIT
+
+
+@attrs.frozen
+class TopicStats:
+    """Bounds of a topic's queues, as far as a broker of their set answered.
+
+    Args:
+        offset_table: queue -> its bounds and when it was last written to.
+        without_master: broker name -> why its master did not answer. The set's queues are missing in `offset_table`, or
+            as a slave has them, which may lack the newest messages.
+    """
+
+    offset_table: Mapping[MessageQueue, TopicOffset]
+    without_master: Mapping[str, str]
 
 
 class Admin(metaclass=NoPublicConstructor):
@@ -172,18 +189,43 @@ class Admin(metaclass=NoPublicConstructor):
         except BodyError as error:
             raise ProtocolViolation("the cluster's brokers", remark=str(error)) from error
 
-    async def topic_stats(self, topic: str) -> TopicStatsTable:
-        """Bounds and last store time of every queue of a topic, over all its masters."""
+    async def topic_stats(self, topic: str) -> TopicStats:
+        """Bounds and last store time of every queue of a topic; a slave is asked while its master does not answer.
+
+        Raises:
+            RouteNotFound: the name server does not know the topic.
+            MQError: a broker refused.
+        """
         data = await self.route(topic)
-        table = TopicStatsTable(offset_table={})
-        for broker in data.broker_datas or []:
-            address = (broker.broker_addrs or {}).get(MASTER_ID)
-            if address is None:
-                continue
-            request = Command.request(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequest(topic=topic))
-            answer = await self._request(address, request, f"statistics of topic {topic}")
-            table.offset_table.update(TopicStatsTable.decode(answer.body).offset_table)
-        return table
+        sets = addresses_of({broker.broker_name or "": broker for broker in data.broker_datas or []})
+        header = GetTopicStatsInfoRequest(topic=topic)
+        found = await ask_sets(
+            self._links, sets, lambda: Command.request(RequestCode.GET_TOPIC_STATS_INFO, header), ADMIN_TIMEOUT_S
+        )
+        table: dict[MessageQueue, TopicOffset] = {}
+        for each in found.answers:
+            what = f"statistics of topic {topic}"
+            try:
+                table.update(TopicStatsTable.decode(_check(each.answer, what, each.address).body).offset_table)
+            except BodyError as error:
+                raise ProtocolViolation(what, address=each.address, remark=str(error)) from error
+        return TopicStats(table, found.without_master)
+
+    async def without_master(self) -> dict[str, str]:
+        """The broker sets whose master is not registered or does not answer: broker name -> why.
+
+        Raises:
+            BrokerNotFound: no broker is registered at all.
+        """
+        sets = addresses_of((await self.cluster_info()).broker_addr_table or {})
+        found = await ask_sets(
+            self._links,
+            sets,
+            lambda: Command.request(RequestCode.GET_BROKER_RUNTIME_INFO),
+            ADMIN_TIMEOUT_S,
+            slaves=False,
+        )
+        return found.without_master
 
     async def _masters(self, brokers: Sequence[str] | None, cluster: str | None) -> list[str]:
         return await self._route_wait.until_there(lambda: self._masters_now(brokers, cluster), ADMIN_TIMEOUT_S)

@@ -13,10 +13,10 @@ from triomq import (
     Client,
     ConsumerConnection,
     GroupAdmin,
+    GroupProgress,
     LitePullConsumer,
     MessageQueue,
     MQError,
-    OffsetWrapper,
     QueueBounds,
     ReceivedMessage,
     StartFrom,
@@ -26,6 +26,7 @@ from triomq._cli.options import (
     ask,
     body_text,
     check_can_ask,
+    check_outage,
     checked_queue,
     filter_of,
     json_option,
@@ -37,6 +38,7 @@ from triomq._cli.options import (
     time_of,
     with_client,
 )
+from triomq.errors import BrokerNotFound
 from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
 
 NOTIFIED = "its members were notified"
@@ -237,25 +239,39 @@ def groups(group: str | None, name_servers: str, with_system: bool, as_json: boo
         for name in names:
             if with_system or not GroupAdmin.is_system_group(name):
                 await _list_group(client, name, as_json=as_json)
+        check_outage(await client.admin.without_master())
 
-    with_client(name_servers, work)
+    with_client(name_servers, work, route_wait_s=0)
 
 
 async def _list_group(client: Client, name: str, *, as_json: bool) -> None:
-    online = await client.groups.members(name)
     progress = await client.groups.progress(name)
-    lag = sum(_lag(each) for each in progress.values())
+    try:
+        online = await client.groups.members(name)
+    except BrokerNotFound:
+        online = None
+        members: int | None = None
+    else:
+        members = len(online.connection_set) if online else 0
     topics = sorted({queue.topic for queue in progress} | set(online.subscription_table if online else ()))
-    members = len(online.connection_set) if online else 0
     model = (online.message_model or "") if online else ""
-    row = {"group": name, "members": members, "lag": lag, "model": model, "topics": topics}
+    lag = progress.lag
+    row = {
+        "group": name,
+        "members": members,
+        "lag": lag,
+        "model": model,
+        "topics": topics,
+        "without_master": sorted(progress.without_master),
+    }
     shown = " ".join(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
-    say(row, f"{name:<32} {members:>7} {lag:>12} {model:<13} {shown}", as_json=as_json)
+    say(row, f"{name:<32} {_known(members):>7} {_known(lag):>12} {model:<13} {shown}", as_json=as_json)
 
 
 async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
-    online = await client.groups.members(group)
     progress = await client.groups.progress(group)
+    check_answers(progress)
+    online = await client.groups.members(group)
     if online is None and not progress:
         await _check_known(client, group)
     if online is not None:
@@ -263,10 +279,18 @@ async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
     elif not as_json:
         click.echo("no member is online")
     _show_progress(group, progress, as_json=as_json)
+    check_outage(progress.without_master)
+
+
+def check_answers(progress: GroupProgress) -> None:
+    """Raise when nothing is known, and a set without a master may be why."""
+    if not progress:
+        check_outage(progress.without_master)
 
 
 async def _check_known(client: Client, group: str) -> None:
     if group not in await client.groups.names():
+        check_outage(await client.admin.without_master())
         raise click.ClickException(f"no broker knows the consumer group {group}; `triomq groups` lists groups")
 
 
@@ -288,14 +312,15 @@ def _show_members(group: str, online: ConsumerConnection, *, as_json: bool) -> N
         say(row, f"subscribes {topic}: {data.sub_string} ({data.expression_type})", as_json=as_json)
 
 
-def _lag(offsets: OffsetWrapper) -> int:
-    return max(0, offsets.broker_offset - offsets.consumer_offset)
+def _known(number: int | None) -> str:
+    return "unknown" if number is None else str(number)
 
 
-def _show_progress(group: str, progress: Mapping[MessageQueue, OffsetWrapper], *, as_json: bool) -> None:
+def _show_progress(group: str, progress: GroupProgress, *, as_json: bool) -> None:
     if progress and not as_json:
         click.echo(f"{'TOPIC':<32} {'BROKER':<20} {'QUEUE':>5} {'COMMITTED':>12} {'END':>12} {'LAG':>12}")
     for queue, offsets in progress.items():
+        lag = progress.lag_of(queue)
         row = {
             "group": group,
             "topic": queue.topic,
@@ -303,16 +328,16 @@ def _show_progress(group: str, progress: Mapping[MessageQueue, OffsetWrapper], *
             "queue": queue.queue_id,
             "committed": offsets.consumer_offset,
             "end": offsets.broker_offset,
-            "lag": _lag(offsets),
+            "lag": lag,
             "consumed_ms": offsets.last_timestamp,
         }
         text = (
             f"{queue.topic:<32} {queue.broker_name:<20} {queue.queue_id:>5} {offsets.consumer_offset:>12} "
-            f"{offsets.broker_offset:>12} {_lag(offsets):>12}"
+            f"{offsets.broker_offset:>12} {_known(lag):>12}"
         )
         say(row, text, as_json=as_json)
     if progress and not as_json:
-        click.echo(f"{'lag in all':<84} {sum(map(_lag, progress.values())):>12}")
+        click.echo(f"{'lag in all':<84} {_known(progress.lag):>12}")
 
 
 # --- offsets ---------------------------------------------------------------------------------------------------------
@@ -333,6 +358,7 @@ def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool
 
     async def work(client: Client) -> None:
         progress = await client.groups.progress(group, topic)
+        check_answers(progress)
         if topic:
             # Asked about a topic, brokers answer with zeros for a group that they do not know.
             await _check_known(client, group)
@@ -340,8 +366,9 @@ def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool
             what = f"group {group} has no offsets" + (f" in topic {topic}" if topic else "")
             raise click.ClickException(f"{what}; `triomq groups` lists groups")
         _show_progress(group, progress, as_json=as_json)
+        check_outage(progress.without_master)
 
-    with_client(name_servers, work)
+    with_client(name_servers, work, route_wait_s=0)
 
 
 @offsets.command("reset")

@@ -147,11 +147,36 @@ def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:
     click.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
 
 
-def with_client(name_servers: str, work: Callable[[Client], Awaitable[None]]) -> None:
-    """Run something with an open client."""
+def check_outage(without_master: Mapping[str, str]) -> None:
+    """End the command with status 1 when what was printed is incomplete.
+
+    Args:
+        without_master: broker name -> why its master did not answer.
+
+    Raises:
+        click.ClickException: there is such a set.
+    """
+    if without_master:
+        sets = "; ".join(f"broker {name}: {why}" for name, why in sorted(without_master.items()))
+        raise click.ClickException(
+            f"{sets}; what belongs to it is missing above, or as a slave knows it, and its lag "
+            "is unknown (`triomq cluster-status` lists the brokers that are registered)"
+        )
+
+
+def with_client(
+    name_servers: str, work: Callable[[Client], Awaitable[None]], *, route_wait_s: float | None = None
+) -> None:
+    """Run something with an open client.
+
+    Args:
+        name_servers: the option's value.
+        work: what to run.
+        route_wait_s: as for :func:`triomq.open_client`; 0 for commands that show how things are, outages too.
+    """
 
     async def main() -> None:
-        async with open_client(name_servers) as client:
+        async with open_client(name_servers, route_wait_s=route_wait_s) as client:
             await work(client)
 
     trio.run(main)

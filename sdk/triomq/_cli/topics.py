@@ -9,7 +9,7 @@ import click
 import trio
 
 from triomq import Client, TopicRouteData
-from triomq._cli.options import ask, check_can_ask, json_option, name_servers_option, say, with_client
+from triomq._cli.options import ask, check_can_ask, check_outage, json_option, name_servers_option, say, with_client
 from triomq.errors import RouteNotFound
 from triomq_protocol.flags import perm_text
 from triomq_protocol.names import MASTER_ID, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
@@ -60,14 +60,21 @@ def topics(
     if delete and click.get_current_context().get_parameter_source("queues") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--queues belongs to --create; --delete deletes TOPIC with all of its queues")
     if topic is None:
-        with_client(name_servers, lambda client: _list_topics(client, with_system=with_system, as_json=as_json))
+        with_client(
+            name_servers, lambda client: _list_topics(client, with_system=with_system, as_json=as_json), route_wait_s=0
+        )
         return
     if delete:
         _delete(topic, name_servers, yes=yes, as_json=as_json)
         return
     if create:
         _create(topic, queues, name_servers, yes=yes)
-    with_client(name_servers, lambda client: _show_topic(client, topic, as_json=as_json))
+    with_client(
+        name_servers,
+        lambda client: _show_topic(client, topic, as_json=as_json),
+        # A topic that has just been created is about to be announced.
+        route_wait_s=None if create else 0,
+    )
 
 
 # --- what changes topics -------------------------------------------------------------------------------------------
@@ -162,6 +169,7 @@ async def _list_topics(client: Client, *, with_system: bool, as_json: bool) -> N
         row = {"topic": name, "read_queues": read, "write_queues": write, "perm": perms, "brokers": sorted(brokers)}
         text = f"{name:<{width}}  {_queues_text(read, write):>7}  {','.join(perms):<4}  {' '.join(sorted(brokers))}"
         say(row, text.rstrip(), as_json=as_json)
+    check_outage(await client.admin.without_master())
 
 
 def _is_internal(topic: str) -> bool:
@@ -187,6 +195,7 @@ async def _show_topic(client: Client, topic: str, *, as_json: bool) -> None:
         }
         ends = f"{bounds.min_offset:>12} {bounds.max_offset:>12}"
         say(row, f"{queue.broker_name:<20} {queue.queue_id:>5} {ends}  {perm}", as_json=as_json)
+    check_outage(stats.without_master)
 
 
 # --- brokers -------------------------------------------------------------------------------------------------------
@@ -208,5 +217,6 @@ def cluster_status(name_servers: str, as_json: bool) -> None:
                     row = {"cluster": cluster, "broker": name, "id": broker_id, "address": address}
                     role = "master" if broker_id == MASTER_ID else "slave"
                     say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
+        check_outage(await client.admin.without_master())
 
-    with_client(name_servers, work)
+    with_client(name_servers, work, route_wait_s=0)

@@ -1,0 +1,112 @@
+"""Questions to all broker sets at once: to each set's master, or to a slave of it while no master answers.
+
+An outage is part of the answer: which sets have no master, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import trio
+
+from triomq._transport.links import Links
+from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, MQError, RequestTimeout
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.names import MASTER_ID
+from triomq_protocol.requests import BrokerData
+from triomq_protocol.wire.command import Command
+
+Addresses = Mapping[str, Mapping[int, str]]
+"""Broker name -> broker id -> ``host:port``."""
+
+
+@attrs.frozen
+class SetAnswer:
+    """What one set answered.
+
+    Args:
+        broker_name: the set.
+        address: who answered.
+        answer: its answer, whatever its code.
+    """
+
+    broker_name: str
+    address: str
+    answer: Command
+
+
+@attrs.define
+class SetAnswers:
+    """What the sets answered, by broker name.
+
+    Args:
+        answers: of masters, and of slaves in place of masters that did not answer.
+        without_master: broker name -> why its master did not answer; a slave may have.
+    """
+
+    answers: list[SetAnswer] = attrs.field(factory=list)
+    without_master: dict[str, str] = attrs.field(factory=dict)
+
+    @property
+    def silent(self) -> list[str]:
+        """The sets of which no broker answered, by name."""
+        return sorted(self.without_master.keys() - {each.broker_name for each in self.answers})
+
+
+def addresses_of(brokers: Mapping[str, BrokerData]) -> Addresses:
+    """The addresses in a name server's answer."""
+    return {name: dict(sorted((broker.broker_addrs or {}).items())) for name, broker in brokers.items()}
+
+
+def outage_text(without_master: Mapping[str, str]) -> str:
+    """The sets without a master and why, in one line."""
+    return "; ".join(f"broker {name}: {why}" for name, why in sorted(without_master.items()))
+
+
+async def ask_sets(
+    links: Links, sets: Addresses, make_request: Callable[[], Command], timeout_s: float, *, slaves: bool = True
+) -> SetAnswers:
+    """Ask each set, all of them side by side.
+
+    Args:
+        links: how brokers are reached.
+        sets: whom to ask.
+        make_request: makes the request of one broker.
+        timeout_s: how long a broker may take.
+        slaves: whether to ask slaves in place of a master that does not answer.
+
+    Raises:
+        BrokerNotFound: no set is registered at all.
+    """
+    if not sets:
+        raise BrokerNotFound("no broker is registered at the name server")
+    found = SetAnswers()
+
+    async def ask(name: str, addresses: Mapping[int, str]) -> None:
+        if MASTER_ID not in addresses:
+            found.without_master[name] = "no master is registered"
+        for broker_id, address in addresses.items():
+            if broker_id != MASTER_ID and not slaves:
+                continue
+            try:
+                link = await links.get(address, patient=False)
+                answer = await link.request(make_request(), timeout_s)
+            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+                if broker_id == MASTER_ID:
+                    found.without_master[name] = f"the master {address} does not answer: {_why(error)}"
+                continue
+            if broker_id != MASTER_ID and answer.code != ResponseCode.SUCCESS:
+                continue
+            found.answers.append(SetAnswer(name, address, answer))
+            return
+
+    async with trio.open_nursery() as nursery:
+        for name, addresses in sets.items():
+            nursery.start_soon(ask, name, addresses)
+    found.answers.sort(key=lambda each: each.broker_name)
+    return found
+
+
+def _why(error: MQError) -> str:
+    return error.remark or error.what

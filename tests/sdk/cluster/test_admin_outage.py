@@ -1,0 +1,73 @@
+"""Administrative calls about sets whose master is registered, but does not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import ConsumerConnection, ConsumeStats, OffsetWrapper, SubscriptionGroupTable
+
+STATS = RequestCode.GET_CONSUME_STATS
+MEMBERS = RequestCode.GET_CONSUMER_CONNECTION_LIST
+
+
+def progress_of(broker, committed, end):
+    table = {
+        triomq.MessageQueue("T", broker.name, 0): OffsetWrapper(
+            broker_offset=end, consumer_offset=committed, last_timestamp=0
+        )
+    }
+    return lambda command: command.answer(0, body=ConsumeStats(consume_tps=0.0, offset_table=table).encode())
+
+
+async def test_a_dead_master_is_named_and_the_other_sets_are_asked(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    await cluster.broker.stop()
+    other.script(STATS, progress_of(other, 3, 7))
+    async with cluster.client() as client:
+        progress = await client.groups.progress("G")
+        assert list(progress) == [triomq.MessageQueue("T", "broker-b", 0)]
+        assert progress.lag is None
+        assert "no listener" in progress.without_master["broker-a"]
+        assert list(await client.admin.without_master()) == ["broker-a"]
+
+
+async def test_a_slave_answers_for_a_dead_master(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    await cluster.broker.stop()
+    slave.script(STATS, progress_of(slave, 3, 7))
+    async with cluster.client() as client:
+        progress = await client.groups.progress("G")
+    queue = triomq.MessageQueue("T", "broker-a", 0)
+    assert progress[queue].consumer_offset == 3
+    assert progress.lag_of(queue) is None
+
+
+async def test_members_that_are_unknown_are_not_none(autojump_clock, cluster):
+    """Offsets may be set only of a group without members: silence is no proof of that."""
+    other = cluster.add_master("broker-b")
+    other.script(MEMBERS, *[lambda command: command.answer(206, "not online")] * 2)
+    await cluster.broker.stop()
+    async with cluster.client() as client:
+        with pytest.raises(errors.BrokerNotFound, match="unknown: broker broker-a"):
+            await client.groups.members("G")
+        with pytest.raises(errors.BrokerNotFound):
+            await client.groups.set_offsets("G", {triomq.MessageQueue("T", "broker-b", 0): 1})
+        online = ConsumerConnection(connection_set=[], subscription_table={})
+        other.script(MEMBERS, lambda command: command.answer(0, body=online.encode()))
+        assert await client.groups.members("G") is not None
+    assert not other.offsets
+
+
+async def test_the_list_of_groups(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    await cluster.broker.stop()
+    table = SubscriptionGroupTable(subscription_group_table={})
+    other.script(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda command: command.answer(0, body=table.encode()))
+    async with cluster.client() as client:
+        assert await client.groups.names() == []
+        await other.stop()
+        with pytest.raises(errors.BrokerNotFound, match="broker broker-b: the master"):
+            await client.groups.names()
