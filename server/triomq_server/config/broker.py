@@ -36,7 +36,7 @@ from triomq_server.config.settings import (
     setting,
     to_text,
 )
-from triomq_server.config.store import LARGE_BATCH_BYTES, StoreConfig
+from triomq_server.config.store import LARGE_BATCH_BYTES, SEND_WAIT_MS, StoreConfig
 from triomq_server.config.without_effect import without_effect_lines
 
 
@@ -205,6 +205,12 @@ class BrokerConfig(ServerNetworkConfig):
             config.store.clean_file_forcibly_enable = config.store.compat_49
         if "haTransferBatchSize" not in spelled and not config.store.compat_49:
             config.store.ha_transfer_batch_size = LARGE_BATCH_BYTES
+        if not config.store.compat_49:
+            # RocketMQ's own, 3 s and 5 s, are not shorter than a producer's deadline: it would never see the status.
+            if "slaveTimeout" not in spelled:
+                config.store.slave_timeout = SEND_WAIT_MS
+            if "syncFlushTimeout" not in spelled:
+                config.store.sync_flush_timeout = SEND_WAIT_MS
         config.extra = {key: value for key, value in spelled.items() if key not in known}
         found = [
             *findings.respelled(renamed),

@@ -42,6 +42,11 @@ LARGE_BATCH_BYTES = 262_144
 MiB, and it costs a fraction per byte."""
 
 
+SEND_WAIT_MS = 1200
+"""How long a send waits for disk and slave unless the file says something else: a producer with the default deadline of
+3 s and another broker to go to gives up after half of it, and must have the status by then."""
+
+
 @attrs.define(kw_only=True)
 class StoreConfig:
     """All keys of a message store and its replication."""

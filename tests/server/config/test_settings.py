@@ -383,6 +383,19 @@ def test_nothing_is_lost_silently_unless_the_file_or_4_9_allows_it(
 
 
 @pytest.mark.parametrize(
+    ("values", "slave_ms", "flush_ms"),
+    [
+        ({}, 1200, 1200),
+        ({"compat": "4.9"}, 3000, 5000),
+        ({"slaveTimeout": "3000", "syncFlushTimeout": "5000"}, 3000, 5000),
+    ],
+)
+def test_sends_wait_less_long_than_producers(values: dict[str, str], slave_ms: int, flush_ms: int) -> None:
+    config, _ = BrokerConfig.from_properties(values)
+    assert (config.store.slave_timeout, config.store.sync_flush_timeout) == (slave_ms, flush_ms)
+
+
+@pytest.mark.parametrize(
     ("values", "expected"),
     [
         ({}, True),

@@ -147,7 +147,7 @@ class Sending:
         message_id = f"{self._host_id}{result.physical_offset:016X}"
         completion = self._completion
         if completion.waits and waits_for_store(wait):
-            return completion.hold(link, command, message_id, queue_id, result)
+            return completion.hold(link, command, record.topic, message_id, queue_id, result)
         if command.flag & 2:
             return None
         return completion.encode(command, message_id, queue_id, result.queue_offset)
@@ -188,5 +188,5 @@ class Sending:
         message_ids = offset_message_ids(broker.store_host, offsets)
         completion = self._completion
         if completion.waits and waits_for_store(get_property(header.properties or "", WAIT)):
-            return completion.hold(link, command, message_ids, queue_id, result)
+            return completion.hold(link, command, batch.topic, message_ids, queue_id, result)
         return completion.answer(command, message_ids, queue_id, result.queue_offset)

@@ -7,7 +7,9 @@ docs/protocol/ha.md §6.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -18,6 +20,14 @@ from triomq_server.broker.broker import Broker
 from triomq_server.config import BrokerRole, FlushDiskType
 from triomq_server.store import AppendResult
 from triomq_server.wire import Link
+
+_log = logging.getLogger(__name__)
+
+LATE_LOG_EVERY_S: Final = 10.0
+"""How often a cause of late answers is logged at most."""
+
+LATE_TOPICS_SHOWN: Final = 5
+"""How many topics such a line names."""
 
 
 def waits_for_store(wait: str | None) -> bool:
@@ -31,6 +41,8 @@ class SendCompletion:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._late_replicas = _LateSends("no slave acknowledged", "slaveTimeout; `triomq admin ha` shows the slaves")
+        self._late_flushes = _LateSends("the disk did not confirm", "syncFlushTimeout")
         self.read_config()
 
     def read_config(self) -> None:
@@ -51,14 +63,20 @@ class SendCompletion:
             return None
         return self.encode(command, message_id, queue_id, queue_offset, code)
 
-    def hold(self, link: Link, command: Command, message_id: str, queue_id: int, result: AppendResult) -> bytes | None:
+    def note_late(self, topic: str, *, replica: bool) -> None:
+        """A send has waited in vain: for a slave, or for the disk."""
+        (self._late_replicas if replica else self._late_flushes).add(topic)
+
+    def hold(
+        self, link: Link, command: Command, topic: str, message_id: str, queue_id: int, result: AppendResult
+    ) -> bytes | None:
         """Hold the answer until disk and slave have the message, as the configuration asks.
 
         Returns:
             The answer, if there is nothing to wait for after all; else None, and the link gets it later.
         """
         broker, store_config = self._broker, self._broker.config.store
-        held = _HeldAnswer(self, link, command, message_id, queue_id, result.queue_offset)
+        held = _HeldAnswer(self, link, command, topic, message_id, queue_id, result.queue_offset)
         replication = broker.replication
         replicate = self._replicate and replication.slave_ok(result.end_offset)
         if self._replicate and not replicate:
@@ -76,21 +94,56 @@ class SendCompletion:
         return None
 
 
+class _LateSends:
+    """Sends that waited in vain, logged at most every 10 s; those in between are counted in the next line.
+
+    Args:
+        what: what did not happen.
+        setting: how long they wait, and where to look.
+    """
+
+    def __init__(self, what: str, setting: str) -> None:
+        self._what = what
+        self._setting = setting
+        self._next_log = -float("inf")
+        self._count = 0
+        self._topics: set[str] = set()
+
+    def add(self, topic: str) -> None:
+        """Count one send."""
+        self._count += 1
+        if len(self._topics) <= LATE_TOPICS_SHOWN:
+            self._topics.add(topic)
+        now = trio.current_time()
+        if now < self._next_log:
+            return
+        self._next_log = now + LATE_LOG_EVERY_S
+        shown = sorted(self._topics)
+        more = " and others" if len(shown) > LATE_TOPICS_SHOWN else ""
+        topics = ", ".join(shown[:LATE_TOPICS_SHOWN]) + more
+        _log.warning("%s %d sends in time, of topics %s (%s)", self._what, self._count, topics, self._setting)
+        self._count = 0
+        self._topics.clear()
+
+
 class _HeldAnswer:
     """One held answer. A failure of replication outweighs one of flushing."""
 
-    __slots__ = ("code", "left", "link", "send")
+    __slots__ = ("code", "completion", "left", "link", "send", "topic")
 
     def __init__(
         self,
         completion: SendCompletion,
         link: Link,
         command: Command,
+        topic: str,
         message_id: str,
         queue_id: int,
         queue_offset: int,
     ) -> None:
         self.link = link
+        self.completion = completion
+        self.topic = topic
         self.send = partial(completion.answer, command, message_id, queue_id, queue_offset)
         self.code: int = 0
         self.left = 0
@@ -98,11 +151,14 @@ class _HeldAnswer:
     def flushed(self, done: bool) -> None:
         if not done and self.code == ResponseCode.SUCCESS:
             self.code = ResponseCode.FLUSH_DISK_TIMEOUT
+        if not done:
+            self.completion.note_late(self.topic, replica=False)
         self._finish_one()
 
     def replicated(self, done: bool) -> None:
         if not done:
             self.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+            self.completion.note_late(self.topic, replica=True)
         self._finish_one()
 
     def _finish_one(self) -> None:

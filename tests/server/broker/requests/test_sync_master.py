@@ -118,7 +118,7 @@ async def test_who_waits_is_released_together_by_one_report(open_broker: Any) ->
 
 async def test_the_life_of_a_slave_as_senders_see_it(open_broker: Any) -> None:
     network = MemoryNetwork()
-    async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, slaveTimeout=3000) as broker:
         assert await timed_put(broker) == (SLAVE_NOT_AVAILABLE, 0)
         assert await timed_put(broker, properties="WAIT\x01false") == (SENT, 0)
         slave = await HandSlave.connect(network, hands)
@@ -163,7 +163,7 @@ class StuckDisk(MemoryDisk):
         (1000, "acknowledges", (FLUSH_DISK_TIMEOUT, 1.0)),
         (5000, "acknowledges", (FLUSH_DISK_TIMEOUT, 5.0)),
         # The slave's status outweighs the disk's, whichever is known first.
-        (1000, "silent", (FLUSH_SLAVE_TIMEOUT, 3.0)),
+        (1000, "silent", (FLUSH_SLAVE_TIMEOUT, 1.2)),
         (5000, "silent", (FLUSH_SLAVE_TIMEOUT, 5.0)),
         (1000, "away", (SLAVE_NOT_AVAILABLE, 1.0)),
     ],
@@ -200,6 +200,41 @@ async def test_a_disk_that_takes_too_long(open_broker: Any) -> None:
         disk.loose.set()
         await trio.sleep(1)
         assert (await timed_put(broker))[0] == SENT
+
+
+PRODUCERS_FIRST_ATTEMPT_S = 1.5
+"""What a producer with a deadline of 3 s and another broker to go to gives its first attempt."""
+
+
+async def test_by_default_the_status_comes_before_a_producer_gives_up(open_broker: Any, caplog: Any) -> None:
+    network, disk = MemoryNetwork(), StuckDisk()
+    async with (
+        trio.open_nursery() as hands,
+        sync_master(open_broker, network, disk=disk, flushDiskType="SYNC_FLUSH") as broker,
+        disk.let_go_at_the_end(),
+    ):
+        code, seconds = await timed_put(broker)
+        assert (code, seconds < PRODUCERS_FIRST_ATTEMPT_S) == (SLAVE_NOT_AVAILABLE, True)
+        await HandSlave.connect(network, hands)
+        code, seconds = await timed_put(broker)
+        assert (code, seconds < PRODUCERS_FIRST_ATTEMPT_S) == (FLUSH_SLAVE_TIMEOUT, True)
+        hands.cancel_scope.cancel()
+
+
+async def test_topics_that_wait_in_vain_are_logged_now_and_then(open_broker: Any, caplog: Any) -> None:
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, slaveTimeout=100) as broker:
+        await HandSlave.connect(network, hands)
+        caplog.clear()
+        for _ in range(5):
+            await timed_put(broker)
+        (line,) = [each.getMessage() for each in caplog.records if "no slave acknowledged" in each.getMessage()]
+        assert "no slave acknowledged 1 sends in time, of topics T1 (" in line
+        await trio.sleep(10)
+        await timed_put(broker)
+        (_, line) = [each.getMessage() for each in caplog.records if "no slave acknowledged" in each.getMessage()]
+        assert "acknowledged 5 sends" in line
+        hands.cancel_scope.cancel()
 
 
 async def test_the_wait_is_as_long_as_configured(open_broker: Any) -> None:
