@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import attrs
 
+from triomq_server.cluster.control import VERBS, ControlError, ControlSocket
 from triomq_server.cluster.plan import ClusterPlan, NodePlan
 
 Event = dict[str, object]
@@ -48,6 +49,7 @@ class _Process:
     status: bytes = b""
     error: str | None = None
     wanted: bool = True
+    restarts: bool = False
     restarted_at: float | None = None
 
 
@@ -62,7 +64,8 @@ class ClusterProcesses:
 
     def __init__(self, plan: ClusterPlan, announce: Callable[[Event], None]) -> None:
         self._plan = plan
-        self._announce = announce
+        self._announce_outside = announce
+        self._control: ControlSocket | None = None
         self._processes = {node.name: _Process(node) for node in plan.nodes}
         # Not epoll: commands may come from a file or from /dev/null, which epoll refuses.
         self._selector = selectors.PollSelector()
@@ -91,6 +94,8 @@ class ClusterProcesses:
         if control:
             self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
         try:
+            self._plan.directory.mkdir(parents=True, exist_ok=True)
+            self._control = ControlSocket(self._plan.directory, self._selector, self._run_command)
             self._wait(0)  # signals that came during the imports
             for stage in self._plan.stages():
                 if not self._stop:
@@ -98,13 +103,24 @@ class ClusterProcesses:
             self._announce({"event": "stopping", "ready": False} if self._stop else self._ready_event())
             while not self._stop:
                 self._wait(None)
-        except StartError as error:
+        except (StartError, ControlError) as error:
             self._announce({"event": "error", "error": str(error)})
             return 1
         finally:
+            if self._control is not None:
+                self._control.close()
+                self._control = None
             self._stop_all()
         self._announce({"event": "stopped"})
         return 0
+
+    def _announce(self, event: Event) -> None:
+        self._announce_outside(event)
+        self._settle(event)
+
+    def _settle(self, event: Event) -> None:
+        if self._control is not None:
+            self._control.settle(event)
 
     def _ready_event(self) -> Event:
         return {
@@ -137,6 +153,8 @@ class ClusterProcesses:
         if pid == 0:
             os.close(self._life_write)
             os.close(read_fd)
+            if self._control is not None:
+                self._control.close_in_child()
             _child(process.plan, write_fd, self._life_read)
         os.close(write_fd)
         process.pid = pid
@@ -188,6 +206,10 @@ class ClusterProcesses:
             if process.status_fd >= 0:
                 self._read_status(process)
             process.pid = 0
+            restarts, process.restarts = process.restarts and not self._stop, False
+            if restarts:
+                self._start_again(process)
+                continue
             self._announce(
                 {
                     "event": "ended",
@@ -214,21 +236,34 @@ class ClusterProcesses:
     def _run_command(self, words: list[str]) -> None:
         verb, name = (*words, "", "")[:2]
         process = self._processes.get(name)
-        if process is None or verb not in ("start", *_SIGNALS):
-            verbs = "start, stop, kill, pause or resume"
-            self._announce({"event": "error", "error": f"unknown command {' '.join(words)!r}; give {verbs} NAME"})
-        elif verb == "start":
+        if verb not in VERBS:
+            error = f"unknown command {' '.join(words)!r}; give {', '.join(VERBS[:-1])} or {VERBS[-1]} NAME"
+            self._announce({"event": "error", "name": name, "error": error})
+        elif process is None:
+            error = f"unknown command {' '.join(words)!r}: the nodes are {', '.join(self._processes)}"
+            self._announce({"event": "error", "name": name, "error": error})
+        elif verb == "start" or (verb == "restart" and not process.pid):
             self._start_again(process)
-        elif process.pid:
+        elif not process.pid:
+            # Only who asked by the socket is told: programs that write commands to standard input expect no event.
+            self._settle({"event": "error", "name": name, "error": f"{name} does not run"})
+        elif verb == "restart":
+            process.restarts = True
+            for number in _SIGNALS["stop"]:
+                _signal(process, number)
+        else:
             process.wanted = process.wanted and verb in ("pause", "resume")
             for number in _SIGNALS[verb]:
                 _signal(process, number)
+            if verb in ("pause", "resume"):
+                self._settle({"event": f"{verb}d", "name": name})
 
     def _start_again(self, process: _Process) -> None:
         """Fork and return; the result is announced when the node reports it, so other commands are handled
         meanwhile."""
         if process.pid:
-            self._announce({"event": "error", "error": f"{process.plan.name} is already running"})
+            name = process.plan.name
+            self._announce({"event": "error", "name": name, "error": f"{name} is already running"})
             return
         process.restarted_at = time.monotonic()
         self._fork(process)
@@ -242,7 +277,7 @@ class ClusterProcesses:
             self._announce({"event": "started", "ready_s": round(time.monotonic() - begin, 3), **_describe(process)})
         else:
             text = f"{process.plan.name}: {process.error or 'ended before it was ready'}"
-            self._announce({"event": "error", "error": text})
+            self._announce({"event": "error", "name": process.plan.name, "error": text})
 
     # -- stopping ------------------------------------------------------------------------------------------------
 

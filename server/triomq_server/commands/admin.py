@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import attrs
@@ -21,6 +22,7 @@ from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, ChangeRoleRequest, HaStatus
+from triomq_server.cluster.control import VERBS, ControlError, give_command
 from triomq_server.wire import LinkError, open_link
 
 TIMEOUT_S = 5.0
@@ -246,6 +248,23 @@ def cut_command(broker: str, name_servers: str, yes: bool) -> None:
     if not yes:
         _ask_to_drop(broker)
     click.echo(f"{_run(functools.partial(cut, name_servers, broker))} bytes dropped")
+
+
+@admin.command()
+@click.argument("verb", type=click.Choice(VERBS))
+@click.argument("name")
+@click.option(
+    "--directory", required=True, type=click.Path(file_okay=False, path_type=Path),
+    help="The cluster's directory, which `triomq cluster` prints.",
+)  # fmt: skip
+def node(verb: str, name: str, directory: Path) -> None:
+    """Start, stop, restart, kill, pause or resume node NAME of a cluster that `triomq cluster` runs."""
+    try:
+        event = give_command(directory, verb, name)
+    except ControlError as error:
+        raise click.ClickException(str(error)) from None
+    pid = f", pid {event['pid']}" if event["event"] == "started" else ""
+    click.echo(f"{name} {event['event']}{pid}")
 
 
 def _ask_to_drop(broker: str) -> None:

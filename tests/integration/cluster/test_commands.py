@@ -343,3 +343,36 @@ def test_a_cluster_on_fixed_ports(tmp_path: Path) -> None:
         result = run(*command, str(other))
     assert result.returncode == 1
     assert f"port {other + 5} cannot be used: Address already in use" in result.stderr
+
+
+def test_a_node_is_restarted_by_command(tmp_path: Path) -> None:
+    home = tmp_path / ("long" * 30)  # longer than the path of a socket may be
+    with started("cluster", "--json", "--slaves", "0", "--directory", str(home)) as process:
+        assert process.stdout is not None
+        nodes = {node["name"]: node for node in json.loads(process.stdout.readline())["nodes"]}
+
+        def order(*words: str) -> subprocess.CompletedProcess[str]:
+            return run("admin", "node", *words, "--directory", str(home))
+
+        restarted = order("restart", "broker-a")
+        assert (restarted.returncode, restarted.stderr) == (0, "")
+        event = json.loads(process.stdout.readline())
+        assert (event["event"], event["name"], event["address"]) == (
+            "started",
+            "broker-a",
+            nodes["broker-a"]["address"],
+        )
+        assert restarted.stdout == f"broker-a started, pid {event['pid']}\n"
+        assert event["pid"] != nodes["broker-a"]["pid"]
+        assert order("stop", "broker-a").stdout == "broker-a ended\n"
+        again = order("stop", "broker-a")
+        assert (again.returncode, again.stderr) == (1, "Error: broker-a does not run\n")
+        unknown = order("start", "broker-z")
+        assert "the nodes are namesrv-0, broker-a" in unknown.stderr
+        second = run("cluster", "--slaves", "0", "--directory", str(home))
+        assert second.returncode == 1
+        assert "already; stop it, or choose another directory" in second.stderr
+        assert stopped_by(process, signal.SIGTERM)[0] == 0
+    nobody = run("admin", "node", "restart", "broker-a", "--directory", str(home))
+    assert nobody.returncode == 1
+    assert "no cluster runs in" in nobody.stderr
