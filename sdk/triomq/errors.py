@@ -55,7 +55,7 @@ class MQError(Exception):
     refresh_route: ClassVar[bool] = False
     """Whether the topic's route should be asked for again first."""
 
-    advice: ClassVar[str] = ""
+    advice: str = ""
     """What the caller can do."""
 
     def __init__(
@@ -94,6 +94,10 @@ class MQError(Exception):
         return "\n".join(lines)
 
 
+MAY_BE_STORED = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
+"""The advice of a send of which an attempt was written and not answered."""
+
+
 class TransientError(MQError):
     """It may work at another broker, or a little later."""
 
@@ -111,13 +115,13 @@ class ConnectFailed(TransientError):
 class LinkLost(TransientError):
     """The connection ended before the answer came; whether the request was carried out is unknown."""
 
-    advice = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
+    advice = "try again; check that the address is right and its process runs"
 
 
 class RequestTimeout(TransientError):
     """No answer within the time allowed; whether the request was carried out is unknown."""
 
-    advice = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
+    advice = "try again, or allow more time; check that the address is right and its process answers"
 
 
 class NotReady(RequestTimeout):
@@ -231,9 +235,7 @@ class NotANameServer(NoNameServer):
 
 
 class CallError(MQError):
-    """The request itself cannot be accepted; the same one will fail again."""
-
-    advice = "change the call"
+    """The request itself cannot be accepted; the same one will fail again. The text says what is wrong with it."""
 
 
 class InvalidCall(CallError):

@@ -21,6 +21,7 @@ from triomq._producer.request import SendRequests, outcome_of
 from triomq._producer.retry import (
     Retries,
     RetryPolicy,
+    advice_of,
     error_to_raise,
     is_last_attempt,
     pause_before_retry_s,
@@ -198,6 +199,7 @@ class Attempts:
             remark=error.remark if error.code is not None else error.remark or error.what,
             attempts=out.attempts,
         )
+        final.advice = advice_of(error, out.attempts)
         final.__cause__ = outcome
         return final
 

@@ -14,7 +14,17 @@ from typing import Final, Protocol
 import attrs
 
 from triomq._message.send_result import SendResult, SendStatus
-from triomq.errors import Attempt, ConnectFailed, LinkLost, MQError, NotReady, RequestTimeout
+from triomq.errors import (
+    MAY_BE_STORED,
+    Attempt,
+    ConnectFailed,
+    LinkLost,
+    MQError,
+    NoNameServer,
+    NotReady,
+    RequestTimeout,
+    RouteNotFound,
+)
 from triomq_protocol.codes import ResponseCode
 
 RETRY_CODES: Final[frozenset[int]] = frozenset(
@@ -137,12 +147,21 @@ def pause_before_retry_s(
 def error_to_raise(last: MQError, attempts: Sequence[Attempt]) -> MQError:
     """The error whose kind ends a send: the last attempt's.
 
-    Except that after a failed connection it must not say that nothing was sent if the outcome of an earlier attempt is
+    Except that an attempt which sent nothing must not end the send as if none had, if the outcome of an earlier one is
     unknown: then it is that attempt's.
     """
-    if not isinstance(last, ConnectFailed):
+    if not isinstance(last, ConnectFailed | RouteNotFound | NoNameServer):
         return last
     return next((each.error for each in reversed(attempts) if _may_be_stored(each.error)), last)
+
+
+def advice_of(error: MQError, attempts: Sequence[Attempt]) -> str:
+    """What the caller of a failed send can do; whether it may be stored depends on all attempts."""
+    if not any(_may_be_stored(each.error) for each in attempts):
+        return error.advice
+    if _may_be_stored(error) or not error.advice:
+        return MAY_BE_STORED
+    return f"{error.advice}; an earlier attempt may have stored the message, compare UNIQ_KEY"
 
 
 def _may_be_stored(error: MQError) -> bool:

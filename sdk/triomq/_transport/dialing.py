@@ -159,6 +159,12 @@ def tls_dialer(context: ssl.SSLContext | None = None, *, check_names: bool = Fal
         )
         try:
             await stream.do_handshake()
+        except trio.BrokenResourceError as error:
+            await trio.aclose_forcefully(stream)
+            reason = error.__cause__
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise OSError(f"TLS: {reason.verify_message or reason}") from error
+            raise OSError(f"no TLS handshake, as with a port that speaks plain TCP: {reason or error}") from error
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise

@@ -31,6 +31,11 @@ _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 _NEVER: Final = float("inf")
 
+TLS_ALERT: Final = 0x15
+TLS_HANDSHAKE: Final = 0x16
+TLS_MAJOR: Final = 0x03
+"""The first two bytes of a TLS record: its type and the protocol's major version."""
+
 Handler = Callable[["Link", Command], Command | None]
 """Answers a request of the peer; a plain function that returns soon, since the reader calls it. None: no answer."""
 
@@ -276,8 +281,10 @@ class Link:
         decoder = FrameDecoder()
         receive_some = self._stream.receive_some
         max_bytes = _RECEIVE_BYTES
+        first = b""
         try:
             while data := await receive_some(max_bytes):
+                first = first or bytes(data[:8])
                 for command in decoder.feed(bytes(data)):
                     self._take(command)
                 if decoder.fault is not None:
@@ -286,13 +293,16 @@ class Link:
                     self._wake_waiting_senders()
                 if len(data) == max_bytes and max_bytes < _RECEIVE_BYTES_MAX:
                     max_bytes *= 2
-            self.close(LinkLost("the peer closed the connection", address=self.address))
+            remark = "" if first else NEVER_ANSWERED
+            self.close(LinkLost("the peer closed the connection", address=self.address, remark=remark))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.close(LinkLost("the connection broke", address=self.address, remark=str(error)))
+            remark = str(error) if first else f"{error}; {NEVER_ANSWERED}"
+            self.close(LinkLost("the connection broke", address=self.address, remark=remark))
         except ProtocolError as error:
-            log.warning("closing the link to %s: %s", self.address, error)
+            remark = other_protocol(first) or str(error)
+            log.warning("closing the link to %s: %s", self.address, remark)
             self.close(
-                ProtocolViolation("the peer's bytes are no RocketMQ frames", address=self.address, remark=str(error))
+                ProtocolViolation("the peer's bytes are no RocketMQ frames", address=self.address, remark=remark)
             )
 
     def _take(self, command: Command) -> None:
@@ -399,6 +409,18 @@ class Link:
         if self._capacity is not None and (self.has_capacity or self._lost is not None):
             capacity, self._capacity = self._capacity, None
             capacity.set()
+
+
+NEVER_ANSWERED: Final = "it has never answered on this connection, as a port that expects TLS does"
+
+
+def other_protocol(first: bytes) -> str | None:
+    """What a peer speaks by the first bytes it sent; None when they tell nothing."""
+    if first.startswith(b"HTTP/"):
+        return "the peer speaks HTTP: this is a web server's port"
+    if len(first) > 1 and first[0] in (TLS_ALERT, TLS_HANDSHAKE) and first[1] == TLS_MAJOR:
+        return "the peer speaks TLS: give open_client(dial=triomq.plugins.tls_dialer(...))"
+    return None
 
 
 def connect_failed(address: str, why: str) -> ConnectFailed:

@@ -152,6 +152,21 @@ async def test_a_send_in_doubt_is_not_said_to_be_unsent(autojump_clock, cluster)
     assert b"x" in cluster.broker.bodies("T")
 
 
+async def test_a_send_in_doubt_that_finds_no_master_any_more_says_so(autojump_clock, cluster):
+    slave = cluster.add_slave()
+
+    async def store_and_vanish(command):
+        cluster.broker.serve(command)
+        cluster.name_server.add_route("T", slave)
+        await cluster.broker.stop()
+
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        cluster.broker.script(SEND, store_and_vanish)
+        with pytest.raises(errors.LinkLost, match="outcome is unknown"):
+            await producer.send(triomq.Message("T", b"x"))
+
+
 async def test_a_silent_broker_leaves_time_for_the_other(autojump_clock, cluster, brokers):
     async with cluster.client() as client:
         producer = await warm_up(client)
