@@ -84,6 +84,10 @@ class Route:
         return [addresses.get(MASTER_ID) or next(iter(addresses.values())) for addresses in self.addresses.values()]
 
 
+QUEUES_MOST = 131_072
+"""Of a route, for reading and for writing together."""
+
+
 def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> Route:
     """Work out the queues of a route (docs/protocol/client.md §4.3)."""
     addresses = {
@@ -91,6 +95,7 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> R
         for broker in data.broker_datas or []
         if broker.broker_name and broker.broker_addrs
     }
+    _check_queues(topic, data)
     queue_datas = sorted(data.queue_datas or [], key=lambda queues: queues.broker_name or "")
     return Route(
         topic=topic,
@@ -105,6 +110,22 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> R
         addresses=addresses,
         borrowed=borrowed,
     )
+
+
+def _check_queues(topic: str, data: TopicRouteData) -> None:
+    """Raise ProtocolViolation for more queues than a topic can have: any stranger may register a topic."""
+    counts = [
+        number for queues in data.queue_datas or [] for number in (queues.read_queue_nums, queues.write_queue_nums)
+    ]
+    for part in (data.order_topic_conf or "").split(";"):
+        count = part.split(":")[1] if ":" in part else "0"
+        if not (count.isascii() and count.isdecimal() and len(count) < 10):
+            raise ProtocolViolation(f"the route of topic {topic}", remark=f"{part[:100]!r} is no number of queues")
+        counts.append(int(count))
+    if sum(counts) > QUEUES_MOST or min(counts, default=0) < 0:
+        raise ProtocolViolation(
+            f"the route of topic {topic}", remark=f"it has {sum(counts)} queues; at most {QUEUES_MOST} are possible"
+        )
 
 
 def _publish_queues(

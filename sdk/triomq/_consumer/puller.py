@@ -444,6 +444,9 @@ class Puller:
         tags = call.subscription.tags
         next_offset = header.next_begin_offset if header.next_begin_offset is not None else call.offset
         lacks_offset = False
+        if next_offset < 0:
+            what = f"pull of {call.queue} at offset {call.offset}"
+            raise ProtocolViolation(what, address=node.address, remark=f"the next offset is {next_offset}")
         if next_offset <= call.offset:
             if status is PullStatus.FOUND:
                 what = f"pull of {call.queue} at offset {call.offset}"

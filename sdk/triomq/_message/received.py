@@ -5,7 +5,7 @@ Upstream: ``MessageExt``, ``MessageClientExt``, ``MessageDecoder`` (docs/protoco
 
 from __future__ import annotations
 
-from triomq._message.compression import decompress
+from triomq._message.compression import MAX_DECOMPRESSED_BYTES, decompress
 from triomq._message.message import MessageQueue
 from triomq_protocol.record.layout import COMPRESSED
 from triomq_protocol.record.view import RecordView, queue_offset_at, record_starts, stored_body
@@ -21,10 +21,11 @@ class Page:
         max_offset: offset behind the last one then.
     """
 
-    __slots__ = ("body", "max_offset", "min_offset", "queue")
+    __slots__ = ("body", "decompressed_bytes", "max_offset", "min_offset", "queue")
 
     def __init__(self, body: bytes, queue: MessageQueue, min_offset: int = -1, max_offset: int = -1) -> None:
         self.body = body
+        self.decompressed_bytes = 0  # what its messages keep of decompressed bodies
         self.queue = queue
         self.min_offset = min_offset
         self.max_offset = max_offset
@@ -96,6 +97,10 @@ class ReceivedMessage:
                 body = stored_body(self.page.body, self._at, COMPRESSED)
             if body is None:
                 body = decompress(self.record.body, self.record.sys_flag)
+                # 2 kB may become 64 MiB: what is kept of one answer is bounded, the rest is decompressed when asked for.
+                if self.page.decompressed_bytes + len(body) > MAX_DECOMPRESSED_BYTES:
+                    return body
+                self.page.decompressed_bytes += len(body)
             self._body = body
         return body
 

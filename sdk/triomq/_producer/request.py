@@ -104,15 +104,18 @@ def outcome_of(answer: Command, queue: MessageQueue, unique_key: str, address: s
         header = answer.header(SendAnswer)
     except HeaderError as error:
         return ProtocolViolation("an answer to a send", address=address, remark=str(error))
+    if header.msg_id is None or header.queue_offset is None or header.queue_offset < 0:
+        remark = "it says that the message is stored, and not where"
+        return ProtocolViolation("an answer to a send", address=address, remark=remark)
     queue_id = header.queue_id
     return SendResult(
         SendStatus.SEND_OK if answer.code == ResponseCode.SUCCESS else SendStatus(answer.code),
         unique_key,
-        header.msg_id or "",
+        header.msg_id,
         queue
         if queue_id is None or queue_id == queue.queue_id
         else MessageQueue(queue.topic, queue.broker_name, queue_id),
-        header.queue_offset if header.queue_offset is not None else -1,
+        header.queue_offset,
         header.transaction_id,
         header.region_id or "DefaultRegion",
         header.trace_on != "false",

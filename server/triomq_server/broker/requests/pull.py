@@ -106,7 +106,7 @@ class Pulling:
             # Each answer may have megabytes, and the reader has not taken the last ones; it may ask again.
             remark = "the answers before this one have not been taken"
             answer = command.answer(
-                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                ResponseCode.PULL_NOT_FOUND,
                 remark,
                 PullMessageResponse(
                     suggest_which_broker_id=0, next_begin_offset=header.queue_offset, min_offset=0, max_offset=0
