@@ -51,6 +51,9 @@ OTHER_MASTER_TIMEOUT_S = 3.0
 MASTER_UNKNOWN_PERIOD_S = 1.0
 """How often a slave registers while no name server knows its master."""
 
+AWAY_CURE = "; it is tried again and again: start it, or take it out of namesrvAddr"
+"""What to do about a name server that cannot be reached."""
+
 _READ_WRITE = PERM_READ | PERM_WRITE
 _FAILURES = (OSError, LinkError, trio.TooSlowError, ProtocolError)
 
@@ -308,7 +311,7 @@ class _NameServer:
         answer = await link.request(owner.request(topics), timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             self.registered = False
-            self._note_failure(f"registration answered with code {answer.code}: {answer.remark}")
+            self._note_failure(f"registration answered with code {answer.code}: {answer.remark}", cure="")
             return None
         if not self.registered:
             _log.info("registered %s at name server %s", owner.identity.address, self._address)
@@ -322,11 +325,12 @@ class _NameServer:
         owner.on_answer(completed)
         return completed
 
-    def _note_failure(self, text: str) -> None:
-        """Log a failure once, not at every attempt."""
-        if text != self._complaint:
-            _log.warning("name server %s: %s", self._address, text)
-        self._complaint = text
+    def _note_failure(self, text: str, *, cure: str = AWAY_CURE) -> None:
+        """Log a failure once, not at every attempt: a server that is away may fail in several ways."""
+        complaint = cure or text
+        if complaint != self._complaint:
+            _log.warning("name server %s: %s%s", self._address, text, cure)
+        self._complaint = complaint
 
 
 def masked(topics: TopicConfigTable, permission: int) -> TopicConfigTable:
@@ -354,7 +358,8 @@ async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int,
                 )
             brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
         except _FAILURES as error:
-            _log.info("name server %s: %s", name_server, error)
+            # This is asked every few seconds, and the registration has said it.
+            _log.debug("name server %s: %s", name_server, error)
             return
         found = brokers.get(config.broker_name)
         if found is not None and found.broker_addrs:

@@ -263,3 +263,11 @@ def test_a_restricted_broker_lends_its_permission_to_all_topics(permission: int,
     registered = masked(table, permission).topic_config_table["T"]
     assert (registered.perm, registered.read_queue_nums) == (perm, 3)
     assert table.topic_config_table["T"].perm == 7
+
+
+async def test_a_name_server_that_is_away_is_said_once_with_the_cure(open_broker: Any, caplog: Any) -> None:
+    with caplog.at_level("INFO"):
+        async with open_broker(namesrvAddr="127.0.0.1:9877"):
+            await trio.sleep(120)
+    (line,) = [each.getMessage() for each in caplog.records if "127.0.0.1:9877" in each.getMessage()]
+    assert "take it out of namesrvAddr" in line
