@@ -117,7 +117,7 @@ async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -
 
 @pytest.mark.slow
 async def test_consumers_get_what_is_left_after_a_restart_late_in_the_run(ours: RunTarget, tmp_path: Path) -> None:
-    # The broker is away when sending ends, and some of what it holds was sent twice or has no acknowledgement.
+    # The broker is away when sending is to end. Sends wait for it; some of what it holds may have been sent twice.
     workload = attrs.evolve(
         SHORT,
         duration_s=4,
@@ -130,7 +130,6 @@ async def test_consumers_get_what_is_left_after_a_restart_late_in_the_run(ours: 
     )
     result = await run(ours, workload, tmp_path)
     assert [fault.what for fault in result.faults] == ["restart master"]
-    assert result.total("errors") > 0
     assert result.audit is not None
     assert result.audit["counts"]["lost"] == 0
     assert result.decision.passed, result.decision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -73,11 +74,19 @@ def pages_with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("page", pages_with_examples())
-async def test_how_to(page: str) -> None:
-    names = run("\n".join(blocks(page)), page, "")
-    for name, example in names.items():
-        if name.startswith("test_"):
-            await example()  # type: ignore[operator]
+async def test_how_to(page: str, cluster: Cluster) -> None:
+    # In a thread, where blocking clients may be used.
+    names = await trio.to_thread.run_sync(run, "\n".join(blocks(page)), page, cluster.name_servers)
+    try:
+        for name, example in names.items():
+            if name.startswith("test_"):
+                await example()  # type: ignore[operator]
+        if "order" in names:
+            assert await trio.to_thread.run_sync(lambda: asyncio.run(names["order"](b"two")))  # type: ignore[operator]
+    finally:
+        client = names.get("client")
+        if isinstance(client, triomq.blocking.Client):
+            await trio.to_thread.run_sync(client.close)
 
 
 @pytest.mark.parametrize("page", [page for page in pages_with_examples() if "/plug-in/" in page])

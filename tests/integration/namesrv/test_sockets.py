@@ -13,6 +13,7 @@ import trio
 import trustme
 
 from triomq_protocol.codes import RequestCode as Code
+from triomq_protocol.codes import ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.config import NamesrvConfig
@@ -133,7 +134,9 @@ async def test_frame_of_nearly_16_mib_is_taken(start_namesrv) -> None:
     address = await start_namesrv()
     async with open_link(address) as link:
         big = Command.request(Code.UPDATE_NAMESRV_CONFIG, body=b"#" + b"x" * 16_000_000)
-        assert (await link.request(big, 20)).code == 0
+        answer = await link.request(big, 20)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "16000001 bytes of settings" in (answer.remark or "")
 
 
 async def test_reset_connection(start_namesrv) -> None:
