@@ -25,6 +25,8 @@ nitpick_ignore_regex = [
     (r"py:class", r"NameServers"),
     # in constructors that only our own code calls: of what is made per message
     (r"py:class", r"(Dispatch|HeldMessage|RecordView|TagFilter)"),
+    # bounds of numbers in annotations
+    (r"py:class", r"[gl]e=-?\d+"),
     # napoleon takes the words before a colon for a type
     (r"py:class", r"[A-Z][a-z' ]+( [a-z' ]+)+"),
     (r"py:attr", r"[A-Z_]+"),

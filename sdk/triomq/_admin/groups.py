@@ -88,7 +88,7 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
         self.without_master = dict(without_master)
 
     def lag_of(self, queue: MessageQueue) -> int | None:
-        """How many messages of a queue are not committed; None when its set has no master: it is unknown."""
+        """How many messages of a queue are not committed; None, which is unknown, when its set has no master."""
         if queue.broker_name in self.without_master:
             return None
         offsets = self[queue]
@@ -96,7 +96,7 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
 
     @property
     def lag(self) -> int | None:
-        """The sum over all queues; None when a set has no master: it is unknown."""
+        """The sum over all queues; None, which is unknown, when a set has no master."""
         if self.without_master:
             return None
         return sum(max(0, each.broker_offset - each.consumer_offset) for each in self.values())
@@ -173,7 +173,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             topic: of which topic; default of all.
 
         Returns:
-            The offsets, and the sets without a master: of those the lag is unknown.
+            The offsets and the sets without a master, whose lag is unknown.
 
         Raises:
             BrokerNotFound: no broker is registered at all.
