@@ -24,10 +24,10 @@ from triomq_server.wire.write_batch import WriteBatch
 
 _log = logging.getLogger(__name__)
 
-# After a failed accept: mostly no descriptor is left, and one of those in use will be closed.
 _REFUSED_AT_ONCE = 100
 """Connections that are closed with the reserve descriptor before the next pause."""
 
+# After a failed accept: mostly no descriptor is left, and one of those in use will be closed.
 _PAUSE_S = 0.1
 
 

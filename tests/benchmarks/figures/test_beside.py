@@ -19,6 +19,7 @@ from triomq_benchmarks.report.goals import ratio_text
         (1.00001, 1, 1, "1.00001"),
         (0.0, 0, 2, "0.00"),
         (1e-5, 0, 2, "0.00001"),
+        (0.3 / 3, 0.1, 2, "0.10"),
         (float("inf"), 1, 1, "inf"),
     ],
 )
