@@ -199,15 +199,15 @@ class Recovery:
         folder = f"{self._config.store_path_root_dir}/triomq/damaged"
         start, stop = segments[n].base + at, segments[sound.index].base + sound.at
         flushed = sound.store_timestamp is not None and sound.store_timestamp < self._checkpoint.physic_timestamp
-        keep = self._clean or self._same_boot or flushed
+        keep = (self._clean or self._same_boot or flushed) and not self._is_unfinished_batch(segments, n, found, sound)
         last = len(segments) - 1
         copy_aside(
             self._disk, folder, segments, n, at, (sound.index, sound.at) if keep else (last, segments[last].size)
         )
         if not keep or not bridge(segments, n, at, sound, self._commitlog.store_timestamp):
             _log.error(
-                "the log holds %s at offset %d, and what lies behind had not been flushed before the machine went "
-                "down: it is cut off and copied to %s", found.value, start, folder,
+                "the log holds %s at offset %d, and what lies behind was not written or not flushed to its end before "
+                "the process or the machine went down: it is cut off and copied to %s", found.value, start, folder,
             )  # fmt: skip
             return None
         self._damaged.append((start, stop))
@@ -216,6 +216,26 @@ class Recovery:
             found.value, start, stop - start, folder,
         )  # fmt: skip
         return sound
+
+    def _is_unfinished_batch(self, segments: list[Segment], n: int, found: Finding, sound: Sound) -> bool:
+        """Whether what lies behind is a batch whose first eight bytes were still to be written when the process was
+        killed: nobody has it acknowledged, and a batch is stored whole or not at all.
+
+        A batch is the last that was written, and its records have one queue and one store time.
+        """
+        if self._clean or found is not Finding.NOTHING or sound.index != n:
+            return False
+        segment, end = segments[n], sound.at
+        batch: tuple[str, int, int] | None = None
+        while isinstance(
+            record := read_record(segment.buffer, end, segment.size, segment.base + end, check_crc=False), LogRecord
+        ):
+            this = (record.topic, record.queue_id, record.store_timestamp)
+            if this != (batch or this):
+                return False
+            batch = this
+            end += record.size
+        return record is Finding.NOTHING
 
     def _cut(self, checked_from: int, end: int, finding: Finding) -> tuple[int, tuple[str, ...]]:
         log = self._commitlog

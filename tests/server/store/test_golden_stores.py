@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
-from triomq_server.store import ReadStatus, StoreDamaged, open_store
+from triomq_server.store import NewBatch, NewRecord, ReadStatus, StoreDamaged, open_store
 
 MakeConfig = Callable[..., StoreConfig]
 FOREVER = 1 << 60
@@ -281,3 +283,24 @@ async def test_report_says_where_and_why(
         assert len(report.deleted_files) == 2
         assert report.dropped_bytes > 100_000
     assert "cut at offset 1010" in caplog.text
+
+
+async def test_a_batch_whose_writing_was_interrupted_is_not_there(tmp_path: Path) -> None:
+    """The first eight bytes of a batch are written last; what of it was written before is no sound part of the log."""
+    elements = b"".join(encode_batch_element(b"%d" % number, b"") for number in range(3))
+    config = StoreConfig(store_path_root_dir=str(tmp_path / "one"), mapped_file_size_commit_log=65536)
+    async with open_store(config) as store:
+        store.append(NewRecord("T", 0, b"before", b""))
+        batch = store.append_batch(NewBatch("T", 0, elements, b""))
+        store.notify_arrivals()
+        shutil.copytree(tmp_path / "one", tmp_path / "killed")
+    with (tmp_path / "killed" / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(batch.physical_offset)
+        file.write(bytes(8))
+    config = StoreConfig(store_path_root_dir=str(tmp_path / "killed"), mapped_file_size_commit_log=65536)
+    async with open_store(config) as store:
+        assert not store.recovery_report.clean
+        assert store.recovery_report.damaged == ()
+        assert store.log_max_offset == batch.physical_offset
+        assert store.queue_bounds("T", 0) == (0, 1)
+        assert store.append(NewRecord("T", 0, b"after", b"")).queue_offset == 1
