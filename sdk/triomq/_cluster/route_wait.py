@@ -14,7 +14,7 @@ import trio
 
 from triomq._cluster.routes import Routes
 from triomq._message.message import MessageQueue
-from triomq._transport.links import Links
+from triomq._transport.links import Backoff, Links
 from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, NoNameServer
 
 T = TypeVar("T")
@@ -22,11 +22,8 @@ T = TypeVar("T")
 WAITED_FOR: Final = (ConnectFailed, BrokerNotFound, NoNameServer)
 """Errors of a request that was not written, since a server or a route is missing; it may be there soon."""
 
-FIRST_PAUSE_S: Final = 0.05
-"""The first pause; each is twice as long as the one before."""
-
-MAX_PAUSE_S: Final = 1.0
-"""The longest pause."""
+PAUSES: Final = Backoff(first_s=0.05, max_s=1.0)
+"""The pauses between two attempts."""
 
 
 def checked_wait_s(wait_s: float | None) -> float | None:
@@ -87,16 +84,16 @@ class RouteWait:
             MQError: what the call raised last.
         """
         limit = trio.current_time() + (timeout_s if self.wait_s is None else self.wait_s)
-        pause_s = FIRST_PAUSE_S
+        attempts = 0
         while True:
+            attempts += 1
             try:
                 return await call()
             except WAITED_FOR:
                 left_s = limit - trio.current_time()
                 if left_s <= 0:
                     raise
-            await trio.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            await trio.sleep(min(PAUSES.pause_s(attempts, 0.0), left_s))
             if queue is not None:
                 with trio.move_on_at(limit):
                     await self._look_again(queue)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import trio
 from cachetools import LRUCache
 
-from triomq._cluster.route_wait import FIRST_PAUSE_S, MAX_PAUSE_S, WAITED_FOR, dial_again
+from triomq._cluster.route_wait import PAUSES, WAITED_FOR, dial_again
 from triomq._cluster.routes import TOPICS_MAX, Route, Routes
 from triomq._message.message import MessageQueue
 from triomq._producer.faults import FaultStrategy, choose_plain
@@ -185,7 +185,7 @@ class Targets:
             MQError: what the call raised last, at ``out.wait_until``.
         """
         started = trio.current_time()
-        pause_s, moves_deadline = FIRST_PAUSE_S, out.wait_until > out.deadline
+        looks, moves_deadline = 0, out.wait_until > out.deadline
         while True:
             try:
                 return await call()
@@ -194,9 +194,9 @@ class Targets:
                     raise
                 if isinstance(error, ConnectFailed) and out.pinned is None and self._has_another(out.topic):
                     continue
+                looks += 1
                 with trio.move_on_at(out.wait_until):
-                    await self._look_again(out.topic, pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                    await self._look_again(out.topic, looks)
                 now = trio.current_time()
                 if moves_deadline:
                     out.deadline, started = out.deadline + now - started, now
@@ -204,14 +204,14 @@ class Targets:
                     out.waited_in_vain = True
                     raise
 
-    async def _look_again(self, topic: str, pause_s: float) -> None:
+    async def _look_again(self, topic: str, number: int) -> None:
         waiting = self._waiting.get(topic)
         if waiting is not None:
             await waiting.wait()
             return
         waiting = self._waiting[topic] = trio.Event()
         try:
-            await trio.sleep(pause_s * (1 - 0.5 * self._chance.random()))
+            await trio.sleep(PAUSES.pause_s(number, self._chance.random()))
             await self._refresh(topic)
             targets = self.known(topic)
             if targets is not None:

@@ -65,7 +65,7 @@ class ControlSocket:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def settle(self, event: Event) -> None:
-        """Answer whoever waits for this event's node."""
+        """Answer all callers that wait for this event's node."""
         name = event.get("name")
         for link in [link for link, node in self._waiting.items() if node == name]:
             del self._waiting[link]

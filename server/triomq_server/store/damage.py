@@ -2,7 +2,7 @@
 
 RocketMQ ends the log at the first record that does not pass its test, and deletes everything behind. Here recovery
 looks for the next sound record, copies the bytes in between to `triomq/damaged`, and puts a record without content in
-their place, so that whoever walks through the log, a slave or RocketMQ too, gets across.
+their place, so that all readers of the log, slaves and RocketMQ too, can walk through it.
 """
 
 from __future__ import annotations

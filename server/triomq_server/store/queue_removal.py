@@ -42,7 +42,7 @@ class QueueRemoval:
         return self._remove([q for q in self._queues if q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < low])
 
     def removed(self) -> list[tuple[str, int, int, int]]:
-        """All removed queues as slaves are told of them: topic, queue id, next offset and log offset."""
+        """All removed queues as slaves fetch them: topic, queue id, next offset and log offset."""
         return list(self._queues.removed.table.values())
 
     def follow(self, removed: Iterable[tuple[str, int, int, int]]) -> int:

@@ -58,8 +58,8 @@ class RemovedQueues:
         content = self._file.load()
         if content is not None:
             try:
-                found = decode_removed_queues(content)
-            except ValueError as error:
+                found = msgspec.convert(content, list[RemovedQueue])
+            except msgspec.ValidationError as error:
                 raise damaged(self._file.path, f"does not hold what it should: {error}") from error
             self.table = {(queue.topic, queue.queue_id): queue for queue in found}
 
@@ -83,11 +83,3 @@ class RemovedQueues:
         behind = [queue for queue in self.table.values() if queue.log_offset > log_offset]
         if behind:
             self.note([queue._replace(log_offset=log_offset) for queue in behind])
-
-
-def decode_removed_queues(content: object) -> list[RemovedQueue]:
-    """Removed queues from parsed JSON: a list of [topic, queue id, next offset, log offset]. Raises ValueError."""
-    try:
-        return msgspec.convert(content, list[RemovedQueue])
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 import triomq
-from triomq._consumer.group.pull_loop import FRUITLESS_PAUSE_MAX_S, FRUITLESS_TOLD
+from triomq._consumer.group.pull_loop import FRUITLESS_PAUSE_MAX_S, FRUITLESS_REPORTED_FROM
 from triomq_protocol.codes import RequestCode
 
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
@@ -86,7 +86,7 @@ async def test_the_master_is_gone(autojump_clock, group_cluster, kind, preferenc
         before = pulls(slave)
         await trio.sleep(300)
         # Beside it there are the queue 1 and the retry topic's, whose pulls the slave holds.
-        assert FRUITLESS_TOLD < pulls(slave) - before < 300 / FRUITLESS_PAUSE_MAX_S + 2 * 300 / 15 + 30
+        assert FRUITLESS_REPORTED_FROM < pulls(slave) - before < 300 / FRUITLESS_PAUSE_MAX_S + 2 * 300 / 15 + 30
         assert events.kinds() == ["offset_unavailable"]
         assert events[0].queue == QUEUE
         assert "T" in events[0].text

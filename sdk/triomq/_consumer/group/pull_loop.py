@@ -22,6 +22,7 @@ from triomq._consumer.puller import PullCall, Puller
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Subscription
+from triomq._transport.links import Backoff
 from triomq.errors import BrokerBusy, ClientClosed, MQError, NotFound, OffsetIllegal, SubscriptionRefused
 
 log = logging.getLogger("triomq.consumer")
@@ -38,13 +39,12 @@ ERROR_PAUSE_S: Final = 1.0
 HELD_S: Final = 0.1
 """An answer without messages that came sooner was not held by the broker."""
 
-FRUITLESS_PAUSE_S: Final = 0.05
-"""Pause after the first answer that leads nowhere; it doubles with each further one in a row."""
-
 FRUITLESS_PAUSE_MAX_S: Final = 3.0
-"""The longest such pause."""
+"""The longest pause after answers that lead nowhere."""
 
-FRUITLESS_TOLD: Final = 4
+_FRUITLESS_PAUSES: Final = Backoff(first_s=0.05, max_s=FRUITLESS_PAUSE_MAX_S)
+
+FRUITLESS_REPORTED_FROM: Final = 4
 """After so many such answers in a row it is reported: a slave that lags for a moment is nothing to report."""
 
 QUARANTINE_S: Final = 10.0
@@ -54,7 +54,7 @@ QUARANTINE_S: Final = 10.0
 
 def fruitless_pause_s(number: int) -> float:
     """The pause after so many answers in a row that led nowhere."""
-    return min(FRUITLESS_PAUSE_MAX_S, FRUITLESS_PAUSE_S * 2.0 ** min(number - 1, 16))
+    return _FRUITLESS_PAUSES.pause_s(number, 0.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -444,7 +444,7 @@ class PullEngine:
     async def _rest(self, source: PulledQueue, result: PullResult) -> None:
         """Pause after an answer that led nowhere: pulled again at once, it would come again at once."""
         source.fruitless += 1
-        if source.fruitless == FRUITLESS_TOLD:
+        if source.fruitless == FRUITLESS_REPORTED_FROM:
             if result.lacks_offset:
                 self._report(offset_unavailable(result))
             else:
@@ -457,7 +457,7 @@ class PullEngine:
         await trio.sleep(fruitless_pause_s(source.fruitless))
 
     def _note_progress(self, source: PulledQueue) -> None:
-        if source.fruitless >= FRUITLESS_TOLD:
+        if source.fruitless >= FRUITLESS_REPORTED_FROM:
             log.info("%s is pulled again at offset %d", source.queue, source.next_offset)
         source.fruitless = 0
 
