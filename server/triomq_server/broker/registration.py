@@ -30,15 +30,13 @@ from triomq_protocol.requests.registration import (
 )
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
-from triomq_server.config import BrokerConfig
+from triomq_server.config import BrokerConfig, register_period_ms
 from triomq_server.restarting import restarted
 from triomq_server.wire import Link, LinkError, OpenLink
 
 _log = logging.getLogger(__name__)
 
 FIRST_PERIOD_S = 10.0
-PERIOD_LEAST_S = 10.0
-PERIOD_MOST_S = 60.0
 """`registerNameServerPeriod` counts only between these; the second registration comes after FIRST_PERIOD_S."""
 RETRY_LEAST_S = 0.5
 RETRY_MOST_S = 10.0
@@ -286,8 +284,7 @@ class _NameServer:
             if answer is not None and config.store.is_slave and answer.master_address is None:
                 wait_s = MASTER_UNKNOWN_PERIOD_S
             else:
-                wait_s, period_s = period_s, config.register_name_server_period / 1000
-                period_s = min(max(period_s, PERIOD_LEAST_S), PERIOD_MOST_S)
+                wait_s, period_s = period_s, register_period_ms(config.register_name_server_period) / 1000
             await self._wait(link, wait_s)
             forced = self.wanted.is_set()
 

@@ -6,7 +6,7 @@ into settings plus warnings for what was not usable, and ``printed`` is the form
 
 from __future__ import annotations
 
-from triomq_server.config.broker import BrokerConfig
+from triomq_server.config.broker import BrokerConfig, register_period_ms
 from triomq_server.config.namesrv import NamesrvConfig
 from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.properties import MOST_SETTINGS_BYTES, PropertiesError, dump_properties, load_properties
@@ -31,6 +31,7 @@ __all__ = [
     "dump_properties",
     "load_properties",
     "printed",
+    "register_period_ms",
 ]
 
 

@@ -28,6 +28,7 @@ from triomq_server.config.settings import (
     ConfigError,
     Unusable,
     apply,
+    clamped,
     interval,
     keys_of,
     refuse_change,
@@ -38,6 +39,9 @@ from triomq_server.config.settings import (
 )
 from triomq_server.config.store import LARGE_BATCH_BYTES, SEND_WAIT_MS, StoreConfig
 from triomq_server.config.without_effect import without_effect_lines
+
+register_period_ms = clamped(10_000, 60_000)
+"""How often a broker registers in ms, by registerNameServerPeriod."""
 
 
 def _cpus() -> int:
@@ -67,8 +71,8 @@ class BrokerConfig(ServerNetworkConfig):
     rmq_address_server_domain: str | None = None
     rmq_address_server_sub_group: str | None = None
     broker_permission: int = setting(6, most=7)
-    register_name_server_period: int = interval(30_000, least=0)
-    """Used within 10000..60000."""
+    register_name_server_period: int = interval(30_000, least=0, in_force=register_period_ms)
+    """Used within 10000..60000, see ``register_period_ms``."""
     register_broker_timeout_mills: int = interval(6000, least=100, most=60_000)
     force_register: bool = True
     compressed_register: bool = False

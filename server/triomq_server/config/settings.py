@@ -23,6 +23,7 @@ _MOST = "triomq.most"
 _ONE_OF = "triomq.one_of"
 _FIXED = "triomq.fixed"
 _CHECK = "triomq.check"
+_IN_FORCE = "triomq.in_force"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _INT64 = 1 << 63
 _TEXT_MOST = 4096
@@ -67,6 +68,7 @@ def setting(
     one_of: tuple[str, ...] | None = None,
     fixed: bool = False,
     check: Callable[[str], str | None] | None = None,
+    in_force: Callable[[int], int] | None = None,
 ) -> T:
     """An attribute whose key is not its name in camel case, or whose value has bounds.
 
@@ -82,17 +84,25 @@ def setting(
         one_of: the accepted texts.
         fixed: whether it counts from the start on, and cannot be changed in a running server.
         check: why a text cannot be used; None if it can.
+        in_force: the number that is used in place of an accepted one; tools are shown this one.
     """
-    metadata = {_KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of, _FIXED: fixed, _CHECK: check}
+    metadata = {
+        _KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of, _FIXED: fixed, _CHECK: check, _IN_FORCE: in_force,
+    }  # fmt: skip
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return cast("T", attrs.field(default=default, metadata=metadata))
 
 
-def interval(default: int, *, least: int = 10, most: int = DAY_MS) -> int:
+def interval(default: int, *, least: int = 10, most: int = DAY_MS, in_force: Callable[[int], int] | None = None) -> int:
     """A time in ms between two passes of a task, or until one gives up: bounded, so that no value makes a task spin,
     or sleep for ever."""
-    return setting(default, least=least, most=most)
+    return setting(default, least=least, most=most, in_force=in_force)
+
+
+def clamped(least: int, most: int) -> Callable[[int], int]:
+    """Takes a number outside of these bounds for the nearer bound."""
+    return lambda number: min(max(number, least), most)
 
 
 def camel_case(attribute: str) -> str:
@@ -171,7 +181,12 @@ def apply(
         text = values[key].strip()
         current = getattr(target, field.name)
         value, complaint = _read(field, current, text)
-        if complaint is None and running and field.metadata.get(_FIXED) and value != current:
+        if (
+            complaint is None
+            and running
+            and field.metadata.get(_FIXED)
+            and _in_force(field, value) != _in_force(field, current)
+        ):
             complaint = "it counts from the start on; write it into the file and start anew"
         if complaint is not None:
             unusable.append(Unusable(key, shown(text), complaint))
@@ -209,13 +224,20 @@ def refuse_change(unusable: list[Unusable]) -> None:
 
 
 def to_text(target: object) -> dict[str, str]:
-    """All keys with a value, as a file would state them; what is unset is left out, as RocketMQ leaves out nulls."""
+    """All keys with the value in force, as a file would state them; what is unset is left out, as RocketMQ leaves out
+    nulls."""
     result: dict[str, str] = {}
     for key, field in keys_of(type(target)).items():
-        value = getattr(target, field.name)
+        value = _in_force(field, getattr(target, field.name))
         if value is not None:
             result[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return result
+
+
+def _in_force(field: attrs.Attribute[Any], value: Any) -> Any:
+    """What is used in place of a value."""
+    in_force = field.metadata.get(_IN_FORCE)
+    return value if in_force is None else in_force(value)
 
 
 def _read(field: attrs.Attribute[Any], current: object, text: str) -> tuple[object, str | None]:

@@ -15,7 +15,7 @@ import attrs
 
 from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.config.network import unusable_address, unusable_networks
-from triomq_server.config.settings import INT32_MOST, ConfigError, interval, setting
+from triomq_server.config.settings import INT32_MOST, ConfigError, clamped, interval, setting
 
 
 class BrokerRole(enum.StrEnum):
@@ -46,6 +46,13 @@ SEND_WAIT_MS = 1200
 """How long a send waits for disk and slave unless the file says something else: a producer with the default deadline of
 3 s and another broker to go to gives up after half of it, and must have the status by then."""
 
+_disk_percent = clamped(10, 95)
+
+
+def _whole_entries(size_bytes: int) -> int:
+    """A size rounded up to whole entries of a consume queue, 20 bytes each."""
+    return -(-size_bytes // 20) * 20
+
 
 @attrs.define(kw_only=True)
 class StoreConfig:
@@ -58,7 +65,9 @@ class StoreConfig:
 
     # Sizes in bytes.
     mapped_file_size_commit_log: int = setting(1_073_741_824, least=1, most=INT32_MOST, fixed=True)
-    mapped_file_size_consume_queue: int = setting(6_000_000, least=20, most=INT32_MOST - 20, fixed=True)
+    mapped_file_size_consume_queue: int = setting(
+        6_000_000, least=20, most=INT32_MOST - 20, fixed=True, in_force=_whole_entries
+    )
     """Rounded up to whole entries of 20 bytes; see ``consume_queue_file_bytes``."""
     max_message_size: int = setting(4_194_304, least=1, most=16_777_216)
 
@@ -107,7 +116,7 @@ class StoreConfig:
     delete_consume_queue_files_interval: int = interval(100, least=0, most=60_000)
     destroy_maped_file_interval_forcibly: int = 120_000
     redelete_hanged_file_interval: int = 120_000
-    disk_max_used_space_ratio: int = setting(75, most=100)
+    disk_max_used_space_ratio: int = setting(75, most=100, in_force=_disk_percent)
     """As given; RocketMQ clamps it to 10..95 when it is used, see ``disk_ratio_limit``."""
     clean_file_forcibly_enable: bool = False
     """Whether files that have not expired are deleted when the disk fills up; RocketMQ does, unless told otherwise."""
@@ -214,12 +223,12 @@ class StoreConfig:
     @property
     def consume_queue_file_bytes(self) -> int:
         """Size of a consume queue file: the key's value rounded up to whole 20-byte entries."""
-        return -(-self.mapped_file_size_consume_queue // 20) * 20
+        return _whole_entries(self.mapped_file_size_consume_queue)
 
     @property
     def disk_ratio_limit(self) -> float:
         """Fraction of the disk above which expired files go at any hour: the key in per cent, clamped to 10..95."""
-        return min(95, max(10, self.disk_max_used_space_ratio)) / 100
+        return _disk_percent(self.disk_max_used_space_ratio) / 100
 
     def update_in_memory_limit(self) -> None:
         """Derive ``in_memory_limit_bytes`` from the memory and the share of it that counts

@@ -109,7 +109,7 @@ def test_every_key_can_be_set_from_a_file(key: str) -> None:
             BrokerConfig.from_properties({key: after})
         return
     config, warnings = BrokerConfig.from_properties({key: after})
-    forced = {"brokerId": "0", "haListenPort": "10912"}
+    forced = {"brokerId": "0", "haListenPort": "10912", "mappedFileSizeConsumeQueue": "6000020"}
     assert config.to_properties()[key] == forced.get(key, after)
     assert [warning for warning in warnings if not warning.startswith(f"{key}={after} has no effect")] == []
 
@@ -232,6 +232,26 @@ def test_the_frame_of_replication_that_is_printed_is_the_one_in_force(values: di
     config, _ = BrokerConfig.from_properties(values)
     assert f"haTransferBatchSize={in_force}\n" in printed(config)
     assert HaSettings.from_config(config.store, compat_49=config.store.compat_49).batch_bytes == in_force
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "in_force"),
+    [
+        ("registerNameServerPeriod", "1000", "10000"),
+        ("registerNameServerPeriod", "30000", "30000"),
+        ("registerNameServerPeriod", "3600000", "60000"),
+        ("diskMaxUsedSpaceRatio", "1", "10"),
+        ("diskMaxUsedSpaceRatio", "99", "95"),
+        ("mappedFileSizeConsumeQueue", "6000001", "6000020"),
+    ],
+)
+def test_a_number_that_is_brought_within_bounds_is_printed_as_it_is_used(key: str, given: str, in_force: str) -> None:
+    config, _ = BrokerConfig.from_properties({key: given})
+    assert f"\n{key}={in_force}\n" in "\n" + printed(config)
+    assert config.store.consume_queue_file_bytes == int(config.to_properties()["mappedFileSizeConsumeQueue"])
+    assert config.store.disk_ratio_limit == int(config.to_properties()["diskMaxUsedSpaceRatio"]) / 100
+    config.update({key: in_force})
+    assert config.to_properties()[key] == in_force
 
 
 def test_unknown_keys_are_kept_and_named() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Final
 
 import trio
 
@@ -18,16 +17,11 @@ from triomq_protocol.requests.send import SendAnswers
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.config import BrokerRole, FlushDiskType
+from triomq_server.repeats import Repeats
 from triomq_server.store import AppendResult
 from triomq_server.wire import Link
 
 _log = logging.getLogger(__name__)
-
-LATE_LOG_EVERY_S: Final = 10.0
-"""How often a cause of late answers is logged at most."""
-
-LATE_TOPICS_SHOWN: Final = 5
-"""How many topics such a line names."""
 
 
 def waits_for_store(wait: str | None) -> bool:
@@ -105,25 +99,12 @@ class _LateSends:
     def __init__(self, what: str, setting: str) -> None:
         self._what = what
         self._setting = setting
-        self._next_log = -float("inf")
-        self._count = 0
-        self._topics: set[str] = set()
+        self._repeats = Repeats()
 
     def add(self, topic: str) -> None:
         """Count one send."""
-        self._count += 1
-        if len(self._topics) <= LATE_TOPICS_SHOWN:
-            self._topics.add(topic)
-        now = trio.current_time()
-        if now < self._next_log:
-            return
-        self._next_log = now + LATE_LOG_EVERY_S
-        shown = sorted(self._topics)
-        more = " and others" if len(shown) > LATE_TOPICS_SHOWN else ""
-        topics = ", ".join(shown[:LATE_TOPICS_SHOWN]) + more
-        _log.warning("%s %d sends in time, of topics %s (%s)", self._what, self._count, topics, self._setting)
-        self._count = 0
-        self._topics.clear()
+        if due := self._repeats.add(topic):
+            _log.warning("%s %d sends in time, of topics %s (%s)", self._what, *due, self._setting)
 
 
 class _HeldAnswer:

@@ -6,6 +6,7 @@ rules: docs/protocol/broker-api.md §4.3-4.5.
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 
 from triomq_protocol.codes import FAQ, ResponseCode
@@ -19,8 +20,11 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError, check_transactions
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark
+from triomq_server.repeats import Repeats
 from triomq_server.store import AppendStatus
 from triomq_server.wire import Link
+
+_log = logging.getLogger(__name__)
 
 SendRequest = SendMessageRequest | SendMessageRequestV2
 
@@ -33,6 +37,7 @@ class SendChecks:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._halves = Repeats()
 
     def topic(self, header: SendRequest, known: TopicConfig | None) -> TopicConfig:
         """The topic's configuration, made if need be; raises RefusedError."""
@@ -51,6 +56,7 @@ class SendChecks:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if header.sys_flag & TRANSACTION_PREPARED and not header.batch:  # such a record gets no queue entry
             check_transactions(config)
+            self.note_half(topic)
         if known is not None:
             return known
         if broker.is_slave:
@@ -60,6 +66,15 @@ class SendChecks:
         if made is None:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
         return made
+
+    def note_half(self, topic: str) -> None:
+        """A half message is taken, since the settings ask for it."""
+        if due := self._halves.add(topic):
+            _log.warning(
+                "storing %d half messages of transactions, of topics %s: this broker does not end transactions, so nobody "
+                "will receive them; rejectTransactionMessage=true refuses them",
+                *due,
+            )
 
     def _made_topic(self, header: SendRequest) -> TopicConfig | None:
         """Auto-creation (docs/protocol/broker-api.md §4.4)."""
