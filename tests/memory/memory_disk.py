@@ -35,6 +35,9 @@ class MemoryFile:
         self.buffer = mmap.mmap(-1, max(size, 1))
         self.backed: set[int] = set()
         self.durable: dict[int, bytes] = {}
+        self.refused: dict[int, bytes] = {}
+        """Pages that a failed sync has left counted as written, as they were then: they reach the disk when they have
+        been written again."""
         self.modified_ms = disk.now_ms()
 
     def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
@@ -56,13 +59,33 @@ class MemoryFile:
 
     def sync(self, start: int, end: int) -> None:
         """Make a range durable; OSError(EIO) when the disk has been set to fail."""
-        self._disk.check_sync()
+        try:
+            self._disk.check_sync()
+        except OSError:
+            for page in range(start // PAGE_BYTES, -(-min(end, self.size) // PAGE_BYTES)):
+                self.refused[page] = self.page(page)
+            raise
         self._make_durable(start, end)
         self.modified_ms = self._disk.now_ms()
 
     def _make_durable(self, start: int, end: int) -> None:
         for page in range(start // PAGE_BYTES, -(-min(end, self.size) // PAGE_BYTES)):
+            if self.refused.get(page) == self.page(page):
+                continue
+            self.refused.pop(page, None)
             self.durable[page] = self.page(page)
+
+    def read_back(self, start: int, end: int) -> bytes:
+        """The bytes; OSError(EIO) while the disk fails."""
+        if self._disk.failing_syncs:
+            raise OSError(errno.EIO, "the memory disk was set to fail")
+        return self.buffer[start:end]
+
+    def write_back(self, start: int, data: bytes) -> None:
+        """Write bytes, and count their pages as not yet on the disk."""
+        self.buffer[start : start + len(data)] = data
+        for page in range(start // PAGE_BYTES, -(-(start + len(data)) // PAGE_BYTES)):
+            self.refused.pop(page, None)
 
     def page(self, number: int) -> bytes:
         """The bytes of one page."""

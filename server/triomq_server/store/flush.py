@@ -2,7 +2,8 @@
 
 One `fdatasync` of the log is in flight at a time, in a worker thread; it releases every send that waited before it
 started.
-When the disk refuses, nothing is ever reported as safe again: the failed pages may be gone from memory. Answers to
+When the disk refuses, no send is taken, and nothing is reported as safe, until all that is in doubt has been read back,
+checked, written again and forced to the disk (`unconfirmed`); this is tried every few seconds. Answers to
 `FlushRealTimeService`, `GroupCommitService` and `FlushConsumeQueueService`.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -22,8 +24,14 @@ from triomq_server.store.files.disk import NO_DESCRIPTOR, PAGE_BYTES, Disk
 from triomq_server.store.files.segments import Segment, sync_segments
 from triomq_server.store.index import Index
 from triomq_server.store.offset_waiters import OffsetWaiters
+from triomq_server.store.unconfirmed import write_again
 
 _log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S: Final = 5.0
+"""How long a disk that has failed is left alone before it is tried again; twice as long after each failure."""
+
+LOOK_AGAIN_MOST_S: Final = 60.0
 
 
 class Flusher:
@@ -31,7 +39,8 @@ class Flusher:
 
     Attributes:
         flushed_offset: the log is on disk up to here.
-        failed: called once when the disk refused to take the log.
+        failed: called when the disk refused to take the log.
+        recovered: called when the disk has taken, later, all that it had refused.
     """
 
     def __init__(
@@ -51,7 +60,13 @@ class Flusher:
         self._checkpoint = checkpoint
         self.flushed_offset = 0
         self.failed: Callable[[], None] = lambda: None
+        self.recovered: Callable[[], None] = lambda: None
         self._broken = False
+        self._look_at = float("inf")
+        """When the disk is tried again."""
+        self._pause_s = LOOK_AGAIN_S
+        self._queues_in_doubt = False
+        """Queues or index may not be on the disk, whatever a later flush says."""
         self._owed = False
         """The last flush failed for lack of descriptors or memory, and must be made up for."""
         self._waiters = OffsetWaiters()
@@ -90,8 +105,10 @@ class Flusher:
         thorough_s = config.flush_commit_log_thorough_interval / 1000
         last_thorough = trio.current_time()
         while True:
-            with trio.move_on_after(interval_s):
+            with trio.move_on_at(min(trio.current_time() + interval_s, self._look_at)):
                 await self._wanted.wait()
+            if trio.current_time() >= self._look_at:
+                await self.try_again()
             least_pages = config.flush_commit_log_least_pages
             if self._wanted.is_set() or self._owed:
                 self._wanted = trio.Event()
@@ -117,17 +134,52 @@ class Flusher:
                         _log.error("the log cannot be forced to the disk for the time being: %s", error)
                     self._owed = True
                     return
-                _log.critical("the disk refused to take the log; the store accepts no more messages", exc_info=True)
+                _log.critical(
+                    "the disk refused to take the log; the store accepts no messages until it does", exc_info=True
+                )
                 self._broken = True
+                self._pause_s = LOOK_AGAIN_S
+                self._look_at = trio.current_time() + self._pause_s
                 self.failed()
                 self._waiters.fail_all()
                 return
             self._owed = False
-            _mark_flushed(dirty)
-            self.flushed_offset = target
-            if timestamp:
-                self._checkpoint.physic_timestamp = timestamp
-            self._waiters.release(target)
+            self._confirm(dirty, target, timestamp)
+
+    def _confirm(self, dirty: list[tuple[Segment, int]], target: int, timestamp: int) -> None:
+        """The log is on disk up to this offset."""
+        _mark_flushed(dirty)
+        self.flushed_offset = target
+        if timestamp:
+            self._checkpoint.physic_timestamp = timestamp
+        self._waiters.release(target)
+
+    async def try_again(self) -> None:
+        """After a failure: write what is in doubt to the disk again, and accept messages if it takes all of it."""
+        async with self._one_at_a_time:
+            target = self._commitlog.max_offset
+            timestamp = self._commitlog.store_timestamp
+            dirty = self._commitlog.dirty()
+            try:
+                lost = await self._disk.run(partial(write_again, dirty))
+            except OSError as error:
+                _log.warning("the disk still refuses the log: %s; no messages are accepted", error)
+                self._pause_s = min(2 * self._pause_s, LOOK_AGAIN_MOST_S)
+                self._look_at = trio.current_time() + self._pause_s
+                return
+            if lost is not None:
+                _log.critical(
+                    "memory no longer has what the disk refused: %s. No messages are accepted; a restart checks the log and "
+                    "goes on behind its last whole record",
+                    lost,
+                )
+                self._look_at = float("inf")
+                return
+            _log.warning("the disk takes the log again; what it had refused is written, and messages are accepted")
+            self._broken = False
+            self._look_at = float("inf")
+            self._confirm(dirty, target, timestamp)
+            self.recovered()
 
     async def prepare_space_forever(self) -> None:
         """Task: take space ahead of the log's end whenever it gets short, so that appends need not wait for it."""
@@ -155,10 +207,15 @@ class Flusher:
             try:
                 await self.flush_queues(0 if thorough else config.flush_consume_queue_least_pages, checkpoint=thorough)
                 await self._flush_filled_index_files()
-            except OSError:
-                # Queues can be built again from the log; the checkpoint, which says how far they are safe, stays
-                # behind.
+            except OSError as error:
+                self._doubt_queues(error)
                 _log.exception("queues or index could not be forced to the disk")
+
+    def _doubt_queues(self, error: OSError) -> None:
+        """A later flush may succeed although the disk never got the pages. Queues can be built again from the log, so the
+        checkpoint, which says how far they are safe, stays behind until the next start."""
+        if error.errno not in NO_DESCRIPTOR:
+            self._queues_in_doubt = True
 
     async def flush_queues(self, least_pages: int, *, checkpoint: bool) -> None:
         """Force the queues to the disk; then, if asked, save the checkpoint. OSError."""
@@ -173,7 +230,12 @@ class Flusher:
             await self.save_checkpoint(timestamp)
 
     async def save_checkpoint(self, logics_timestamp: int) -> None:
-        """Write the checkpoint with this time for the queues, whatever has been dispatched since. OSError."""
+        """Write the checkpoint with this time for the queues, whatever has been dispatched since. OSError.
+
+        Not while queues may have been lost.
+        """
+        if self._queues_in_doubt:
+            return
         data = self._checkpoint.encode(logics_timestamp)
         await self._disk.run(partial(self._checkpoint.write, data))
 
@@ -193,10 +255,11 @@ class Flusher:
             await self.flush_queues(0, checkpoint=False)
             await self._flush_filled_index_files()
             await self.save_checkpoint(self._checkpoint.logics_timestamp)
-        except OSError:
+        except OSError as error:
+            self._doubt_queues(error)
             _log.exception("the store could not be flushed; the next start will check it as after a crash")
             return False
-        return not self._broken
+        return not (self._broken or self._queues_in_doubt)
 
     @property
     def is_synchronous(self) -> bool:

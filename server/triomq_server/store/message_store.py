@@ -106,6 +106,7 @@ class MessageStore:
         self.delay_listener: Callable[[int], None] = lambda _: None
         self.dispatcher.index_full = self._no_space
         self.flusher.failed = self._disk_failed
+        self.flusher.recovered = self._disk_recovered
         self.cleaner.space_checked = self._space_checked
         if self.flusher.is_synchronous:
             self.append_listeners.append(self.flusher.wake)
@@ -141,6 +142,9 @@ class MessageStore:
 
     def _disk_failed(self) -> None:
         self.set_flag(NOT_WRITEABLE)
+
+    def _disk_recovered(self) -> None:
+        self.clear_flag(NOT_WRITEABLE)
 
     def _no_space(self) -> None:
         if not self.running_flags & DISK_FULL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
+from triomq_server.store.flush import LOOK_AGAIN_S
 
 ROOT = "/store"
 MakeConfig = Callable[..., StoreConfig]
@@ -178,7 +180,7 @@ async def test_a_lack_of_descriptors_is_no_broken_disk(
 async def test_a_disk_that_refuses(
     autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
-    """After a failed fsync nothing is ever reported as safe again; reading goes on."""
+    """After a failed fsync nothing is reported as safe, and no message is taken, while the disk fails; reading goes on."""
     disk = MemoryDisk()
     config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     async with open_store(config, disk=disk) as store:
@@ -190,15 +192,100 @@ async def test_a_disk_that_refuses(
         store.flusher.when_flushed(end, trio.current_time() + 5, answers.append)
         await trio.sleep(0.1)
         assert answers == [False]
-        disk.failing_syncs = False
         store.flusher.when_flushed(end, trio.current_time() + 5, answers.append)
         assert answers == [False, False]
+        await trio.sleep(10 * LOOK_AGAIN_S)
         assert store.append(make_record(2)).status is AppendStatus.SERVICE_NOT_AVAILABLE
         assert store.read("T", 0, 0, 32, None).message_count == 2
         with pytest.raises(OSError, match="on disk only up to"):
             await store.flush()
     assert disk.exists(f"{ROOT}/abort")
     assert "refused to take the log" in caplog.text
+    assert caplog.text.count("the disk still refuses") == 3
+
+
+@pytest.mark.parametrize("log_file_bytes", [1 << 20, 1000])
+async def test_a_disk_that_recovers_is_used_again(
+    autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord, log_file_bytes: int
+) -> None:
+    """What it had refused is written once more: the system counts those pages as written."""
+    disk = MemoryDisk()
+    config = make_config(ROOT, mapped_file_size_commit_log=log_file_bytes)
+    async with open_store(config, disk=disk) as store:
+        store.append(make_record(0))
+        await store.flush()
+        for n in range(1, 20):
+            store.append(make_record(n))
+        disk.failing_syncs = True
+        await store.flusher.flush_log()
+        assert store.append(make_record(20)).status is AppendStatus.SERVICE_NOT_AVAILABLE
+        disk.failing_syncs = False
+        await store.flusher.flush_log()
+        assert store.flushed_offset < store.log_max_offset
+        await trio.sleep(LOOK_AGAIN_S + 1)
+        assert store.flushed_offset == store.log_max_offset
+        answers: list[bool] = []
+        end = store.append(make_record(20)).end_offset
+        store.flusher.when_flushed(end, trio.current_time() + 5, answers.append)
+        await trio.sleep(1)
+        assert answers == [True]
+        after = disk.after_power_loss(random.Random(1))
+        for path, file in disk.files.items():
+            if "/commitlog/" in path:
+                pages = range(-(-file.size // 4096))
+                assert [file.durable.get(page, bytes(4096))[:1000] for page in pages] == [
+                    file.page(page)[:1000] for page in pages
+                ]
+    async with open_store(config, disk=after) as store:
+        assert store.queue_bounds("T", 0) == (0, 21)
+    assert caplog.text.count("takes the log again") == 1
+
+
+async def test_a_disk_that_recovers_without_what_it_had_refused_is_not_used(
+    autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = MemoryDisk()
+    async with open_store(make_config(ROOT), disk=disk) as store:
+        store.append(make_record(0))
+        await store.flush()
+        start = store.log_max_offset
+        end = store.append(make_record(1)).end_offset
+        disk.failing_syncs = True
+        await store.flusher.flush_log()
+        disk.failing_syncs = False
+        file = disk.files[f"{ROOT}/commitlog/{0:020d}"]
+        file.buffer[start:end] = bytes(end - start)  # dropped from memory, and read from the disk again
+        await trio.sleep(10 * LOOK_AGAIN_S)
+        assert store.flushed_offset == start
+        assert store.append(make_record(2)).status is AppendStatus.SERVICE_NOT_AVAILABLE
+    assert caplog.text.count("memory no longer has what the disk refused") == 1
+    assert "zeros: nothing was written here" in caplog.text
+
+
+async def test_the_checkpoint_stays_behind_queues_that_the_disk_refused(
+    autojump_clock: Any, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(make_config(ROOT), disk=disk, clock=clock) as store:
+        store.append(make_record(0))
+        store.notify_arrivals()
+        await trio.sleep(130)
+        before = disk.read(f"{ROOT}/checkpoint")
+        clock.now += 1000
+        store.append(make_record(1))
+        store.notify_arrivals()
+        await store.flush()
+        disk.failing_syncs = True
+        with pytest.raises(OSError, match="set to fail"):
+            await store.flusher.flush_queues(0, checkpoint=True)
+        await trio.sleep(130)
+        disk.failing_syncs = False
+        await trio.sleep(130)
+        assert disk.read(f"{ROOT}/checkpoint") == before
+    assert disk.read(f"{ROOT}/checkpoint") == before
+    assert disk.exists(f"{ROOT}/abort")
+    async with open_store(make_config(ROOT), disk=disk.after_power_loss(random.Random(1)), clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, 2)
 
 
 async def test_the_bodys_error_comes_out_plain(make_config: MakeConfig) -> None:

@@ -76,6 +76,15 @@ class MappedFile(Protocol):
         """Force bytes start..end (perhaps more) to the disk. Blocks: call it through `Disk.run`."""
         ...
 
+    def read_back(self, start: int, end: int) -> bytes:
+        """Bytes start..end; OSError if they cannot be read, where touching them in the buffer would kill the process.
+        Blocks."""
+        ...
+
+    def write_back(self, start: int, data: bytes) -> None:
+        """Write bytes that are there already, so that the next `sync` writes them to the disk again. Blocks. OSError."""
+        ...
+
     def content_end(self, start: int, end: int) -> int:
         """Where the last part of a range ends that the disk keeps anything of; behind it all bytes are zero.
 
@@ -238,6 +247,34 @@ class RealMappedFile:
         if self._unlisted:
             _sync_directory(os.path.dirname(self._path))
             self._unlisted = False
+
+    def read_back(self, start: int, end: int) -> bytes:
+        """Through a descriptor."""
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        pieces = []
+        try:
+            while start < end and (piece := os.pread(fd, end - start, start)):
+                pieces.append(piece)
+                start += len(piece)
+            if start < end:
+                raise OSError(errno.EIO, f"{self._path} ends at {start}")
+        finally:
+            os.close(fd)
+        return b"".join(pieces)
+
+    def write_back(self, start: int, data: bytes) -> None:
+        """Through a descriptor. A new file's directory becomes dirty too."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(fd, view, start)
+                start += written
+                view = view[written:]
+        finally:
+            os.close(fd)
+        if self._unlisted:
+            os.utime(os.path.dirname(self._path))
 
     def content_end(self, start: int, end: int) -> int:
         """Ask the file system for its holes; one that does not know of any has content everywhere."""

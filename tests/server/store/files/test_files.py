@@ -225,6 +225,22 @@ async def test_a_log_that_has_gone_is_told_before_its_queues_go_too(
     assert "there are no log files: 2 queues of an earlier log and its index are removed" in caplog.text
 
 
+def test_bytes_are_written_again(disk: Disk, tmp_path: Path) -> None:
+    file = disk.create(str(tmp_path / "f"), 8192, 8192)
+    file.buffer[4000:4100] = b"x" * 100
+    assert file.read_back(3999, 4101) == b"\0" + b"x" * 100 + b"\0"
+    file.write_back(4000, b"x" * 50 + b"y" * 50)
+    assert file.buffer[3999:4101] == b"\0" + b"x" * 50 + b"y" * 50 + b"\0"
+    file.sync(4000, 4100)
+
+
+def test_a_file_that_has_been_cut_cannot_be_read_back(tmp_path: Path) -> None:
+    file = RealDisk().create(str(tmp_path / "f"), 8192, 8192)
+    os.truncate(tmp_path / "f", 5000)
+    with pytest.raises(OSError, match="ends at 5000"):
+        file.read_back(0, 8192)
+
+
 def test_where_a_files_content_ends(disk: Disk, tmp_path: Path) -> None:
     file = disk.create(f"{tmp_path}/f", 1 << 20, 4096)
     assert file.content_end(0, 1 << 20) <= 4096

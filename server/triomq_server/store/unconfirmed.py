@@ -1,0 +1,67 @@
+"""The part of the log that a failed flush has left in doubt: checked, written again, and forced to the disk.
+
+After a failed `fdatasync` the kernel counts the pages as written: the next call may succeed although the disk never got
+them, and a page may be dropped from memory and come back from the disk as it was before. So success means something only
+for bytes that have been read back, found to be the records that were appended, and written once more. All of it goes
+through descriptors, since a page that cannot be read kills a process that touches it in the map.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_server.store.files.segments import Segment
+
+_PIECE_BYTES: Final = 4 << 20
+
+
+def write_again(doubtful: list[tuple[Segment, int]]) -> str | None:
+    """Check and write each segment from its flushed position up to the given one, and force it to the disk; blocks.
+
+    A file deleted meanwhile is no error.
+
+    Returns:
+        What the log holds instead of a record, where memory no longer has what was appended; then nothing is
+        written. None if all of it is on the disk now.
+
+    Raises:
+        OSError: the disk still fails.
+    """
+    for segment, position in doubtful:
+        with contextlib.suppress(FileNotFoundError):
+            found = _unsound(segment, segment.flushed, position)
+            # A slave's flush may end in the middle of a record; each file begins with one.
+            if found is not None and segment.flushed:
+                found = _unsound(segment, 0, position)
+            if found is not None:
+                return f"{segment.path} holds {found.value}"
+    for segment, position in doubtful:
+        with contextlib.suppress(FileNotFoundError):
+            for at in range(segment.flushed, position, _PIECE_BYTES):
+                end = min(at + _PIECE_BYTES, position)
+                segment.file.write_back(at, segment.file.read_back(at, end))
+            segment.file.sync(segment.flushed, position)
+    return None
+
+
+def _unsound(segment: Segment, start: int, end: int) -> Finding | None:
+    """What part of a file is no record, from where a record begins; None if all are. OSError."""
+    data, data_at, at = b"", start, start
+    while at < end:
+        record = read_record(data, at - data_at, len(data), segment.base + at, check_crc=True)
+        if isinstance(record, LogRecord):
+            at += record.size
+        elif record in (Finding.INCOMPLETE, Finding.NOTHING) and data_at + len(data) < end:
+            more = max(_PIECE_BYTES, 2 * (len(data) - (at - data_at)))
+            data, data_at = segment.file.read_back(at, min(at + more, end)), at
+            if len(data) >= 8 and not any(data[:8]):
+                return Finding.NOTHING
+        elif record is Finding.BLANK:
+            return None  # up to the end of the file
+        elif record is Finding.INCOMPLETE:
+            return None  # what a slave has of the last record
+        else:
+            return record
+    return None
