@@ -188,6 +188,16 @@ def test_tags_by_option(spark: SparkSession, topics: Topics, mixed: str) -> None
     assert len(rows) == 101
 
 
+def test_matches_in_a_long_queue_come_once(spark: SparkSession, topics: Topics) -> None:
+    # Longer than what one lane of a filtered read takes at a time: the lanes' edges lie within the queue.
+    topic = topics.new(queues=1)
+    for number in range(25):
+        topics.send(topic, [b"%d" % (1000 * number + each) for each in range(100)], tags="a")
+        topics.send(topic, [b"other"] * 900, tags="b")
+    rows = topics.read(spark, topic, tags="a")
+    assert bodies(rows) == sorted(b"%d" % (1000 * number + each) for number in range(25) for each in range(100))
+
+
 @pytest.mark.parametrize("preference", ["suggested", "master", "slave", "preferSlave"])
 def test_from_whomever(spark: SparkSession, topics: Topics, preference: str) -> None:
     topic = topics.new()

@@ -18,6 +18,8 @@ from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
 from pyspark_rocketmq.read.planning import QueueRange
 from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
+from triomq_protocol.record.layout import INT64, QUEUE_OFFSET_AT
+from triomq_protocol.record.view import record_starts
 
 LANES: Final = 8
 """How many pulls of a range are in flight."""
@@ -48,6 +50,7 @@ PAGE_MAX: Final = 1024
 """How many messages one pull asks for; brokers give fewer."""
 
 _log = logging.getLogger(__name__)
+_offset_of = INT64.unpack_from
 
 
 @attrs.frozen
@@ -147,7 +150,10 @@ class Strides:
             if result is None:
                 break
             if result.status is PullStatus.FOUND:
-                self._keep(stride, result.body)
+                # A broker that filters goes on to the next match, which may belong to the next stride.
+                page = result.body if result.next_offset <= stride.end else records_before(result.body, stride.end)
+                if page:
+                    self._keep(stride, page)
             at = result.next_offset
         stride.is_done = True
         while self._open and self._open[0].is_done:
@@ -193,7 +199,8 @@ class Strides:
         return await self._elsewhere(at, end, result)
 
     async def _asked(self, at: int, end: int, *, from_master: bool = False) -> PullResult:
-        # Without a filter no more than the rest of the stride is requested, so that nothing is sent twice.
+        # Without a filter no more than the rest of the stride is requested, so that nothing is sent twice. With one this
+        # bounds the matches, not the offsets.
         count = min(end - at, PAGE_MAX)
         plan = self._plan
         return await self._session.consumer.pull(
@@ -264,6 +271,17 @@ class Strides:
         if self._plan.fail_on_data_loss:
             raise BrokerBehind(f"{what}; try again when the slave has caught up or the master is back")
         _log.warning("%s; going on without them, because failOnDataLoss=false", what)
+
+
+def records_before(page: bytes, end: int) -> bytes:
+    """The records of a pull answer whose queue offset is less than `end`; they are in the order of the queue.
+
+    What cannot be decoded is kept, so that the reader of the records reports it.
+    """
+    for at in record_starts(page):
+        if _offset_of(page, at + QUEUE_OFFSET_AT)[0] >= end:
+            return page[:at]
+    return page
 
 
 def _leads_on(result: PullResult, at: int) -> bool:

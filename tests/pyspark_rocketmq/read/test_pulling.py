@@ -12,17 +12,33 @@ import pytest
 pytest.importorskip("pyspark")
 
 import trio
+from stored_records import encode_record
 
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
 from pyspark_rocketmq.offsets import QueueId
 from pyspark_rocketmq.read import pulling
 from pyspark_rocketmq.read.planning import QueueRange
-from pyspark_rocketmq.read.pulling import BEHIND_LIMIT_S, LANES, STRIDE, PullPlan, Strides
+from pyspark_rocketmq.read.pulling import (
+    BEHIND_LIMIT_S,
+    FILTERED_STRIDE,
+    LANES,
+    STRIDE,
+    PullPlan,
+    Strides,
+    records_before,
+)
 from triomq import MessageQueue, PullResult, PullStatus, ReadPreference
 from triomq.errors import ConnectFailed
+from triomq_protocol.record.view import iter_records
 
 PAGE = 32
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+
+
+def stored(offset: int) -> bytes:
+    """The record of a message at an offset."""
+    return encode_record(b"T", 0, b"x", b"", queue_offset=offset, born_host=HOST, store_host=HOST)
 
 
 class FakeBroker:
@@ -61,7 +77,7 @@ class FakeBroker:
                 found.append(at)
             at += 1
         status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE
-        return self.result(status, queue, at, b"".join(b"%d " % each for each in found))
+        return self.result(status, queue, at, b"".join(map(stored, found)))
 
     def result(self, status: PullStatus, queue: MessageQueue, next_offset: int, body: bytes = b"") -> PullResult:
         return PullResult(
@@ -98,7 +114,7 @@ async def pulled(
 
     strides = Strides(session, PullPlan(part, **plan), take)
     await strides.pull()
-    return [int(each) for page in pages for each in page.split()]
+    return [each.queue_offset for page in pages for each in iter_records(page)]
 
 
 async def test_several_at_once_and_still_in_order(autojump_clock: trio.testing.MockClock) -> None:
@@ -116,9 +132,23 @@ async def test_nothing_is_asked_twice(autojump_clock: trio.testing.MockClock) ->
 async def test_a_part_ends_at_its_end_not_at_the_last_message_seen(autojump_clock: trio.testing.MockClock) -> None:
     broker = FakeBroker(0, 100_000, matches=lambda offset: offset % 1000 == 7)
     found = await pulled(broker, 0, 50_000, tags="a")
-    # What lies behind the end may come along with a filter; the batches leave it out.
-    assert [each for each in found if each < 50_000] == list(range(7, 50_000, 1000))
+    assert found == list(range(7, 50_000, 1000))
     assert max(broker.asked) < 50_000
+
+
+@pytest.mark.parametrize("step", [1, 3, 10, 150, FILTERED_STRIDE])
+@pytest.mark.parametrize("end", [3 * FILTERED_STRIDE, 2 * FILTERED_STRIDE + 5])
+async def test_matches_of_a_long_range_come_once(autojump_clock: trio.testing.MockClock, step: int, end: int) -> None:
+    # The last pull of a stride finds matches of the next one, too.
+    broker = FakeBroker(0, 100_000, matches=lambda offset: offset % step == 0)
+    assert await pulled(broker, 5, end, tags="a") == [each for each in range(5, end) if each % step == 0]
+
+
+def test_an_answer_is_cut_at_an_offset() -> None:
+    page = b"".join(map(stored, (3, 5, 9)))
+    whole = len(stored(3))
+    assert [len(records_before(page, end)) // whole for end in (3, 4, 9, 10)] == [0, 1, 2, 3]
+    assert records_before(page[:-1], 10) == page[:-1], "what is broken is left to the reader of the records"
 
 
 async def test_little_is_kept_when_nothing_is_taken(
@@ -135,7 +165,7 @@ async def test_little_is_kept_when_nothing_is_taken(
         nursery.start_soon(strides.pull)
         await trio.sleep(1000)
         # Only the first stride goes on, to its end; then every stride waits.
-        assert sum(taken) < 10_000
+        assert sum(taken) <= STRIDE * len(stored(0))
         before = sum(taken)
         strides.taken(before)
         await trio.sleep(1000)
