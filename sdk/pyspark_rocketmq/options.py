@@ -32,6 +32,7 @@ _CLIENT: Final[dict[str, Callable[[str], Any]]] = {
     "heartbeat_every_s": float,
     "max_pending": int,
     "max_unsent_bytes": int,
+    "max_header_bytes": int,
     "max_topics": int,
     "route_wait_s": float,
 }

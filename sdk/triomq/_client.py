@@ -45,7 +45,7 @@ from triomq._producer.producer import Producer
 from triomq._producer.retry import Retries, RetryPolicy
 from triomq._producer.sender import Sender, SendSettings
 from triomq._transport.dialing import Dialer, dial_tcp
-from triomq._transport.link import Handler
+from triomq._transport.link import HEADER_BYTES_MAX, Handler
 from triomq._transport.links import Backoff, Links
 from triomq.errors import ClientClosed
 from triomq_protocol.names import DEFAULT_TOPIC
@@ -70,6 +70,7 @@ class ClientOptions(TypedDict, total=False):
     backoff: Backoff
     max_pending: int
     max_unsent_bytes: int
+    max_header_bytes: int
     max_topics: int
     clock: Clock
     chance: random.Random
@@ -96,7 +97,7 @@ class Client(metaclass=NoPublicConstructor):
             raise TypeError(f"open_client() has no argument {', '.join(sorted(unknown))}")
         for name in ("refresh_every_s", "heartbeat_every_s"):
             check_seconds(name, options.get(name, 1))
-        for name in ("default_topic_queues", "max_pending", "max_unsent_bytes", "max_topics"):
+        for name in ("default_topic_queues", "max_pending", "max_unsent_bytes", "max_header_bytes", "max_topics"):
             check_count(name, options.get(name, 1), 1)
         ip, unit = options.get("client_ip") or local_ip(), options.get("unit_name", "")
         instance = options.get("instance_name")
@@ -115,6 +116,7 @@ class Client(metaclass=NoPublicConstructor):
             backoff=options.get("backoff"),
             max_pending=options.get("max_pending", 65535),
             max_unsent_bytes=options.get("max_unsent_bytes", 64 * 1024 * 1024),
+            max_header_bytes=options.get("max_header_bytes", HEADER_BYTES_MAX),
         )
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
         self._requests = BrokerRequests(nursery.start_soon, self._name_servers, self._clock())

@@ -48,6 +48,8 @@ async def open_client(
         backoff: pauses between dials of a dead address.
         max_pending: requests that may wait for an answer, per link.
         max_unsent_bytes: bytes that may wait for the kernel, per link.
+        max_header_bytes: the longest header of an answer, its remark included; a longer one ends the connection
+            with :class:`~triomq.errors.ProtocolViolation`. Errors keep the first 4096 characters of a remark.
         max_topics: topics whose routes are kept.
         clock: wall clock in ms since 1970.
         chance: source of all random choices.

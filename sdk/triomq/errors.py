@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from triomq_protocol.codes import ResponseCode
 
@@ -295,7 +295,8 @@ class ClientClosed(ClosedError):
 
 
 class ProtocolViolation(ClosedError):
-    """The peer sent bytes that are not the protocol's; the connection was closed."""
+    """The peer sent bytes that are not the protocol's, or an answer that makes no sense; bytes that are no frames have
+    closed the connection."""
 
     advice = "check that the address is a name server or broker"
 
@@ -340,6 +341,10 @@ def code_name(code: int) -> str:
         return str(code)
 
 
+REMARK_CHARS_MAX: Final = 4096
+"""How much of a peer's remark an error keeps."""
+
+
 def error_for_code(code: int, remark: str | None, *, what: str, address: str) -> MQError:
     """The error for a peer's answer.
 
@@ -352,6 +357,8 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
     kind = CODE_ERRORS.get(code, BrokerRefused)
     if kind is BrokerFault:
         kind = _fault_for(remark or "")
+    if remark is not None and len(remark) > REMARK_CHARS_MAX:
+        remark = f"{remark[:REMARK_CHARS_MAX]}... ({len(remark)} characters)"
     return kind(what, address=address, code=code, remark=remark)
 
 

@@ -115,6 +115,8 @@ FIXED_BYTES: Final = BODY_AT + TAIL_LENGTHS_BYTES
 
 MARK: Final = _head("size", "magic")
 """The first two words, of a record and of the mark at a file's end. Written last: without them there is no record."""
+MARKED_SHAPE_V4: Final = _head("size", "magic", "sys_flag", "body_length")
+"""The fields of `SHAPE_V4`, and the magic number."""
 SHAPE_V4: Final = _head("size", "sys_flag", "body_length")
 """The fields from which all positions in a record follow; the last is meaningless unless both hosts are IPv4."""
 PLACE: Final = _head("size", "magic", "physical_offset")

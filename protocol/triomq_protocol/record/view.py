@@ -25,6 +25,8 @@ from triomq_protocol.record.layout import (
     FLAG_AT,
     INT32,
     INT64,
+    MARKED_SHAPE_V4,
+    MESSAGE_MAGIC,
     PHYSICAL_OFFSET_AT,
     PREPARED_OFFSET_BEFORE_BODY,
     PROPERTIES_LENGTH,
@@ -248,16 +250,19 @@ def iter_records(body: bytes | memoryview) -> Iterator[RecordView]:
 def record_starts(body: bytes) -> list[int]:
     """Where the records of a pull answer start; the first that cannot be decoded ends them, as in `iter_records`.
 
-    For readers who want few fields of each record, or none yet: it costs a third of a `RecordView` each.
+    For readers who want few fields of each record, or none yet: it costs a third of a `RecordView` each. Beyond what
+    `RecordView` checks, each record has the magic number of one.
     """
     starts: list[int] = []
-    found, shape, any_v6 = starts.append, _shape_v4, ANY_HOST_V6
+    found, shape, any_v6, marked = starts.append, MARKED_SHAPE_V4.unpack_from, ANY_HOST_V6, MESSAGE_MAGIC
     topic_length_at, fixed = BODY_AT, FIXED_BYTES
     at, end = 0, len(body)
     try:
         while at < end:
-            size, sys_flag, body_bytes = shape(body, at)
+            size, magic, sys_flag, body_bytes = shape(body, at)
             following = at + size
+            if magic != marked:
+                break
             if sys_flag & any_v6:
                 RecordView(body, at)
             else:
@@ -277,6 +282,11 @@ def record_starts(body: bytes) -> list[int]:
     except (StructError, IndexError, BodyError):
         pass
     return starts
+
+
+def records_end(body: bytes, starts: list[int]) -> int:
+    """Where the last of the records that `record_starts` found ends; the body's length if all of it is records."""
+    return starts[-1] + int(_int32(body, starts[-1])[0]) if starts else 0
 
 
 def queue_offset_at(data: bytes, at: int) -> int:

@@ -4,6 +4,7 @@ from struct import Struct
 
 from triomq_protocol.errors import RemoteProtocolError
 from triomq_protocol.wire.command import Command, decode_binary_command, decode_json_command
+from triomq_protocol.wire.lengths import MAX_HEADER_BYTES
 
 MAX_FRAME_BYTES = 16777216
 """Java's limit for a whole frame, its length field included."""
@@ -21,16 +22,18 @@ class FrameDecoder:
 
     Args:
         max_frame_bytes: a longer frame is rejected before it is buffered.
+        max_header_bytes: a frame with a longer header likewise.
 
     Attributes:
         fault: the error that ended decoding, after bytes that are not a frame. Valid frames before them have been
             returned: the caller handles these, checks `fault`, and closes the link.
     """
 
-    __slots__ = ("_buffer", "_max_total", "_need", "fault")
+    __slots__ = ("_buffer", "_max_header", "_max_total", "_need", "fault")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
         self._max_total = max_frame_bytes - 4
+        self._max_header = max_header_bytes
         self._buffer = bytearray()
         self._need = 0  # with fewer bytes than these in the buffer no frame can be complete
         self.fault: RemoteProtocolError | None = None
@@ -52,9 +55,15 @@ class FrameDecoder:
             while size - at >= 8:
                 total, mark = _unpack_lengths(data, at)
                 header_at = at + 8
-                body_at = header_at + (mark & 0xFFFFFF)
+                header_bytes = mark & 0xFFFFFF
+                body_at = header_at + header_bytes
                 end = at + 4 + total
-                if not 4 <= total <= self._max_total or body_at > end or mark >= _BINARY_LIMIT:
+                if (
+                    not 4 <= total <= self._max_total
+                    or body_at > end
+                    or mark >= _BINARY_LIMIT
+                    or header_bytes > self._max_header
+                ):
                     raise self._reject(total, mark)
                 if end > size:
                     self._need = end - at
@@ -92,4 +101,6 @@ class FrameDecoder:
             return RemoteProtocolError(f"frame of {total + 4} bytes, the limit is {self._max_total + 4}")
         if mark >= _BINARY_LIMIT:
             return RemoteProtocolError(f"unknown header encoding {mark >> 24}")
+        if mark & 0xFFFFFF > self._max_header:
+            return RemoteProtocolError(f"header of {mark & 0xFFFFFF} bytes, the limit is {self._max_header}")
         return RemoteProtocolError(f"header of {mark & 0xFFFFFF} bytes in a frame of {total} bytes")

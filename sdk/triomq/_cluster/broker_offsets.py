@@ -50,9 +50,12 @@ class BrokerOffsets:
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
         try:
-            return answer.header(QueryConsumerOffsetResponse).offset
+            offset = answer.header(QueryConsumerOffsetResponse).offset
         except HeaderError as error:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+        if offset < -1:
+            raise ProtocolViolation(what, address=link.address, remark=f"it is {offset}")
+        return offset if offset >= 0 else None  # Java's clients, too, read -1 as "the group has none"
 
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
         """Send the offsets to the brokers (code 15) and wait for their answers.

@@ -50,19 +50,22 @@ class QueueBounds(metaclass=NoPublicConstructor):
     async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset of the queue's first message.  See ``BrokerLinks.of`` for `only_master`."""
         header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-        return (await self._query(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponse, only_master)).offset
+        answer = await self._query(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponse, only_master)
+        return _checked(answer.offset, queue)
 
     async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset behind the queue's last message.  See ``BrokerLinks.of`` for `only_master`."""
         header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-        return (await self._query(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponse, only_master)).offset
+        answer = await self._query(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponse, only_master)
+        return _checked(answer.offset, queue)
 
     async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
         """The offset of the message stored nearest to a time, in ms since 1970, within the queue's range."""
         header = SearchOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms, bname=queue.broker_name
         )
-        return (await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, SearchOffsetResponse)).offset
+        answer = await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, SearchOffsetResponse)
+        return _checked(answer.offset, queue)
 
     async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
@@ -97,3 +100,10 @@ class QueueBounds(metaclass=NoPublicConstructor):
             return answer.header(answer_type)
         except HeaderError as error:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+
+
+def _checked(offset: int, queue: MessageQueue) -> int:
+    """An answered offset; brokers of RocketMQ 5 answer -1 for a queue that nothing was ever stored in."""
+    if offset < -1:
+        raise ProtocolViolation(f"an offset of {queue}", remark=f"the broker answered {offset}")
+    return max(offset, 0)

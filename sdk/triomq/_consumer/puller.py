@@ -36,6 +36,7 @@ from triomq.errors import (
 )
 from triomq_protocol import flags
 from triomq_protocol.errors import HeaderError
+from triomq_protocol.record.view import record_starts, records_end
 from triomq_protocol.requests.pull import decode_pull_answer, encode_pull_request
 from triomq_protocol.wire.command import Command
 
@@ -46,6 +47,10 @@ _STATUSES: Final = {int(status): status for status in PullStatus}
 SUSPEND_MARGIN_S: Final = 10.0
 """How much longer than the broker may hold a pull the client waits: brokers look every 5 s
 (docs/protocol/consumer.md §3)."""
+
+GROWTH_MAX: Final = 1_000_000
+"""How far behind the queue's end an answer with messages may lead: the broker reads the end first, then the entries,
+and messages come in between."""
 
 
 class PullCall:
@@ -121,6 +126,10 @@ class PullCall:
             expression_type=wanted.kind,
             broker_name=self.queue.broker_name,
         )
+
+
+def _violation(call: PullCall, node: Node, remark: str) -> ProtocolViolation:
+    return ProtocolViolation(f"pull of {call.queue} at offset {call.offset}", address=node.address, remark=remark)
 
 
 GoOn = Callable[[PullResult], bool]
@@ -437,35 +446,43 @@ class Puller:
         try:
             header = decode_pull_answer(answer)
         except HeaderError as error:
-            what = f"pull of {call.queue} at offset {call.offset}"
-            raise ProtocolViolation(what, address=node.address, remark=str(error)) from error
+            raise _violation(call, node, str(error)) from error
         suggested = header.suggest_which_broker_id or 0
         self.nodes.suggest(call.queue, suggested)
         tags = call.subscription.tags
         next_offset = header.next_begin_offset if header.next_begin_offset is not None else call.offset
+        min_offset = header.min_offset if header.min_offset is not None else -1
+        max_offset = header.max_offset if header.max_offset is not None else -1
         lacks_offset = False
-        if next_offset < 0:
-            what = f"pull of {call.queue} at offset {call.offset}"
-            raise ProtocolViolation(what, address=node.address, remark=f"the next offset is {next_offset}")
-        if next_offset <= call.offset:
-            if status is PullStatus.FOUND:
-                what = f"pull of {call.queue} at offset {call.offset}"
-                remark = f"there are messages, and the next offset is {next_offset}"
-                raise ProtocolViolation(what, address=node.address, remark=remark)
-            if status is PullStatus.NO_MATCHED_MESSAGE:
-                # "Go on at once" where it was: a slave's answer to an offset outside its queue, which it cannot judge.
-                status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
+        if next_offset < 0 or min_offset < -1 or max_offset < -1:
+            remark = f"the next offset is {next_offset}, of a queue from {min_offset} to {max_offset}"
+            raise _violation(call, node, remark)
+        starts: list[int] | None = None
+        if status is PullStatus.FOUND:
+            if next_offset <= call.offset:
+                raise _violation(call, node, f"there are messages, and the next offset is {next_offset}")
+            if next_offset - max_offset > GROWTH_MAX and max_offset >= 0:
+                raise _violation(call, node, f"the next offset is {next_offset}, and the queue ends at {max_offset}")
+            # Here, where the consumer still stands before them: it would pass over what cannot be read later.
+            starts = record_starts(answer.body)
+            if not starts or records_end(answer.body, starts) != len(answer.body):
+                at = records_end(answer.body, starts)
+                raise _violation(call, node, f"the bytes at {at} of {len(answer.body)} are no record")
+        elif next_offset <= call.offset and status is PullStatus.NO_MATCHED_MESSAGE:
+            # "Go on at once" where it was: a slave's answer to an offset outside its queue, which it cannot judge.
+            status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
         return PullResult(
             status,
             call.queue,
             next_offset=next_offset,
-            min_offset=header.min_offset if header.min_offset is not None else -1,
-            max_offset=header.max_offset if header.max_offset is not None else -1,
+            min_offset=min_offset,
+            max_offset=max_offset,
             suggested_broker_id=suggested,
             broker_address=node.address,
             body=answer.body,
             tags=tags,
             lacks_offset=lacks_offset,
+            starts=starts,
         )
 
     def _filter_server(self, queue: MessageQueue, node: Node) -> str:

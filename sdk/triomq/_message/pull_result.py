@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from triomq._message.message import MessageQueue
 from triomq._message.received import Page, ReceivedMessage, received_messages
 from triomq_protocol.filters.tags import TagFilter
+from triomq_protocol.record.view import record_starts
 
 
 class PullStatus(enum.IntEnum):
@@ -44,7 +45,7 @@ class PullResult:
     """
 
     __slots__ = (
-        "_messages", "_tags", "body", "broker_address", "lacks_offset", "max_offset", "min_offset", "next_offset", "queue", "status",
+        "_messages", "_starts", "_tags", "body", "broker_address", "lacks_offset", "max_offset", "min_offset", "next_offset", "queue", "status",
         "suggested_broker_id", "taken",
     )  # fmt: skip
 
@@ -61,6 +62,7 @@ class PullResult:
         body: bytes = b"",
         tags: TagFilter | None = None,
         lacks_offset: bool = False,
+        starts: list[int] | None = None,
     ) -> None:
         self.status = status
         self.queue = queue
@@ -72,19 +74,25 @@ class PullResult:
         self.body = body
         self.lacks_offset = lacks_offset
         self.taken = False
+        self._starts = starts
         self._tags = tags if tags is not None and tags.tags else None
         self._messages: list[ReceivedMessage] | None = None
 
     @property
-    def messages(self) -> list[ReceivedMessage]:
-        """The messages, in order; those whose tag only shares a hash with a wanted one are left out.
+    def record_starts(self) -> list[int]:
+        """Where each record starts in :attr:`body`."""
+        if self._starts is None:
+            self._starts = record_starts(self.body)
+        return self._starts
 
-        A record that cannot be decoded ends the list, as in Java's client.
-        """
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """The messages, in order; those whose tag only shares a hash with a wanted one are left out."""
         if self._messages is None:
             messages: list[ReceivedMessage] = []
             if self.status is PullStatus.FOUND:
-                messages = received_messages(Page(self.body, self.queue, self.min_offset, self.max_offset))
+                page = Page(self.body, self.queue, self.min_offset, self.max_offset)
+                messages = received_messages(page, self.record_starts)
                 if (tags := self._tags) is not None:
                     # The broker compares 32-bit hashes only.
                     messages = [message for message in messages if tags.matches_tag(message.tags)]

@@ -27,6 +27,10 @@ log = logging.getLogger("triomq.links")
 SILENT_TIMEOUTS_MAX: Final = 2
 """After so many requests in a row timed out without one byte coming in, the link is taken for dead."""
 
+HEADER_BYTES_MAX: Final = 512 * 1024
+"""The longest header of a peer's frame, remark included. The largest ones that brokers send hold the properties of a
+message, 32767 bytes at most, of which JSON may make 200 kB."""
+
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 _NEVER: Final = float("inf")
@@ -110,6 +114,7 @@ class Link:
         on_lost: called once, when the link can no longer be used.
         max_pending: requests that may wait for an answer.
         max_unsent_bytes: bytes that may wait for the kernel.
+        max_header_bytes: a peer's frame with a longer header ends the link.
     """
 
     def __init__(
@@ -121,6 +126,7 @@ class Link:
         on_lost: Callable[[Link], None] | None = None,
         max_pending: int = 65535,
         max_unsent_bytes: int = 64 * 1024 * 1024,
+        max_header_bytes: int = HEADER_BYTES_MAX,
     ) -> None:
         self.address = address
         self.pending: dict[int, Waiter] = {}
@@ -132,6 +138,7 @@ class Link:
         self._on_lost = on_lost
         self._max_pending = max_pending
         self._max_unsent_bytes = max_unsent_bytes
+        self._max_header_bytes = max_header_bytes
         self._opaque = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -278,7 +285,7 @@ class Link:
         return type(lost)(lost.what, address=lost.address, remark=lost.remark)
 
     async def _read_frames(self) -> None:
-        decoder = FrameDecoder()
+        decoder = FrameDecoder(max_header_bytes=self._max_header_bytes)
         receive_some = self._stream.receive_some
         max_bytes = _RECEIVE_BYTES
         first = b""

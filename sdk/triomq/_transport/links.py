@@ -17,7 +17,7 @@ import trio
 from cachetools import LRUCache
 
 from triomq._transport.dialing import Dialer
-from triomq._transport.link import Handler, Link, connect_failed
+from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_failed
 from triomq.errors import ClientClosed, MQError
 
 log = logging.getLogger("triomq.links")
@@ -82,6 +82,7 @@ class Links:
         backoff: pauses between dials of a dead address.
         max_pending: see :class:`Link`.
         max_unsent_bytes: see :class:`Link`.
+        max_header_bytes: see :class:`Link`.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Links:
         backoff: Backoff | None = None,
         max_pending: int = 65535,
         max_unsent_bytes: int = 64 * 1024 * 1024,
+        max_header_bytes: int = HEADER_BYTES_MAX,
     ) -> None:
         self.opened: list[Callable[[Link], None]] = []
         """Called with every link that has just been opened."""
@@ -102,7 +104,11 @@ class Links:
         self._handlers = handlers if handlers is not None else {}
         self._chance = chance if chance is not None else random.Random()
         self._backoff = backoff if backoff is not None else Backoff()
-        self._limits = {"max_pending": max_pending, "max_unsent_bytes": max_unsent_bytes}
+        self._limits = {
+            "max_pending": max_pending,
+            "max_unsent_bytes": max_unsent_bytes,
+            "max_header_bytes": max_header_bytes,
+        }
         self._links: dict[str, Link] = {}
         self._openings: dict[str, _Opening] = {}
         self._dead: LRUCache[str, _Dead] = LRUCache(DEAD_MAX)

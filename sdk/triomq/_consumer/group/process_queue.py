@@ -15,7 +15,7 @@ import attrs
 
 from triomq._message.message import MessageQueue
 from triomq._message.received import Page, ReceivedMessage
-from triomq_protocol.record.view import RecordView, record_starts
+from triomq_protocol.record.view import RecordView
 
 OBJECT_BYTES: Final = 250
 """What the object of a held message costs beside its bytes, with a part of its page: 180 were measured with 80,000
@@ -141,12 +141,12 @@ class HeldMessage(ReceivedMessage):
         return self.record.reconsume_times + self.extra_times
 
 
-def held_messages(page: HeldPage) -> list[HeldMessage]:
-    """The messages of a pulled answer, in order; a record that cannot be decoded ends them, as in Java's client."""
+def held_messages(page: HeldPage, starts: list[int]) -> list[HeldMessage]:
+    """The messages of a pulled answer, in order, given where their records start."""
     make = HeldMessage.__new__
     waiting = WAITING
     messages = []
-    for at in record_starts(page.body):
+    for at in starts:
         # Not by the constructor: that would be a third of what it all costs.
         message = make(HeldMessage)
         message.page = page

@@ -408,7 +408,9 @@ class PullEngine:
         source.next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
             page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset)
-            messages = process.put(page, self._wanted(held_messages(page), source.queue, subscription))
+            messages = process.put(
+                page, self._wanted(held_messages(page, result.record_starts), source.queue, subscription)
+            )
             process.scan(result.next_offset)
             if messages:
                 source.counters.pulled += len(messages)

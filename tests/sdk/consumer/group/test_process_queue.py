@@ -12,7 +12,7 @@ from consumer_broker import record_of
 
 import triomq
 from triomq._consumer.group.process_queue import OBJECT_BYTES, HeldMessage, HeldPage, ProcessQueue, Stage, held_messages
-from triomq_protocol.record.view import RecordView
+from triomq_protocol.record.view import RecordView, record_starts
 
 QUEUE = triomq.MessageQueue("T", "b", 3)
 
@@ -34,7 +34,7 @@ def page_of(*offsets, body_bytes=BODY_BYTES, max_offset=100):
 
 def put(process, *offsets, **more):
     page = page_of(*offsets, **more)
-    return process.put(page, held_messages(page))
+    return process.put(page, held_messages(page, record_starts(page.body)))
 
 
 def filled(*offsets, **more):
