@@ -14,6 +14,8 @@ from typing import Protocol, runtime_checkable
 
 import trio
 
+from triomq.errors import InvalidCall
+
 
 class Dialer(Protocol):
     """Opens a stream to an address; the caller sets the deadline."""
@@ -140,18 +142,26 @@ async def dial_tcp(address: str, /) -> trio.abc.HalfCloseableStream:
     return SocketStream(sock)
 
 
-def tls_dialer(context: ssl.SSLContext | None = None, *, check_names: bool = False) -> Dialer:
+def tls_dialer(context: ssl.SSLContext | None = None, *, verify: bool = True) -> Dialer:
     """A dialer for name servers and brokers that speak TLS (docs/protocol/remoting.md §12).
 
     Args:
-        context: certificates to trust and to show; by default nothing is verified, as Java's test mode does.
-        check_names: whether the server's certificate must bear its host name; RocketMQ's usually do not.
+        context: what to trust and to show; used as it is. It checks host names if its ``check_hostname`` is set, as
+            ``ssl.create_default_context(cafile=...)`` sets it; the certificates of RocketMQ servers often bear none.
+            By default the system's authorities are trusted and names are checked.
+        verify: False encrypts without verifying the server, as Java's test mode does: whoever answers at the address
+            can read and change everything.
+
+    Raises:
+        InvalidCall: ``verify=False`` with a context, which says itself what it verifies.
     """
     if context is None:
         context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    context.check_hostname = check_names
+        if not verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+    elif not verify:
+        raise InvalidCall("tls_dialer takes a context or verify=False, not both: the context says what it verifies")
 
     async def dial(address: str, /) -> trio.abc.Stream:
         stream = trio.SSLStream(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-import ssl
-from contextlib import suppress
 
 import pytest
 import trio
 
 import triomq
 from triomq import errors
-from triomq_protocol.wire.frame import FrameDecoder
 
 
 class Counter:
@@ -177,33 +174,3 @@ async def test_a_killed_master_is_read_from_its_slave(cluster, client):
         return True
 
     await until(sends_again)
-
-
-async def test_tls(tmp_path):
-    trustme = pytest.importorskip("trustme")
-    authority = trustme.CA()
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(server)
-    listeners = await trio.open_ssl_over_tcp_listeners(0, server, host="localhost")
-    port = listeners[0].transport_listener.socket.getsockname()[1]
-    seen = []
-
-    async def answer(stream):
-        decoder = FrameDecoder()
-        with suppress(trio.BrokenResourceError):  # clients end without TLS's goodbye, as Java's do
-            async for data in stream:
-                for command in decoder.feed(bytes(data)):
-                    seen.append(command)
-                    await stream.send_all(command.answer(0, body=b'{"topicList":["secret"]}').encode())
-
-    client_context = ssl.create_default_context()
-    authority.configure_trust(client_context)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, answer, listeners)
-        dial = triomq.plugins.tls_dialer(client_context, check_names=True)
-        async with triomq.open_client(f"localhost:{port}", dial=dial) as client:
-            assert await client.admin.topics() == ["secret"]
-        async with triomq.open_client(f"localhost:{port}", dial=triomq.plugins.tls_dialer()) as client:
-            assert await client.admin.topics() == ["secret"]
-        nursery.cancel_scope.cancel()
-    assert len(seen) == 2

@@ -1,0 +1,83 @@
+"""Whom a client believes when it speaks TLS: the given context alone decides, and by default certificates are verified."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+
+import pytest
+import trio
+
+import triomq
+from triomq import errors
+from triomq_protocol.wire.frame import FrameDecoder
+
+trustme = pytest.importorskip("trustme")
+
+
+@pytest.fixture
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+async def name_server(authority, nursery):
+    """Serves TLS with a certificate for localhost; returns its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1")
+
+    async def answer(stream):
+        decoder = FrameDecoder()
+        with suppress(trio.BrokenResourceError):  # clients end without TLS's goodbye, as Java's do
+            async for data in stream:
+                for command in decoder.feed(bytes(data)):
+                    await stream.send_all(command.answer(0, body=b'{"topicList":["secret"]}').encode())
+
+    nursery.start_soon(trio.serve_listeners, answer, listeners)
+    return listeners[0].transport_listener.socket.getsockname()[1]
+
+
+async def topics(address, **options):
+    dial = triomq.plugins.tls_dialer(**options)
+    async with triomq.open_client(address, dial=dial, route_wait_s=0) as client:
+        return await client.admin.topics()
+
+
+def trusting(authority):
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+async def test_a_trusted_certificate_with_the_right_name(authority, name_server):
+    assert await topics(f"localhost:{name_server}", context=trusting(authority)) == ["secret"]
+
+
+async def test_by_default_an_unknown_certificate_is_refused(name_server):
+    with pytest.raises(errors.NoNameServer, match=r"TLS: .*certificate"):
+        await topics(f"localhost:{name_server}")
+
+
+async def test_the_callers_context_keeps_its_strictness(authority, name_server):
+    """A certificate of a trusted authority for another host, and a context that checks names."""
+    context = trusting(authority)
+    with pytest.raises(errors.NoNameServer, match="TLS: IP address mismatch"):
+        await topics(f"127.0.0.1:{name_server}", context=context)
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+async def test_a_context_that_does_not_check_names(authority, name_server):
+    context = trusting(authority)
+    context.check_hostname = False
+    assert await topics(f"127.0.0.1:{name_server}", context=context) == ["secret"]
+
+
+async def test_not_verifying_has_to_be_asked_for(name_server):
+    assert await topics(f"127.0.0.1:{name_server}", verify=False) == ["secret"]
+
+
+def test_a_context_says_itself_what_it_verifies():
+    with pytest.raises(errors.InvalidCall, match="verify=False, not both"):
+        triomq.plugins.tls_dialer(ssl.create_default_context(), verify=False)
