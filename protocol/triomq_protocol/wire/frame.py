@@ -27,14 +27,15 @@ class FrameDecoder:
     Attributes:
         fault: the error that ended decoding, after bytes that are not a frame. Valid frames before them have been
             returned: the caller handles these, checks `fault`, and closes the link.
+        incomplete: the bytes of a frame whose end has not come yet.
     """
 
-    __slots__ = ("_buffer", "_max_header", "_max_total", "_need", "fault")
+    __slots__ = ("_max_header", "_max_total", "_need", "fault", "incomplete")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
         self._max_total = max_frame_bytes - 4
         self._max_header = max_header_bytes
-        self._buffer = bytearray()
+        self.incomplete = bytearray()
         self._need = 0  # with fewer bytes than these in the buffer no frame can be complete
         self.fault: RemoteProtocolError | None = None
 
@@ -42,7 +43,7 @@ class FrameDecoder:
         """All frames completed by `data`. Raises RemoteProtocolError if the first frame is invalid; see `fault`."""
         if self.fault is not None:
             raise self.fault
-        buffer = self._buffer
+        buffer = self.incomplete
         if buffer:
             buffer += data
             if len(buffer) < self._need:

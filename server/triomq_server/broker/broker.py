@@ -27,6 +27,7 @@ from triomq_server.replication.metadata import MetadataSync
 from triomq_server.replication.slave import HaSlave
 from triomq_server.store import MessageStore
 from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.wire import Budget
 
 
 @attrs.frozen(eq=False)
@@ -63,6 +64,7 @@ class Broker:
         ha_address: `brokerIP2:haListenPort`.
         store_host: `address` packed, the STOREHOST of every record (8 or 20 bytes).
         replication: sends the log to slaves and knows what they hold; a slave has one too, for slaves of its own.
+        incomplete_frames, unsent: what links of both listeners hold in memory, see ``Limits``.
         config_file: where request 25 writes the whole configuration; None keeps changes in memory.
         following: what this broker copies from its master; None on a master. `roles` sets it.
         on_config_change: called after request 25 has changed `config`, to read cached settings again.
@@ -86,6 +88,8 @@ class Broker:
     ha_address: str
     store_host: bytes
     replication: HaMaster
+    incomplete_frames: Budget = attrs.Factory(Budget)
+    unsent: Budget = attrs.Factory(Budget)
     config_file: ConfigFile | None = None
     following: Following | None = None
     on_config_change: list[Callable[[], None]] = attrs.Factory(list)

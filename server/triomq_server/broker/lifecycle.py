@@ -46,7 +46,19 @@ from triomq_server.replication.rules import HaSettings
 from triomq_server.restarting import restarted
 from triomq_server.store import Disk, MessageStore, RealDisk, open_store, wall_ms
 from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.wire import Dial, Limits, Link, Listen, WriteBatch, dial_tcp, listen_tcp, open_link, serve
+from triomq_server.wire import (
+    Dial,
+    Limits,
+    Link,
+    Listen,
+    WriteBatch,
+    dial_tcp,
+    incomplete_budget,
+    listen_tcp,
+    open_link,
+    serve,
+    unsent_budget,
+)
 
 FILTERS_PERSIST_S = 10.0
 """How often property filters are written to disk."""
@@ -199,6 +211,8 @@ class _Run:
             ha_address=ha_address,
             store_host=store_host,
             replication=HaMaster(store, self._ha_settings),
+            incomplete_frames=incomplete_budget(config.incomplete_frames_limit_bytes),
+            unsent=unsent_budget(config.output_limit_bytes),
             config_file=None if path is None else ConfigFile(path, self._disk),
         )
         broker.on_config_change.append(registration.read_config)
@@ -230,6 +244,8 @@ class _Run:
             output_bytes=config.link_output_limit_bytes,
             connections=config.max_connections,
             waiting_requests=config.max_waiting_requests,
+            incomplete=broker.incomplete_frames,
+            unsent=broker.unsent,
         )
         handlers = main_handlers(broker, roles)
         for port, table in (

@@ -8,6 +8,8 @@ import socket
 
 import attrs
 
+from triomq_protocol.wire.frame import MAX_FRAME_BYTES
+from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.config.settings import INT32_MOST, setting
 
 MOST_ADDRESSES = 64
@@ -113,5 +115,14 @@ class ServerNetworkConfig:
     """Accepted links at one time; a further one is closed at once, with a warning in the log."""
     link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST)
     """Unsent bytes of one link above which we read no more from it until they are gone."""
+    output_limit_bytes: int = setting(
+        factory=lambda: max(128 << 20, usable_memory_bytes() // 8), least=1 << 20, fixed=True
+    )
+    """Unsent bytes of all links together; beyond them the links that hold most are closed."""
+    incomplete_frames_limit_bytes: int = setting(
+        factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True
+    )
+    """Bytes of frames whose end has not come yet, of all links together; beyond them the links that hold most are
+    closed."""
     max_waiting_requests: int = setting(10_000, least=1, most=INT32_MOST)
     """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""

@@ -16,7 +16,7 @@ from triomq_server.namesrv.routes import RouteTable
 from triomq_server.restarting import restarted
 from triomq_server.store import Disk, RealDisk
 from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.wire import Limits, Listen, TlsSettings, listen_tcp, serve
+from triomq_server.wire import Limits, Listen, TlsSettings, incomplete_budget, listen_tcp, serve, unsent_budget
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ async def serve_namesrv(
         output_bytes=config.link_output_limit_bytes,
         connections=config.max_connections,
         waiting_requests=config.max_waiting_requests,
+        incomplete=incomplete_budget(config.incomplete_frames_limit_bytes),
+        unsent=unsent_budget(config.output_limit_bytes),
     )
 
     async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:

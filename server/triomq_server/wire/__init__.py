@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from triomq_server.wire.budget import Budget
 from triomq_server.wire.dial import OpenLink, open_link
 from triomq_server.wire.handlers import Answer, Handlers, PlainHandler, WaitingHandler, ignored, not_supported
-from triomq_server.wire.limits import Limits
+from triomq_server.wire.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
 from triomq_server.wire.server import serve
 from triomq_server.wire.tls import TlsMode, TlsSettings
@@ -17,6 +18,7 @@ from triomq_server.wire.write_batch import WriteBatch
 __all__ = [
     "Answer",
     "AnswerTimeoutError",
+    "Budget",
     "Dial",
     "Handlers",
     "Limits",
@@ -33,8 +35,10 @@ __all__ = [
     "WriteBatch",
     "dial_tcp",
     "ignored",
+    "incomplete_budget",
     "listen_tcp",
     "not_supported",
     "open_link",
     "serve",
+    "unsent_budget",
 ]

@@ -53,6 +53,7 @@ class Connections:
             _log.exception("closing %s after a fault of our own", link.peer)
         finally:
             link.close()
+            hub.count_incomplete(link, 0)
             hub.links.discard(link)
             await transport.aclose()
 
@@ -68,7 +69,10 @@ class Connections:
                 # Answers of earlier requests may still be on their way; the server's end closes the link.
                 await trio.sleep_forever()
             link.active_at = trio.current_time()
-            await self._dispatch_all(link, feed(data), 0)
+            commands = feed(data)
+            if decoder.incomplete or link.incomplete_bytes:
+                self.hub.count_incomplete(link, len(decoder.incomplete))
+            await self._dispatch_all(link, commands, 0)
             if decoder.fault is not None:
                 raise decoder.fault
 

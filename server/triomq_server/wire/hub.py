@@ -49,7 +49,7 @@ class Hub:
         on_batch_end: Callable[[], None] | None = None,
     ) -> None:
         self.links: set[Link] = set()
-        self.writer = LinkWriter(nursery, limits.output_bytes, on_closed)
+        self.writer = LinkWriter(nursery, limits.output_bytes, on_closed, limits.unsent)
         self.writer.on_drained = self._note_progress
         self.stopping = False
         self.waiting_requests = 0
@@ -157,6 +157,11 @@ class Hub:
             answer = b"".join(answer)
         if answer is not None:
             link.send(answer)
+
+    def count_incomplete(self, link: Link, size_bytes: int) -> None:
+        """A link has so many bytes of an incomplete frame; may close links."""
+        link.incomplete_bytes = size_bytes
+        self.limits.incomplete.count(link, size_bytes)
 
     # Endings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
+from triomq_server.wire.budget import Budget
 
 
 @attrs.frozen
@@ -17,6 +18,8 @@ class Limits:
         output_bytes: unsent bytes of a link above which it is not read from (``linkOutputLimitBytes``).
         connections: accepted links at one time (``maxConnections``).
         waiting_requests: requests of all links that may wait in handlers (``maxWaitingRequests``).
+        incomplete: bytes of incomplete frames of all links (``incompleteFramesLimitBytes``).
+        unsent: bytes of answers that peers do not take, of all links (``outputLimitBytes``).
         grace_s: how long a stopping server waits for handlers that wait, and for unsent answers.
     """
 
@@ -25,4 +28,16 @@ class Limits:
     output_bytes: int = 16_777_216
     connections: int = 10_000
     waiting_requests: int = 10_000
+    incomplete: Budget = attrs.field(factory=Budget)
+    unsent: Budget = attrs.field(factory=Budget)
     grace_s: float = 1.0
+
+
+def incomplete_budget(limit_bytes: int) -> Budget:
+    """For ``Limits.incomplete``; one for all listeners of a process."""
+    return Budget("incomplete frames", "incompleteFramesLimitBytes", limit_bytes)
+
+
+def unsent_budget(limit_bytes: int) -> Budget:
+    """For ``Limits.unsent``; one for all listeners of a process."""
+    return Budget("answers that are not taken", "outputLimitBytes", limit_bytes)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import trio
 
 from triomq_protocol.wire.command import Command
+from triomq_server.wire.budget import Budget
 from triomq_server.wire.sockets import Buffer
 from triomq_server.wire.transport import Transport
 
@@ -60,6 +61,7 @@ class Link:
         peer_host: the same, packed as records hold it (8 or 20 bytes).
         closed: nothing is sent or received any more.
         unsent_bytes: what waits to be written; above the server's limit nothing more is read from this link.
+        incomplete_bytes: what has come of a frame whose end has not.
         active_at: trio's time of the last byte received or written, for the idle limit.
     """
 
@@ -72,6 +74,7 @@ class Link:
         "dirty",
         "drained",
         "draining",
+        "incomplete_bytes",
         "peer",
         "peer_host",
         "scope",
@@ -86,6 +89,7 @@ class Link:
         self.closed = False
         self.unsent: list[Buffer] = []
         self.unsent_bytes = 0
+        self.incomplete_bytes = 0
         self.active_at = trio.current_time()
         # The writer's side: whether it has unsent frames to write, whether a task waits for the socket to take more of
         # them, and the event of a reader that waits for that.
@@ -190,6 +194,7 @@ class LinkWriter:
         nursery: where drain tasks run.
         output_bytes: a link with more unsent bytes is not read from; below it, its reader is woken.
         on_closed: called once for each link that has ended.
+        budget: counts what links cannot write, all together.
 
     Attributes:
         in_batch: what is sent now is written before any other task runs; only ever true while no other task can run.
@@ -198,7 +203,9 @@ class LinkWriter:
         on_drained: called when such a task has ended.
     """
 
-    def __init__(self, nursery: trio.Nursery, output_bytes: int, on_closed: Callable[[Link], None] | None) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, output_bytes: int, on_closed: Callable[[Link], None] | None, budget: Budget
+    ) -> None:
         self.in_batch = False
         self.dirty: list[Link] = []
         self.drains = 0
@@ -206,6 +213,7 @@ class LinkWriter:
         self._nursery = nursery
         self.output_bytes = output_bytes
         self._on_closed = on_closed
+        self._budget = budget
         self._flusher_awake = False
         self._flusher_lot = trio.lowlevel.ParkingLot()
 
@@ -234,7 +242,10 @@ class LinkWriter:
     def flush(self, link: Link) -> None:
         """Write what goes without waiting, and start a drain task for the rest."""
         link.dirty = False
-        if not link.unsent or link.draining or link.closed:
+        if not link.unsent or link.closed:
+            return
+        if link.draining:
+            self._budget.count(link, link.unsent_bytes)
             return
         try:
             left = b"".join(link.transport.send_now(link.unsent))
@@ -249,6 +260,7 @@ class LinkWriter:
             link.draining = True
             self.drains += 1
             self._nursery.start_soon(self._drain, link)
+            self._budget.count(link, link.unsent_bytes)
 
     async def _drain(self, link: Link) -> None:
         """Write all that a link has, waiting for its socket; wakes the reader once below the limit."""
@@ -261,6 +273,9 @@ class LinkWriter:
                     data = data[sent:]
                     link.unsent_bytes -= sent
                     link.active_at = trio.current_time()
+                    if link.closed:
+                        break
+                    self._budget.count(link, link.unsent_bytes)
                     if link.drained is not None and link.unsent_bytes <= self.output_bytes:
                         link.drained.set()
                         link.drained = None
@@ -285,6 +300,7 @@ class LinkWriter:
             return
         link.closed = True
         link.unsent.clear()
+        self._budget.count(link, 0)
         link.scope.cancel()
         link.fail_waiters()
         if self._on_closed is not None:

@@ -151,6 +151,8 @@ class Poller:
             self._bulk = True
         decoder, link = polled.decoder, polled.link
         commands = decoder.feed(data)
+        if decoder.incomplete or link.incomplete_bytes:
+            self._hub.count_incomplete(link, len(decoder.incomplete))
         if commands:
             taken = self._hub.dispatch(link, commands, 0)
             if taken < len(commands) or link.unsent_bytes > self._output_bytes:

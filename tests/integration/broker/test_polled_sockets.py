@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,7 +12,7 @@ import trio
 
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
-from triomq_server.wire import Handlers, Limits, Link, dial_tcp, serve
+from triomq_server.wire import Handlers, Limits, Link, dial_tcp, incomplete_budget, serve, unsent_budget
 
 
 class Server:
@@ -21,10 +22,13 @@ class Server:
     def __init__(self) -> None:
         self.closed: list[str] = []
         self.all_closed = trio.Event()
+        self.one_closed = trio.Event()
         self.batches = 0
         self.calls = 0
         self.failing = False
         self.address = ""
+        self.incomplete = incomplete_budget(1_000_000)
+        self.unsent = unsent_budget(1 << 40)
         self.handlers = Handlers(plain={1: self.large, 2: self.small, 3: self.close}, waiting={4: self.late})
 
     def large(self, _link: Link, command: Command) -> bytes:
@@ -44,6 +48,7 @@ class Server:
 
     def link_closed(self, link: Link) -> None:
         self.closed.append(link.peer)
+        self.one_closed.set()
         if len(self.closed) == 150:
             self.all_closed.set()
 
@@ -65,7 +70,7 @@ async def serving() -> AsyncIterator[Server]:
                 port=0,
                 on_closed=server.link_closed,
                 on_batch_end=server.batch_end,
-                limits=Limits(output_bytes=1_000_000, grace_s=0.5),
+                limits=Limits(output_bytes=1_000_000, grace_s=0.5, incomplete=server.incomplete, unsent=server.unsent),
             )
         )
         with trio.fail_after(20):
@@ -96,6 +101,30 @@ async def test_a_peer_that_takes_no_answers_is_not_read_from_and_later_gets_them
         assert await answers(slow, 61) == list(range(61))
         await slow.send_all(ask(2, 61))
         assert await answers(slow, 1) == [61]
+
+
+async def test_what_links_hold_together_is_bounded() -> None:
+    async with serving() as server, await dial_tcp(server.address) as honest:
+        streams = [await dial_tcp(server.address) for _ in range(10)]
+        await honest.send_all(ask(2, 1)[:20])
+        ended = 0
+        for stream in streams:
+            await stream.send_all(struct.pack(">iI", 8_000_000, 100) + bytes(200_000))
+        await server.one_closed.wait()
+        for stream in streams:
+            with trio.move_on_after(0.01):
+                ended += await stream.receive_some(1) == b""
+        assert ended > 0
+        assert server.incomplete.held_bytes <= 1_000_000
+        await honest.send_all(ask(2, 1)[20:])
+        assert await answers(honest, 1) == [1]
+        server.unsent.limit_bytes = 0
+        server.one_closed = trio.Event()
+        await honest.send_all(ask(1, 2) * 20)
+        await server.one_closed.wait()
+        assert server.unsent.held_bytes == 0
+        for stream in streams:
+            await stream.aclose()
 
 
 async def test_many_links_at_once() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from typing import Any
+
+import trio
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
+from triomq_protocol.requests import KVTable
 from triomq_protocol.requests.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.requests import clients
@@ -27,6 +32,23 @@ async def test_held_pulls_of_a_reader_that_takes_nothing_get_no_messages(open_br
             if answer.code:
                 assert (answer.code, answer.fields["nextBeginOffset"], answer.body) == (19, "1", b"")
         assert codes == [0] + 19 * [19]
+
+
+async def test_the_budgets_of_the_settings_are_kept_on_both_ports(open_broker: Any) -> None:
+    async with open_broker(incompleteFramesLimitBytes=16 << 20, outputLimitBytes=1 << 20) as broker:
+        peers = [await broker.peer(), await broker.peer(), await broker.peer(broker.config.listen_port - 2)]
+        for peer in peers:
+            await peer.stream.send_all(struct.pack(">iI", 15_000_000, 100) + bytes(6_000_000))
+        closed = 0
+        for peer in peers:
+            with trio.move_on_after(1), suppress(trio.BrokenResourceError):
+                closed += await peer.stream.receive_some() == b""
+        assert closed == 1
+        other = await broker.peer()
+        info = KVTable.decode((await other.ask(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))).body).table
+        assert info["triomqIncompleteFrameBytes"] == "12000016"
+        assert info["triomqIncompleteFrameClosedLinks"] == "1"
+        assert info["triomqUnsentLimitBytes"] == str(1 << 20)
 
 
 async def test_a_member_that_takes_nothing_is_not_notified(desk: Any, client_link: Any) -> None:

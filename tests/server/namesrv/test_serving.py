@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -48,6 +50,18 @@ def registration(name: str) -> Command:
         fields={"brokerName": name, "brokerAddr": f"{name}:1", "clusterName": "C", "haServerAddr": f"{name}:2",
                 "brokerId": "0"},
     )  # fmt: skip
+
+
+async def test_incomplete_frames_of_all_connections_are_bounded(autojump_clock, network, start) -> None:
+    address = await start(incomplete_frames_limit_bytes=16 << 20)
+    streams = [await network.dial(address) for _ in range(3)]
+    for stream in streams:
+        await stream.send_all(struct.pack(">iI", 15_000_000, 100) + bytes(6_000_000))
+    closed = 0
+    for stream in streams:
+        with trio.move_on_after(1), suppress(trio.BrokenResourceError):
+            closed += await stream.receive_some() == b""
+    assert closed == 1
 
 
 async def broker_names(link) -> list[str]:

@@ -74,8 +74,21 @@ def runtime_info(broker: Broker, _link: Link, command: Command) -> Command:
         **_traffic(broker),
         **_thread_pools(broker),
         **_store(broker),
+        **_memory(broker),
     }
     return command.answer(body=KVTable(table={key: table[key] for key in java_map_order(table)}).encode())
+
+
+def _memory(broker: Broker) -> dict[str, str]:
+    """What connections hold in memory, and their limits; RocketMQ has no such figures."""
+    return {
+        "triomqUnsentBytes": str(broker.unsent.held_bytes),
+        "triomqUnsentLimitBytes": str(broker.unsent.limit_bytes),
+        "triomqUnsentClosedLinks": str(broker.unsent.closed),
+        "triomqIncompleteFrameBytes": str(broker.incomplete_frames.held_bytes),
+        "triomqIncompleteFrameLimitBytes": str(broker.incomplete_frames.limit_bytes),
+        "triomqIncompleteFrameClosedLinks": str(broker.incomplete_frames.closed),
+    }
 
 
 def _duration_text(duration_ms: int) -> str:
