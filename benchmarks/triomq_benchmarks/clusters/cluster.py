@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from triomq_benchmarks.clusters.java import Java
-from triomq_benchmarks.clusters.processes import Child, ChildError, check_cancelled, free_port
+from triomq_benchmarks.clusters.processes import Child, ChildError, check_cancelled
 from triomq_benchmarks.clusters.server_state import ask_blocking
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -33,7 +33,6 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 T = TypeVar("T")
 READY_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
-START_ATTEMPTS = 3
 _LOOK_S = 0.05
 """How often a wait in a thread checks whether its task in trio's loop was cancelled."""
 
@@ -414,17 +413,7 @@ def _killed_in_the_end(
     kind: Kind, home: Path, name_servers: str, java: Java, settings: Mapping[str, object]
 ) -> Iterator[Server]:
     """A broker that ends by SIGKILL: a clean shutdown of Java's takes seconds."""
-    with ExitStack() as stack:
-        for attempt in range(START_ATTEMPTS):
-            try:
-                server = stack.enter_context(
-                    broker(kind, home, name_servers, java=java, heap="1g", port=free_port(-2, 1), settings=settings)
-                )
-                break
-            except ChildError as error:
-                # Another process took the port between the check and the bind.
-                if "in use" not in str(error) or attempt == START_ATTEMPTS - 1:
-                    raise
+    with broker(kind, home, name_servers, java=java, heap="1g", settings=settings) as server:
         try:
             yield server
         finally:

@@ -13,7 +13,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,7 +24,7 @@ import msgspec
 import trio
 
 START_LIMIT_S = 120
-STOP_LIMIT_S = 20
+STOP_LIMIT_S = 60
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -209,23 +210,41 @@ class Driver(Child):
                 self._pending += data
 
 
-def _bindable(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+@contextmanager
+def reserved_port(*beside: int) -> Iterator[int]:
+    """A free port of the loopback interface, reserved in the block, as are its neighbours at the distances `beside`.
 
+    Whoever looks for a port in the same way, in any process, gets another one; so a server may start late, end and
+    start again. It must set SO_REUSEADDR, as most do. The port lies below those that systems give to outgoing
+    connections: one of these could take it before the server does.
 
-def free_port(*beside: int) -> int:
-    """A port of the loopback interface that is free now, and so are its neighbours at the distances `beside`.
-
-    It lies below the ports that systems give to outgoing connections: one of those could take it before it is used.
+    Raises:
+        OSError: none was found.
     """
     chance = random.SystemRandom()
     for _ in range(200):
         port = chance.randrange(10_000, 32_000)
-        if all(_bindable(port + distance) for distance in (0, *beside)):
-            return port
+        with ExitStack() as stack:
+            try:
+                for distance in (0, *beside):
+                    # Exclusive until it is bound; from then on a server may listen there, for this socket does not.
+                    link = stack.enter_context(socket.socket())
+                    link.bind(("127.0.0.1", port + distance))
+                    link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            except OSError:
+                continue
+            yield port
+            return
     raise OSError("found no free ports on the loopback interface")
+
+
+@contextmanager
+def kept_port(port: int, *beside: int) -> Iterator[int]:
+    """The same for a known port, whose server may be running: nobody takes it while that restarts."""
+    with ExitStack() as stack:
+        for distance in (0, *beside):
+            link = stack.enter_context(socket.socket())
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):  # its server listens, and keeps it by that
+                link.bind(("127.0.0.1", port + distance))
+        yield port

@@ -17,8 +17,8 @@ from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 
-ANSWER_LIMIT_S = 5.0
-LOG_END_ATTEMPTS, LOG_END_PAUSE_S = 40, 0.05
+ANSWER_LIMIT_S = 20.0
+LOG_END_ATTEMPTS, LOG_END_PAUSE_S = 400, 0.05
 QUEUES = 4
 """The number of queues of a topic that its first message creates."""
 
@@ -31,7 +31,7 @@ async def ask(address: str, command: Command) -> Command:
     """One request and its answer.
 
     Raises:
-        NoAnswerError: no answer within five seconds.
+        NoAnswerError: no answer within 20 s.
     """
     host, _, port = address.rpartition(":")
     decoder = FrameDecoder()
@@ -93,7 +93,7 @@ def ask_blocking(
 def log_end(address: str) -> int:
     """The physical offset at which a broker's log ends.
 
-    A Java broker sometimes refuses while its statistics are empty: the request is repeated for two seconds.
+    A Java broker sometimes refuses while its statistics are empty: the request is repeated for 20 s.
 
     Raises:
         OSError: it does not answer, or not with that.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from triomq_benchmarks.clusters.builds import cache_folder
 from triomq_benchmarks.clusters.java import Java, prepare_home
-from triomq_benchmarks.clusters.processes import Child, free_port
+from triomq_benchmarks.clusters.processes import START_LIMIT_S, Child, kept_port, reserved_port
 from triomq_benchmarks.clusters.server_state import ask_blocking
 from triomq_protocol.codes import RequestCode, ResponseCode
 
@@ -26,6 +26,10 @@ BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
 # 4.9 refuses what has waited 200 ms; while its JVM is cold, or the machine loaded, that would make every sample
 # useless.
 PATIENT = {"waitTimeMillsInSendQueue": 10_000}
+
+
+_BROKER_PORTS = (-2, 1)
+"""Where a broker listens too: the second client port and replication, relative to its port."""
 
 
 class Kind(StrEnum):
@@ -112,22 +116,15 @@ def namesrv(
         settings: further RocketMQ configuration keys.
         properties: further Java system properties.
     """
-    port = free_port()
-    config = write_properties(
-        home / "namesrv.conf",
-        {
-            "listenPort": port,
-            "kvConfigPath": home / "kvConfig.json",
-            "configStorePath": home / "namesrv.properties",
-            **(settings or {}),
-        },
-    )
-    argv = _command(kind, "namesrv", config, home, java, heap, options, properties or {})
-    with Server(f"{kind} name server", argv, home / "namesrv.out", env=_environment(kind)) as server:
-        server.address = f"127.0.0.1:{port}"
-        code = RequestCode.GET_BROKER_CLUSTER_INFO
-        server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
-        yield server
+    with reserved_port() as port:
+        files = {"kvConfigPath": home / "kvConfig.json", "configStorePath": home / "namesrv.properties"}
+        config = write_properties(home / "namesrv.conf", {"listenPort": port, **files, **(settings or {})})
+        argv = _command(kind, "namesrv", config, home, java, heap, options, properties or {})
+        with Server(f"{kind} name server", argv, home / "namesrv.out", env=_environment(kind)) as server:
+            server.address = f"127.0.0.1:{port}"
+            code = RequestCode.GET_BROKER_CLUSTER_INFO
+            server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
+            yield server
 
 
 def broker_settings(name_servers: str, home: Path, port: int, extra: Mapping[str, object]) -> dict[str, object]:
@@ -147,6 +144,8 @@ def broker_settings(name_servers: str, home: Path, port: int, extra: Mapping[str
         "storePathRootDir": home / "store",
         # Scratch folders share a disk with everything else: only a really full one may stop the broker.
         "diskMaxUsedSpaceRatio": 95,
+        "diskSpaceWarningLevelRatio": 0.99,
+        "diskSpaceCleanForciblyRatio": 0.98,
         **extra,
     }
 
@@ -168,29 +167,35 @@ def broker(
 
     The arguments are those of `namesrv`; `port`: where to listen, for a broker that restarts.
     """
-    port = port or free_port(-2, 1)
-    config = write_properties(home / "broker.conf", broker_settings(name_servers, home, port, settings or {}))
-    # 4.9 stops writing at 90 % of the disk and has only system properties to say otherwise.
-    system = {
-        "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
-        "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
-        **(properties or {}),
-    }
-    argv = _command(kind, "broker", config, home, java, heap, options, system)
-    with Server(f"{kind} broker", argv, home / "broker.out", env=_environment(kind)) as server:
-        server.address = f"127.0.0.1:{port}"
-        code = RequestCode.GET_BROKER_RUNTIME_INFO
-        server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
-        wait_for_route(server, name_servers.split(";"), server.address)
-        yield server
+    reserved = reserved_port(*_BROKER_PORTS) if port is None else kept_port(port, *_BROKER_PORTS)
+    with reserved as port:
+        config = write_properties(home / "broker.conf", broker_settings(name_servers, home, port, settings or {}))
+        # 4.9 has only system properties for these two.
+        system = {
+            "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
+            "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
+            **(properties or {}),
+        }
+        argv = _command(kind, "broker", config, home, java, heap, options, system)
+        with Server(f"{kind} broker", argv, home / "broker.out", env=_environment(kind)) as server:
+            server.address = f"127.0.0.1:{port}"
+            code = RequestCode.GET_BROKER_RUNTIME_INFO
+            server.first_answer_s = server.wait_until(lambda: _answers(server.address, code))
+            wait_for_route(server, name_servers.split(";"), server.address)
+            yield server
 
 
-def wait_for_route(server: Server, name_servers: list[str], broker_address: str, limit_s: float = 30.0) -> None:
+def wait_for_route(
+    server: Server, name_servers: list[str], broker_address: str, limit_s: float = START_LIMIT_S
+) -> None:
     """Wait until every name server lists `broker_address`."""
 
     def listed() -> bool:
         for name_server in name_servers:
-            answer = ask_blocking(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
+            try:
+                answer = ask_blocking(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
+            except OSError:
+                return False
             if answer.code != ResponseCode.SUCCESS or broker_address.encode() not in answer.body:
                 return False
         return True

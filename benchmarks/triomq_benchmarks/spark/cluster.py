@@ -22,7 +22,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from triomq_benchmarks.clusters.processes import Child, free_port
+from triomq_benchmarks.clusters.processes import Child, reserved_port
 from triomq_benchmarks.spark.environment import LOOPBACK, SHORT_LIVED, check_spark, find_java
 
 READY_LIMIT_S: Final = 180.0
@@ -94,11 +94,12 @@ class _Starting:
         self._count = workers
         self._options = ("--cores", str(cores), "--memory", memory)
         self._slots = workers * cores
-        self._port, self._web_port = free_port(), free_port()
-        self._children = ExitStack()
         self._started: list[Child] = []
         self._mark = folder.name
         self._command, self._environment = _spark_class(folder, self._mark)
+        self._children = ExitStack()
+        self._port = self._children.enter_context(reserved_port())
+        self._web_port = self._children.enter_context(reserved_port())
 
     @property
     def _master(self) -> str:

@@ -117,6 +117,8 @@ def plan_cluster(
         "mappedFileSizeCommitLog": str(_LOG_FILE_BYTES),
         # Such clusters share a disk with everything else: only a really full one may stop them.
         "diskMaxUsedSpaceRatio": "95",
+        "diskSpaceWarningLevelRatio": "0.99",
+        "diskSpaceCleanForciblyRatio": "0.98",
     }
     master_role = "SYNC_MASTER" if sync_replication else "ASYNC_MASTER"
     sets = [f"broker-{letter}" for letter in ascii_lowercase[:masters]]
@@ -187,7 +189,7 @@ def free_ports(count: int, *, seed: int | None = None) -> list[int]:
         with ExitStack() as probes:
             try:
                 for near in (port - 2, port, port + 1):
-                    _probe(probes, near)
+                    _probe(probes, near, shared=False)
             except OSError:
                 continue
             found.append(port)
@@ -210,7 +212,7 @@ def ports_from(base: int, count: int) -> list[int]:
         for near in (port - 2, port, port + 1):
             with ExitStack() as probes:
                 try:
-                    _probe(probes, near)
+                    _probe(probes, near, shared=True)
                 except OSError as error:
                     raise OSError(error.errno, f"port {near} cannot be used: {error.strerror}") from error
     return ports
@@ -222,7 +224,8 @@ _WIDTH = 4
 """Distance between the first ports of two nodes: the three that a broker uses, and a gap."""
 
 
-def _probe(probes: ExitStack, port: int) -> None:
+def _probe(probes: ExitStack, port: int, *, shared: bool) -> None:
+    """Raise OSError if the port is taken; `shared`: not if it is only bound, or was used a short time ago."""
     probe = probes.enter_context(socket.socket())
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
     probe.bind((HOST, port))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from triomq_benchmarks.clusters.processes import Child, ChildError, Driver, DriverError, free_port
+from triomq_benchmarks.clusters.processes import Child, ChildError, Driver, DriverError, kept_port, reserved_port
 
 ECHO = """
 import json, sys
@@ -84,8 +84,25 @@ def test_errors_of_a_driver_are_reported(tmp_path: Path) -> None:
         driver.call({"op": "hang"}, 0.3)
 
 
-def test_free_ports_have_free_neighbours() -> None:
-    before = time.monotonic()
-    ports = {free_port(-2, 1) for _ in range(20)}
-    assert len(ports) > 1
-    assert time.monotonic() - before < 5
+def test_nobody_else_gets_a_reserved_port() -> None:
+    def free(port: int) -> bool:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+        return True
+
+    with reserved_port(-2, 1) as port:
+        assert [distance for distance in range(-2, 2) if not free(port + distance)] == [-2, 0, 1]
+        for _ in range(2):  # a server starts, ends, and starts again
+            with (
+                socket.create_server(("127.0.0.1", port)),
+                kept_port(port, 1),
+                socket.create_connection(("127.0.0.1", port)),
+            ):
+                pass
+            assert not free(port)
+    assert free(port - 2)
+    with kept_port(port - 2):
+        assert not free(port - 2)

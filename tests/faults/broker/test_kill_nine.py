@@ -11,7 +11,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,15 @@ import pytest
 import trio
 
 import triomq
-from triomq_server.cluster.plan import free_ports
+from triomq_benchmarks.clusters.processes import reserved_port
 
 KILLS = 20
-LOAD_MOST_S = 0.5
-READY_LIMIT_S = 20
+EARLY_EVERY = 5
+"""Every so many kills, one comes before the load has got far."""
+LOAD_LEAST, LOAD_MOST = 80, 250
+"""Number of messages that are acknowledged before another kill."""
+EARLY_MOST_S = 0.05
+LIMIT_S = 120
 TOPIC = "ledger"
 QUEUES = 4
 SETTINGS = {
@@ -35,7 +39,16 @@ SETTINGS = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
     "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceWarningLevelRatio": "0.99",
+    "diskSpaceCleanForciblyRatio": "0.98",
 }
+
+
+@pytest.fixture
+def ports() -> Iterator[tuple[int, int]]:
+    """For a name server, and for a broker that starts again and again."""
+    with reserved_port() as namesrv, reserved_port(-2, 1) as broker:
+        yield namesrv, broker
 
 
 @asynccontextmanager
@@ -47,7 +60,7 @@ async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
         )
     try:
         assert process.stdout is not None
-        with trio.fail_after(READY_LIMIT_S):
+        with trio.fail_after(LIMIT_S):
             line = await process.stdout.receive_some()
         assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"  # noqa: ASYNC240
         assert json.loads(line)["event"] == "ready"
@@ -74,6 +87,13 @@ class Ledger:
             assert place not in self.bodies, f"{place} was assigned twice"
             self.bodies[place] = body
 
+    async def grown_by(self, count: int) -> None:
+        """Wait until so many more messages have been acknowledged. Raises trio.TooSlowError."""
+        wanted = len(self.bodies) + count
+        with trio.fail_after(LIMIT_S):
+            while len(self.bodies) < wanted:  # noqa: ASYNC110 -- the ledger is plain
+                await trio.sleep(0.002)
+
     async def verify(self, client: triomq.Client) -> None:
         """Read on from the end of the last check: every offset exists, every acknowledged body is at its offset."""
         async with client.pull_consumer("auditor") as consumer:
@@ -96,7 +116,7 @@ class Ledger:
 async def create_topic(client: triomq.Client) -> None:
     """Create the topic and wait until its route is on the name servers."""
     await client.admin.create_topic(TOPIC, queues=QUEUES)
-    with trio.fail_after(5):
+    with trio.fail_after(LIMIT_S):
         while True:
             try:
                 await client.admin.route(TOPIC)
@@ -140,10 +160,10 @@ async def load(client: triomq.Client, ledger: Ledger, chance: random.Random) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 async def test_nothing_acknowledged_is_lost(
-    tmp_path: Path, flush: str, figures: Callable[[str], None], seed: int
+    tmp_path: Path, flush: str, figures: Callable[[str], None], seed: int, ports: tuple[int, int]
 ) -> None:
     chance = random.Random(f"{seed} {flush}")
-    namesrv_port, broker_port = free_ports(2)
+    namesrv_port, broker_port = ports
     log = tmp_path / "servers.log"
     settings = SETTINGS | {"flushDiskType": flush, "namesrvAddr": f"127.0.0.1:{namesrv_port}"}
     flags = [f"--set={key}={value}" for key, value in settings.items()]
@@ -158,7 +178,9 @@ async def test_nothing_acknowledged_is_lost(
                 await ledger.verify(client)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(load, client, ledger, chance)
-                    await trio.sleep(chance.uniform(0, LOAD_MOST_S))
+                    if kill % EARLY_EVERY:
+                        await ledger.grown_by(chance.randint(LOAD_LEAST, LOAD_MOST))
+                    await trio.sleep(chance.uniform(0, EARLY_MOST_S))
                     os.kill(process.pid, signal.SIGKILL)
                     nursery.cancel_scope.cancel()
         async with broker(), triomq.open_client(f"127.0.0.1:{namesrv_port}") as client:
@@ -170,9 +192,9 @@ async def test_nothing_acknowledged_is_lost(
     assert acknowledged > 50 * KILLS, "too little load to prove anything"
 
 
-async def test_the_ledger_detects_a_loss(tmp_path: Path) -> None:
+async def test_the_ledger_detects_a_loss(tmp_path: Path, ports: tuple[int, int]) -> None:
     """The same ledger with an extra acknowledgement, and with one body changed."""
-    (port, broker_port) = free_ports(2)
+    port, broker_port = ports
     log = tmp_path / "servers.log"
     flags = [f"--set={key}={value}" for key, value in (SETTINGS | {"namesrvAddr": f"127.0.0.1:{port}"}).items()]
     async with (

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -16,10 +16,12 @@ import trio
 from cluster_setting import Setting
 from cutting_proxy import CuttingProxy
 
+from triomq_benchmarks.clusters.processes import kept_port
+
 MASTER = "broker-a"
 SLAVES = ("broker-a-s", "broker-a-s2")
 NAME_SERVER = "namesrv-0"
-READY_S = 90.0
+READY_S = 180.0
 """A Java broker needs half a minute on a loaded machine."""
 OFFSETS_WRITTEN_S = 0.2
 SETTINGS = {
@@ -125,11 +127,12 @@ class NodeRegistry:
 class ForkedNodes(NodeRegistry):
     """The parent process of the nodes, and the events that it reported."""
 
-    def __init__(self, parent: trio.Process, home: Path) -> None:
+    def __init__(self, parent: trio.Process, home: Path, ports: ExitStack) -> None:
         super().__init__()
         self.parent = parent
         self.home = home
         self._one_at_a_time = trio.Lock()
+        self._ports = ports
 
     def store(self, name: str) -> str:
         return str(self.home / name)
@@ -153,6 +156,8 @@ class ForkedNodes(NodeRegistry):
         nodes = event["nodes"] if kind == "ready" else [event] if kind == "started" else []
         assert isinstance(nodes, list)
         for node in nodes:
+            if node["name"] not in self.addresses:  # it may be down for some time, and starts again on its port
+                self._ports.enter_context(kept_port(int(node["address"].rpartition(":")[2]), -2, 1))
             self.addresses[node["name"]] = node["address"]
             self.ready(node["name"], node["pid"])
         if kind == "ended":
@@ -184,23 +189,24 @@ async def forked_nodes(home: Path, setting: Setting, proxy: CuttingProxy, inject
         parent = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         )
-    nodes = ForkedNodes(parent, home)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(nodes.listen)
-        try:
-            await nodes.until(MASTER, up=True)
-            yield nodes
-        finally:
-            for name in list(nodes.pids):
-                nodes.signal(name, signal.SIGCONT)
-            nodes.stopping = True
-            with trio.CancelScope(shield=True):
-                assert parent.stdin is not None
-                await parent.stdin.aclose()
-                with trio.move_on_after(READY_S):
+    with ExitStack() as ports:
+        async with trio.open_nursery() as nursery:
+            nodes = ForkedNodes(parent, home, ports)
+            nursery.start_soon(nodes.listen)
+            try:
+                await nodes.until(MASTER, up=True)
+                yield nodes
+            finally:
+                for name in list(nodes.pids):
+                    nodes.signal(name, signal.SIGCONT)
+                nodes.stopping = True
+                with trio.CancelScope(shield=True):
+                    assert parent.stdin is not None
+                    await parent.stdin.aclose()
+                    with trio.move_on_after(READY_S):
+                        await parent.wait()
+                    parent.kill()
                     await parent.wait()
-                parent.kill()
-                await parent.wait()
-            nursery.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
     assert parent.stdout is not None
     await parent.stdout.aclose()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -18,10 +18,10 @@ from cutting_proxy import CuttingProxy
 from process_nodes import MASTER, NAME_SERVER, READY_S, SETTINGS, SLAVES, NodeRegistry
 
 from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.processes import reserved_port
 from triomq_benchmarks.clusters.servers import BROKER_MAIN, Kind, broker_settings, write_properties
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
-from triomq_server.cluster.plan import free_ports
 from triomq_server.wire import LinkError, open_link
 
 TIMEOUT_MS = "20000"
@@ -72,7 +72,9 @@ class SeparateNodes(NodeRegistry):
       settings: each broker's own settings; a change takes effect at its next start.
     """
 
-    def __init__(self, pair: Pair, home: Path, setting: Setting, java: Java | None, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, pair: Pair, home: Path, setting: Setting, java: Java | None, nursery: trio.Nursery, ports: ExitStack
+    ) -> None:
         super().__init__()
         self.home = home
         self.kinds = {NAME_SERVER: Kind.OURS, MASTER: pair.master}
@@ -80,8 +82,7 @@ class SeparateNodes(NodeRegistry):
         self.settings: dict[str, dict[str, str]] = {}
         self._java = java
         self._nursery = nursery
-        ports = free_ports(len(self.kinds))
-        self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self.kinds, ports, strict=True)}
+        self.addresses = {name: f"127.0.0.1:{ports.enter_context(reserved_port(-2, 1))}" for name in self.kinds}
         self.name_servers = self.addresses[NAME_SERVER]
 
     def store(self, name: str) -> str:
@@ -170,29 +171,30 @@ async def separate_nodes(
     pair: Pair, home: Path, setting: Setting, proxy: CuttingProxy, java: Java | None
 ) -> AsyncIterator[SeparateNodes]:
     """A running pair, whose slaves reach their master through the proxy."""
-    async with trio.open_nursery() as nursery:
-        nodes = SeparateNodes(pair, home, setting, java, nursery)
-        proxy.lead_to(nodes.addresses[MASTER])
-        flush = {"flushDiskType": "SYNC_FLUSH" if setting.flush else "ASYNC_FLUSH"}
-        role = "SYNC_MASTER" if setting.synchronous else "ASYNC_MASTER"
-        nodes.settings[MASTER] = {**flush, "brokerRole": role, "brokerId": "0"}
-        for number, name in enumerate(SLAVES[: setting.slaves], 1):
-            nodes.settings[name] = {
-                **flush,
-                "brokerRole": "SLAVE",
-                "brokerId": str(number),
-                "haMasterAddress": f"127.0.0.1:{proxy.port + 1}",
-            }
-        try:
-            for name in nodes.kinds:
-                await nodes.start(name)
-                await nodes.until(name, up=True)
-            yield nodes
-        finally:
-            nodes.stopping = True
-            with trio.CancelScope(shield=True):
-                for name in reversed(nodes.kinds):
-                    nodes.signal(name, signal.SIGCONT)
-                    with trio.move_on_after(READY_S):
-                        await nodes.stop(name)
-            nursery.cancel_scope.cancel()
+    with ExitStack() as ports:
+        async with trio.open_nursery() as nursery:
+            nodes = SeparateNodes(pair, home, setting, java, nursery, ports)
+            proxy.lead_to(nodes.addresses[MASTER])
+            flush = {"flushDiskType": "SYNC_FLUSH" if setting.flush else "ASYNC_FLUSH"}
+            role = "SYNC_MASTER" if setting.synchronous else "ASYNC_MASTER"
+            nodes.settings[MASTER] = {**flush, "brokerRole": role, "brokerId": "0"}
+            for number, name in enumerate(SLAVES[: setting.slaves], 1):
+                nodes.settings[name] = {
+                    **flush,
+                    "brokerRole": "SLAVE",
+                    "brokerId": str(number),
+                    "haMasterAddress": f"127.0.0.1:{proxy.port + 1}",
+                }
+            try:
+                for name in nodes.kinds:
+                    await nodes.start(name)
+                    await nodes.until(name, up=True)
+                yield nodes
+            finally:
+                nodes.stopping = True
+                with trio.CancelScope(shield=True):
+                    for name in reversed(nodes.kinds):
+                        nodes.signal(name, signal.SIGCONT)
+                        with trio.move_on_after(READY_S):
+                            await nodes.stop(name)
+                nursery.cancel_scope.cancel()
