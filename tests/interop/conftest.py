@@ -172,7 +172,7 @@ def _seen(message: Mapping[str, Any]) -> Seen:
     )
 
 
-def eventually(ask: Callable[[], T], good: Callable[[T], bool], limit_s: float = 30.0) -> T:
+def eventually(ask: Callable[[], T], good: Callable[[T], bool], limit_s: float = CALL_LIMIT_S) -> T:
     """Repeat a query until its answer is good; after the limit return or raise the last answer or error."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -329,7 +329,7 @@ class PushMember(Child):
     def client_id(self) -> str:
         return str(self.events("started")[0]["client"])
 
-    def wait_for(self, good: Callable[[], bool], limit_s: float = 60.0) -> None:
+    def wait_for(self, good: Callable[[], bool], limit_s: float = CALL_LIMIT_S) -> None:
         """Wait until a condition holds; raises ChildError with the child's output if it does not in time."""
         deadline = time.monotonic() + limit_s
         while not good():
@@ -337,7 +337,7 @@ class PushMember(Child):
                 raise self.failure("did not get that far")
             time.sleep(0.02)
 
-    def wait_for_messages(self, count: int, limit_s: float = 60.0) -> list[dict[str, Any]]:
+    def wait_for_messages(self, count: int, limit_s: float = CALL_LIMIT_S) -> list[dict[str, Any]]:
         """Wait until it has consumed so many messages successfully; returns all deliveries."""
         self.wait_for(lambda: len(self.bodies()) >= count, limit_s)
         return self.messages()

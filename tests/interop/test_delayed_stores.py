@@ -59,22 +59,19 @@ def test_the_other_broker_goes_on_delivering(
                 broker.kill()
             else:
                 broker.stop()
+            in_time = time.time() < sent + LONG_S - 1  # else a kill may repeat those of level 3, too
         with servers.broker(OTHER[writer], name, address, SETTINGS, port) as broker:
             java_client.eventually(lambda: bodies(java_client, address, topic), lambda found: len(found) >= 5)
             # A copy would be delivered within two seconds of the start.
-            time.sleep(max(0.0, 2.5 if time.time() + 2.5 < sent + LONG_S else 0))
-            if time.time() < sent + LONG_S - 1:
-                assert bodies(java_client, address, topic) == [str(n) for n in range(5)]
+            time.sleep(2.5)
+            found = bodies(java_client, address, topic)
+            assert [body for body in found if "long" not in body] == [str(n) for n in range(5)]
             java_client.send(address, topic, [make_sample(b"more", delay_level=2)])
-            java_client.eventually(
-                lambda: bodies(java_client, address, topic), lambda found: len(found) >= 9, LONG_S + 15
+            wanted = [*[str(n) for n in range(5)], *[f"long {n}" for n in range(3)], "more"]
+            found = java_client.eventually(
+                lambda: bodies(java_client, address, topic), lambda found: set(found) == set(wanted)
             )
-            seen = java_client.pull(address, topic)
-            assert sorted(message.body.decode() for message in seen) == [
-                *[str(n) for n in range(5)],
-                *[f"long {n}" for n in range(3)],
-                "more",
-            ]
+            assert found == wanted or (set(found) == set(wanted) and how == "killed" and not in_time)
             assert time.time() >= sent + LONG_S
             java_client.eventually(lambda: progress(home), lambda table: table.get(3) == 3 and table.get(2) == 1)
             assert {1: 5, 2: 1, 3: 3}.items() <= progress(home).items()
@@ -98,14 +95,17 @@ def test_a_slave_of_the_other_implementation_takes_over(
                 java_client.send(address, topic, [make_sample(b"long", delay_level=3)])
                 assert len(java_client.pull_all(address, topic, 5)) == 5
                 # A slave queries its master every ten seconds, and may first have to find its master.
-                java_client.eventually(lambda: progress(slave_home), lambda table: table.get(1) == 5, 60)
+                java_client.eventually(lambda: progress(slave_home), lambda table: table.get(1) == 5)
                 assert progress(slave_home)[1] == 5
                 broker.kill()
+                in_time = time.time() < sent + LONG_S - 1
             assert slave.alive
             slave.stop()
         with servers.broker(OTHER[master], f"{name}-slave", address, SETTINGS, port):
-            java_client.eventually(lambda: bodies(java_client, address, topic), lambda found: len(found) >= 6, 40)
+            java_client.eventually(lambda: bodies(java_client, address, topic), lambda found: "long" in found)
             time.sleep(1)
-            assert bodies(java_client, address, topic) == [*[str(n) for n in range(5)], "long"]
+            found, wanted = bodies(java_client, address, topic), [*[str(n) for n in range(5)], "long"]
+            # A master that had delivered it, and has not said so to its slave, lets it be delivered again.
+            assert found == wanted or (found == [*wanted, "long"] and not in_time)
             assert time.time() >= sent + LONG_S
         java_client.close(address)

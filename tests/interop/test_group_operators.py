@@ -46,7 +46,7 @@ def mqadmin(java_client: Any, target: SingleBroker) -> Callable[..., Any]:
     return call
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+async def until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
     with trio.fail_after(limit_s):
         while not condition():
             await trio.sleep(0.05)
@@ -54,7 +54,7 @@ async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
 
 async def until_committed(client: triomq.Client, group: str, topic: str) -> None:
     """Wait until the brokers have an offset of the group for each of the two queues, at the queue's end."""
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         while True:
             found = await client.groups.progress(group, topic)
             if len(found) == 2 and all(each.consumer_offset == each.broker_offset for each in found.values()):
@@ -143,6 +143,7 @@ async def test_ordered_members_answer_operators(client: triomq.Client, topic: st
     for queue_id in range(2):
         again = [each.queue_offset for each in seen[MESSAGES + 2 :] if each.queue_id == queue_id]
         assert again == list(range(len(again)))
+    await until_committed(client, group, topic)
     progress = lags(await mqadmin("consumerProgress", "-g", group), topic)
     assert [difference for _, _, difference in progress] == [0, 0]
 
@@ -152,10 +153,11 @@ async def test_lite_members_answer_operators(client: triomq.Client, topic: str, 
     async with client.lite_pull_consumer(group, start_from="earliest") as consumer:
         await consumer.subscribe(topic)
         count = 0
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             while count < MESSAGES:
                 count += len(await consumer.poll())
         await consumer.commit()
+        await until_committed(client, group, topic)
         progress = lags(await mqadmin("consumerProgress", "-g", group), topic)
         assert sorted(committed for committed, _, _ in progress) == sorted(end for _, end, _ in progress)
         connection = await mqadmin("consumerConnection", "-g", group)
@@ -165,7 +167,7 @@ async def test_lite_members_answer_operators(client: triomq.Client, topic: str, 
         assert "#Consumer Properties#" in status
         await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-f", "true")
         again = 0
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             while again < MESSAGES:
                 again += len(await consumer.poll())
 

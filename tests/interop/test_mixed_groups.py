@@ -24,8 +24,8 @@ from triomq_benchmarks.clusters.servers import Kind
 
 QUEUES = 8
 SEND_EVERY_S = 0.025
-MESSAGES_MIN, MESSAGES_MAX = 800, 6000
-BALANCE_LIMIT_S = 100.0
+MESSAGES_MIN, MESSAGES_MAX = 800, 20_000
+BALANCE_LIMIT_S = 300.0
 LOCKS_LIVE_MS = 30_000
 """How long members rely on their locks: no shorter, or two may work in one queue; Java's default of 60 s takes
 longer."""

@@ -118,7 +118,6 @@ def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any) -> dict
         client.eventually(
             partial(client.admin, names.address, "topicList"),
             lambda text: all(topic in text for topic in RETRY_TOPICS),
-            limit_s=60.0,
         )
         printed = {}
         for case, line in SCRIPT:
@@ -128,7 +127,7 @@ def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any) -> dict
             printed[case] = client.eventually(
                 partial(client.admin, names.address, *filled.split()),
                 partial(is_complete, case),
-                limit_s=25.0 if case == RATES else 3.0,
+                limit_s=60.0 if case == RATES else 10.0,
             )
     return printed
 

@@ -19,6 +19,10 @@ COUNT = 200
 def test_sends_to_our_broker(driver: Any, mode: str, ours: Any, java_client: Any, topic: str, tmp_path: Path) -> None:
     servers = ours.namesrv.address
     java_client.admin(servers, "updateTopic", "-b", ours.broker.address, "-t", topic, "-r", "4", "-w", "4")
+    # These clients do not wait for a route.
+    java_client.eventually(
+        lambda: java_client.admin(servers, "topicRoute", "-t", topic), lambda text: '"writeQueueNums":4' in text
+    )
     try:
         with driver(tmp_path) as client:
             answer = client.call(
@@ -32,9 +36,9 @@ def test_sends_to_our_broker(driver: Any, mode: str, ours: Any, java_client: Any
                     "batch": 1,
                     "bodyBytes": BODY_BYTES,
                     "count": COUNT,
-                    "maxSeconds": 20,
+                    "maxSeconds": 60,
                 },
-                60,
+                120,
             )
     except ToolUnavailableError as error:
         pytest.skip(str(error))

@@ -23,7 +23,7 @@ from triomq_protocol.requests.send import SendMessageRequestV2
 from triomq_protocol.wire.command import Command
 
 TOPIC = "recreated"
-LIMIT_S = 45.0
+LIMIT_S = 120.0
 CREATE = {
     "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
     "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 from source_topics import Topics, open_topics
 
 MASTER = "local[2]"
+# Spark's Python processes wait this long for Spark; its default of 15 s is short where the machine is loaded.
+os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 
 
 @functools.cache

@@ -30,7 +30,7 @@ async def states(name_servers: str) -> dict[str, str]:
 
 
 async def eventually(name_servers: str, wanted: dict[str, str]) -> None:
-    for _ in range(300):
+    for _ in range(1200):
         if await states(name_servers) == wanted:
             return
         await trio.sleep(0.1)

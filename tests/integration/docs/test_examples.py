@@ -46,7 +46,7 @@ async def test_readme_consumes(cluster: Cluster, capfd: pytest.CaptureFixture[st
     # Its last line would run until it is interrupted.
     main = run(consume.replace("trio.run(main)", ""), "README.md", cluster.name_servers)["main"]
     printed = ""
-    with trio.move_on_after(20):
+    with trio.move_on_after(120):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(main)  # type: ignore[arg-type]
             while "en b'hello'" not in printed:

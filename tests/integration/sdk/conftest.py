@@ -40,7 +40,7 @@ def run(cluster: Cluster) -> Callable[..., Awaitable[tuple[int, str, str]]]:
             check=False,
             env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
         )
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             done = await call()
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 

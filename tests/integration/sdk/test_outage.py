@@ -37,8 +37,8 @@ async def filled(client):
     # A slave has what was stored when its end says so.
     async with client.pull_consumer("slow", read_preference="slave") as consumer:
         for queue in queues:
-            with trio.fail_after(30):
-                while not await is_stored(consumer, queue):  # noqa: ASYNC110 - slaves tell nobody
+            with trio.fail_after(120):
+                while not await is_stored(consumer, queue):  # noqa: ASYNC110 - a slave has no event for this
                     await trio.sleep(0.05)
     # Members are online until the client has closed: the group is one that brokers know.
     async with client.lite_pull_consumer("G", auto_commit=False) as consumer:

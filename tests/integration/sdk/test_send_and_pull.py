@@ -34,7 +34,7 @@ async def pull_all(consumer, topic, **options):
     return found
 
 
-async def until(true, limit_s=10):
+async def until(true, limit_s=120):
     with trio.fail_after(limit_s):
         while not await true():  # noqa: ASYNC110 - other tasks' sockets have no event for this
             await trio.sleep(0.02)
@@ -79,14 +79,14 @@ async def test_a_waiting_pull_is_answered_when_a_message_comes(client):
 
         @nursery.start_soon
         async def wait():
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 got.append(await consumer.pull(queue, 1, block=True))
 
         await trio.sleep(0.2)
         assert not got
         started = trio.current_time()
         await producer.send(triomq.Message("wait", b"second"), queue=queue)
-    assert trio.current_time() - started < 1
+    assert trio.current_time() - started < 4  # not when the pull's time is over
     assert [message.body for message in got[0]] == [b"second"]
 
 
@@ -159,7 +159,7 @@ async def test_a_killed_master_is_read_from_its_slave(cluster, client):
     await cluster["broker-a"].stop()
     started = trio.current_time()
     first = await consumer.pull(queues[0], 0)
-    assert trio.current_time() - started < 1
+    assert trio.current_time() - started < 2.5  # it does not wait for a timeout
     assert first.broker_address == cluster["broker-a-s"].address
     assert sorted(message.body for message in await pull_all(consumer, "kept")) == sorted(bodies)
     with pytest.raises(errors.MQError):
