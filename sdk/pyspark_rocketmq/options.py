@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from pyspark_rocketmq.errors import BadOption, nearest
-from pyspark_rocketmq.filters import RowSelection, tags_of
+from pyspark_rocketmq.filters import tags_of
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId, parse_assignment, parse_offsets
 from triomq_protocol.filters.evaluation import compile_filter
 from triomq_protocol.filters.sql92 import Sql92Error
@@ -113,7 +113,7 @@ class ReadOptions:
         topics: what to read.
         start: where to start.
         end: where to end; batches only.
-        selection: which rows.
+        tags: the selected ones; None for all rows, also those without a tag.
         sql: an SQL92 expression for the broker.
         min_partitions: at least so many tasks.
         max_offsets: offsets per trigger.
@@ -128,7 +128,7 @@ class ReadOptions:
     topics: Topics
     start: Place
     end: Place
-    selection: RowSelection
+    tags: frozenset[str] | None
     sql: str | None
     min_partitions: int | None
     max_offsets: int | None
@@ -199,7 +199,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         topics=_topics(given),
         start=start,
         end=_place(given, "ending", LATEST),
-        selection=RowSelection(tags=_tags(tags)),
+        tags=_tags(tags),
         sql=_checked_sql(sql),
         min_partitions=given.number("minPartitions"),
         max_offsets=given.number("maxOffsetsPerTrigger"),

@@ -64,9 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session that all tests of this suite share: `local[2]`, data sources in Python with filter push-down."""
-    settings = {"spark.sql.python.filterPushdown.enabled": "true"}
+    settings = {
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
     with open_session(MASTER, name="triomq-tests", settings=settings, short_lived=True) as session:
         yield session
 

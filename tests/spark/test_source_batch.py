@@ -12,7 +12,7 @@ from source_topics import Topics, bodies
 import triomq
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def test_every_column(spark: SparkSession, topics: Topics) -> None:
@@ -144,42 +144,33 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize("text", FILTERS)
-def test_pushed_filters_give_the_same_rows(spark: SparkSession, topics: Topics, mixed: str, text: str) -> None:
-    reference = _reference(spark, topics, mixed)
-    middle = sorted(row.store_timestamp for row in reference.collect())[200]
-    text = text.format(middle=middle.isoformat(sep=" "))
-    assert bodies(topics.read(spark, mixed).filter(text)) == bodies(reference.filter(text))
-
-
-_kept: dict[str, DataFrame] = {}
-
-
-def _reference(spark: SparkSession, topics: Topics, topic: str) -> DataFrame:
-    if topic not in _kept:
-        _kept[topic] = spark.createDataFrame(topics.read(spark, topic).collect(), topics.read(spark, topic).schema)
-    return _kept[topic]
-
-
-def test_handled_filters_leave_spark_nothing_to_do(spark: SparkSession, topics: Topics, mixed: str) -> None:
-    def has_filter(text: str) -> bool:
-        plan = topics.read(spark, mixed).filter(text)._jdf.queryExecution().executedPlan().toString()
-        return " Filter " in plan
-
-    assert not has_filter("tags = 'a' and queue_id = 1 and queue_offset > 3 and store_timestamp > '2026-01-01'")
-    assert has_filter("tags <> 'a'")
-    assert topics.read(spark, mixed).filter("queue_id = 1").rdd.getNumPartitions() == 2, "others are not even read"
-
-
-def test_without_push_down_everything_works_too(spark: SparkSession, topics: Topics, mixed: str) -> None:
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+def test_filters_give_the_same_rows_whatever_was_asked_before(
+    spark: SparkSession, topics: Topics, mixed: str, pushdown: str
+) -> None:
+    # Spark keeps one reader for all queries of a DataFrame, and hands filters to it when it may.
     key = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(key, "false")
+    before = spark.conf.get(key)
+    spark.conf.set(key, pushdown)
     try:
         rows = topics.read(spark, mixed)
-        assert rows.filter("tags = 'Aa'").count() == 1
-        assert rows.count() == 402
+        held = rows.collect()
+        reference = spark.createDataFrame(held, rows.schema)
+        middle = sorted(row.store_timestamp for row in held)[200].isoformat(sep=" ")
+        for text in FILTERS:
+            text = text.format(middle=middle)
+            assert bodies(rows.filter(text)) == bodies(reference.filter(text)), text
+        assert rows.count() == len(held) == 402
+        both = rows.filter("tags = 'a'").union(rows.filter("tags = 'b'"))
+        assert both.count() == reference.filter("tags in ('a', 'b')").count()
+        rows.createOrReplaceTempView("mixed_view")
+        counts = spark.sql(
+            "select (select count(*) from mixed_view where queue_id = 0),"
+            " (select count(*) from mixed_view where topic = 'none'), (select count(*) from mixed_view)"
+        )
+        assert list(counts.collect()[0]) == [reference.filter("queue_id = 0").count(), 0, 402]
     finally:
-        spark.conf.set(key, "true")
+        spark.conf.set(key, before)
 
 
 def test_tags_by_option(spark: SparkSession, topics: Topics, mixed: str) -> None:

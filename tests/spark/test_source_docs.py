@@ -21,13 +21,8 @@ def test_how_to(spark: SparkSession, topics: Topics, tmp_path: Path, capsys: pyt
     topics.send("orders", [b"a book", b"a lamp"], tags="eu")
     topics.send("orders", [b"a chair"], tags="jp")
     source = "\n".join(re.findall(r"```py\n(.*?)```", PAGE.read_text(), flags=re.DOTALL))
-    pushdown = "spark.sql.python.filterPushdown.enabled"
-    before = spark.conf.get(pushdown)
     names = {"spark": spark, "checkpoint": str(tmp_path / "checkpoint")}
-    try:
-        exec(compile(source.replace("127.0.0.1:9876", topics.name_servers), PAGE.name, "exec"), names)
-    finally:
-        spark.conf.set(pushdown, before)
+    exec(compile(source.replace("127.0.0.1:9876", topics.name_servers), PAGE.name, "exec"), names)
     printed = capsys.readouterr().out
     assert "a book" in printed
     assert [line for line in printed.splitlines() if line.isdigit()] == ["3", "2", "2"]

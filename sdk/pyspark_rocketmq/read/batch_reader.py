@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import borrowed
-from pyspark_rocketmq.filters import push
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import plan_batch
 from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 
 
-class _PushFilters:
-    """`BatchReader.pushFilters`, which may also remain unused.
-
-    Spark refuses readers that can take filters as long as `spark.sql.python.filterPushdown.enabled` is false, which is
-    its default, and recognizes them by whether this method is the base class's. So this one claims to be: with the
-    setting it is called, and without it the reader is accepted too.
-    """
-
-    def __init__(self, push_filters: Callable[[list[Filter]], Iterable[Filter]]) -> None:
-        self.__func__ = DataSourceReader.pushFilters
-        self._push = push_filters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._push(filters)
-
-
 class BatchReader(DataSourceReader):
     """Reads between two sets of offsets.
+
+    It takes no filters from Spark. Spark 4.3 plans a Python reader once for all queries of a DataFrame, view or table
+    reference, and plans it anew only when one of them has filters; a later query without filters then reads by the
+    plan of the earlier one, and the reader does not learn of it. So the plan must not depend on filters. For the same
+    reason later actions of a DataFrame read up to the offsets that the first one found.
 
     Args:
         options: of the read.
@@ -45,25 +31,13 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
-    @property
-    def pushFilters(self) -> Any:  # noqa: N802 - Spark's name
-        """Accepts the filters that can be handled exactly, and returns the others."""
-        return _PushFilters(self._push)
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        selection, left = push(self._options.selection, filters)
-        self._options = attrs.evolve(self._options, selection=selection)
-        return left
-
     def partitions(self) -> Sequence[InputPartition]:
         """One task per range; see :func:`plan_batch` for the errors."""
         options = self._options
         with borrowed(key_of(options)) as client:
             parts = client.call(lambda session: plan_batch(session, options))
         # Where there is none, Spark creates a partition of its own and reads it.
-        return [RangePartition(part, options.selection.test) for part in parts] or [
-            RangePartition(None, options.selection.test)
-        ]
+        return [RangePartition(part) for part in parts] or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as record batches."""

@@ -24,16 +24,13 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
         BrokerBehind: where a queue ends is unknown, for its master cannot be reached.
         MQError: brokers do not answer.
     """
-    if options.selection.nothing:
-        return []
     queues = await find_queues(session, options.topics)
-    bounds = await bounds_of(session, {queue: queues[queue] for queue in queues if options.selection.has_queue(queue)})
+    bounds = await bounds_of(session, queues)
     starts = await place_offsets(session, options.start, "startingOffsets", queues, bounds)
     ends = await place_offsets(session, options.end, "endingOffsets", queues, bounds)
     _check_ends(options, ends, bounds)
-    starts, ends = await _narrow_by_time(session, options, starts, ends, bounds)
     starts = kept_starts(starts, bounds, ends, fail=options.fail_on_data_loss)
-    return split(ranges(starts, ends, options.selection), options.min_partitions)
+    return split(ranges(starts, ends), options.min_partitions)
 
 
 async def place_offsets(
@@ -102,17 +99,3 @@ def _check_ends(options: ReadOptions, ends: Offsets, bounds: Mapping[QueueId, Bo
                 "or set failOnDataLoss=false to read up to there"
             )
         _log.warning("%s; reading up to there, because failOnDataLoss=false", what)
-
-
-async def _narrow_by_time(
-    session: Session, options: ReadOptions, starts: Offsets, ends: Offsets, bounds: Mapping[QueueId, Bounds]
-) -> tuple[Offsets, Offsets]:
-    """Exclude what is stored before or after the selected times."""
-    times = options.selection.stored_ms
-    if times.start is not None:
-        at = await offsets_at(session, bounds, times.start)
-        starts = {queue: max(start, at[queue]) for queue, start in starts.items()}
-    if times.end is not None:
-        at = await offsets_at(session, bounds, times.end)
-        ends = {queue: min(end, at[queue]) for queue, end in ends.items()}
-    return starts, ends

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from pyspark_rocketmq.filters import RowSelection
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId
 
 
@@ -59,21 +58,13 @@ def resolved(offset: int, bounds: Bounds, committed: int | None = None) -> int:
     return offset
 
 
-def ranges(
-    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], selection: RowSelection | None = None
-) -> list[QueueRange]:
+def ranges(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> list[QueueRange]:
     """The ranges between starts and ends, of each queue that has both; empty ones are left out."""
-    found = []
-    for queue in sorted(ends):
-        if queue not in starts or (selection is not None and not selection.has_queue(queue)):
-            continue
-        start, end = starts[queue], ends[queue]
-        if selection is not None:
-            start = max(start, selection.offsets.start if selection.offsets.start is not None else start)
-            end = min(end, selection.offsets.end if selection.offsets.end is not None else end)
-        if start < end:
-            found.append(QueueRange(queue, start, end))
-    return found
+    return [
+        QueueRange(queue, starts[queue], ends[queue])
+        for queue in sorted(ends)
+        if queue in starts and starts[queue] < ends[queue]
+    ]
 
 
 def split(parts: Sequence[QueueRange], wanted: int | None) -> list[QueueRange]:

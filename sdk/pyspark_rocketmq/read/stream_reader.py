@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts, ends = offsets_of(start), offsets_of(end)
         starts = self._ask(lambda session: self._known_starts(session, starts, ends))
         parts = split(ranges(starts, ends), self._options.min_partitions)
-        return [RangePartition(part, self._options.selection.test) for part in parts]
+        return [RangePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as record batches."""

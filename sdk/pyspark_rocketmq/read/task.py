@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
 from pyspark_rocketmq.errors import SourceError
-from pyspark_rocketmq.filters import RowTest, expression_for
+from pyspark_rocketmq.filters import expression_for
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.planning import QueueRange
 from pyspark_rocketmq.read.pulling import PullPlan, Strides
@@ -31,13 +31,11 @@ class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
 
     Args:
         part: the offsets; None reads nothing.
-        test: selects the rows.
     """
 
-    def __init__(self, part: QueueRange | None, test: RowTest) -> None:
+    def __init__(self, part: QueueRange | None) -> None:
         super().__init__(part)
         self.part = part
-        self.test = test
 
 
 def key_of(options: ReadOptions) -> ClientKey:
@@ -61,12 +59,12 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
         return
     plan = PullPlan(
         partition.part,
-        tags=expression_for(partition.test.tags) if options.sql is None else None,
+        tags=expression_for(options.tags),
         sql=options.sql,
         fail_on_data_loss=options.fail_on_data_loss,
         only_slaves=options.preference == "slave",
     )
-    maker = BatchMaker(plan.queue, arrow_schema(schema), partition.test)
+    maker = BatchMaker(plan.queue, arrow_schema(schema), options.tags)
     with borrowed(key_of(options)) as client:
         for pages in _bundles(client, plan):
             try:

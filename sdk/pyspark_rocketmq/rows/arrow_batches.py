@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_rocketmq.filters import RowTest
 from pyspark_rocketmq.rows.property_columns import PropertyColumns
 from pyspark_rocketmq.rows.stored_frames import Ints, StoredFrames, slices
 from triomq import MessageQueue, ReceivedMessage
@@ -28,14 +27,14 @@ class BatchMaker:
     Args:
         queue: whose messages they are.
         schema: which columns are wanted, in Spark's Arrow form.
-        test: selects the rows; the broker's filters may pass others.
+        tags: the selected ones, None for all rows; the broker's filter may pass others.
     """
 
-    def __init__(self, queue: MessageQueue, schema: pa.Schema, test: RowTest) -> None:
+    def __init__(self, queue: MessageQueue, schema: pa.Schema, tags: frozenset[str] | None = None) -> None:
         self._queue = queue
         self._schema = schema
-        self._test = test
-        self._properties_wanted = test.tags is not None or not _OF_PROPERTIES.isdisjoint(schema.names)
+        self._tags = tags
+        self._properties_wanted = tags is not None or not _OF_PROPERTIES.isdisjoint(schema.names)
         self._makers: dict[str, Callable[[StoredFrames, PropertyColumns | None], pa.Array]] = {
             "topic": lambda frames, _: pa.repeat(pa.scalar(queue.topic), len(frames)),
             "queue_id": lambda frames, _: pa.array(frames.queue_id),
@@ -65,16 +64,16 @@ class BatchMaker:
             MessageIllegal: a body cannot be decompressed.
         """
         frames = StoredFrames(pages)
-        wanted = self._test.rows(frames.queue_offset, frames.stored_ms, start, end)
-        if wanted is not None:
+        wanted = (frames.queue_offset >= start) & (frames.queue_offset < end)
+        if not wanted.all():
             frames.keep(wanted)
         properties = PropertyColumns(frames) if self._properties_wanted else None
         columns = [self._makers[name](frames, properties) for name in self._schema.names]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        if self._test.tags is None:
+        if self._tags is None:
             return batch
         # The broker compares hashes of tags only.
-        return batch.filter(pc.is_in(_sure(properties).column(TAGS), pa.array(sorted(self._test.tags), pa.string())))
+        return batch.filter(pc.is_in(_sure(properties).column(TAGS), pa.array(sorted(self._tags), pa.string())))
 
 
 def _sure(properties: PropertyColumns | None) -> PropertyColumns:

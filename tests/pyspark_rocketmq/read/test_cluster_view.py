@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark_rocketmq.errors import DataLoss, nearest
-from pyspark_rocketmq.filters import RowSelection
 from pyspark_rocketmq.offsets import QueueId, tree_of
 from pyspark_rocketmq.read.bounds import kept_starts
 from pyspark_rocketmq.read.cluster_view import data_topics
@@ -59,11 +58,6 @@ def test_lag() -> None:
     assert lag_of(latest, latest) == {}
     for other in (None, "", "5", "[1]", '{"topic": {"0": 5}}', "x"):
         assert lag_of(other, latest) is None
-
-
-def test_wanting_nothing_and_everything() -> None:
-    assert not RowSelection().nothing
-    assert RowSelection(tags=frozenset()).nothing
 
 
 def test_nearest_names() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from pyspark_rocketmq.filters import RowSelection, Span
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, QueueId
 from pyspark_rocketmq.read.planning import Bounds, QueueRange, limit_bytes, limit_rows, ranges, resolved, split
 
@@ -24,11 +23,6 @@ def test_words_become_numbers() -> None:
 def test_what_lies_between() -> None:
     parts = ranges({A: 0, B: 5, C: 9}, {A: 10, B: 5, C: 3})
     assert parts == [QueueRange(A, 0, 10)]
-
-
-def test_filters_on_queues_and_offsets_are_not_even_read() -> None:
-    selection = RowSelection(queue_ids=frozenset({0, 1}), offsets=Span(4, 8))
-    assert ranges({A: 0, B: 6, C: 0}, {A: 10, B: 10, C: 10}, selection) == [QueueRange(A, 4, 8), QueueRange(B, 6, 8)]
 
 
 def test_long_ranges_are_cut() -> None:

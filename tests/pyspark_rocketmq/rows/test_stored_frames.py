@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_records import encode_record
 
-from pyspark_rocketmq.filters import RowTest, Span
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
 from pyspark_rocketmq.rows.schema import READ_SCHEMA, arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError, StoredFrames
@@ -35,8 +34,10 @@ def record(offset: int, body: bytes = b"x", properties: bytes = b"", **changes: 
     return encode_record(b"T", 3, body, properties, **fields)  # type: ignore[arg-type]
 
 
-def batch_of(pages: list[bytes], test: RowTest | None = None, start: int = 0, end: int = 1 << 60) -> pa.RecordBatch:
-    return BatchMaker(QUEUE, arrow_schema(READ_SCHEMA), test or RowTest()).batch(pages, start, end)
+def batch_of(
+    pages: list[bytes], tags: frozenset[str] | None = None, start: int = 0, end: int = 1 << 60
+) -> pa.RecordBatch:
+    return BatchMaker(QUEUE, arrow_schema(READ_SCHEMA), tags).batch(pages, start, end)
 
 
 def expected(pages: list[bytes]) -> list[dict[str, object]]:
@@ -119,13 +120,13 @@ def test_compressed_bodies_are_handed_out_as_they_were_sent() -> None:
 def test_only_wanted_rows_come_out() -> None:
     pages = [b"".join(record(offset, properties=b"TAGS\x01" + bytes([97 + offset % 3])) for offset in range(10))]
     assert batch_of(pages, start=2, end=5).column("queue_offset").to_pylist() == [2, 3, 4]
-    test = RowTest(frozenset({"a", "c"}), Span(1_700_000_000_502, 1_700_000_000_507))
-    assert batch_of(pages, test).column("queue_offset").to_pylist() == [2, 3, 5, 6]
+    found = batch_of(pages, frozenset({"a", "c"}), start=2, end=7)
+    assert found.column("queue_offset").to_pylist() == [2, 3, 5, 6]
 
 
 def test_a_schema_of_few_columns() -> None:
     schema = arrow_schema(type(READ_SCHEMA)([READ_SCHEMA["body"], READ_SCHEMA["queue_id"]]))
-    batch = BatchMaker(QUEUE, schema, RowTest()).batch([record(0, b"one")], 0, 9)
+    batch = BatchMaker(QUEUE, schema).batch([record(0, b"one")], 0, 9)
     assert batch.to_pylist() == [{"body": b"one", "queue_id": 3}]
 
 
