@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
+from triomq_protocol.names import LMQ_PREFIX
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments
 from triomq_server.store.removed_queues import RemovedQueues
@@ -65,16 +66,23 @@ class ConsumeQueue:
         max_physical_offset: end of the last record that has an entry, -1 before the first.
         start_offset: number of the first entry of a queue without files; not 0 if a queue of this name was removed.
         removed_before: records in front of this log offset belong to a removed queue of this name; they get no entry.
+        damaged: whether its files have been found to be damaged: what is missing has to be built again from the log.
+        known_end: a damaged queue has had entries up to this number, whether or not their records are still there.
+        numbered: whether its records carry its id and their numbers in it, as all do but those of light queues, which
+            belong to another queue.
         buffer, position, limit: the file being written, where the next entry goes, and where `make_space` is needed.
     """
 
     __slots__ = (
         "_current",
         "buffer",
+        "damaged",
+        "known_end",
         "limit",
         "max_offset",
         "max_physical_offset",
         "min_offset",
+        "numbered",
         "position",
         "queue_id",
         "removed_before",
@@ -94,6 +102,9 @@ class ConsumeQueue:
         self.max_offset = start_offset
         self.min_offset = start_offset
         self.max_physical_offset = -1
+        self.damaged = False
+        self.known_end = 0
+        self.numbered = not topic.startswith(LMQ_PREFIX)
         self._current: Segment | None = None
         self.buffer: mmap.mmap = _NOTHING
         self.position = 0
@@ -247,6 +258,45 @@ class ConsumeQueue:
 
     # ---- recovery and expiry
 
+    def load(self, disk: Disk) -> None:
+        """Take up the files; from the first one that is damaged or missing on, they are deleted, and `damaged` is set.
+
+        Their entries are built again from the log. Raises StoreDamaged for a file with a foreign name.
+        """
+        segments = self.segments
+        unusable = segments.load_usable()
+        end = min((file.base for file in unusable), default=None)
+        following = None
+        for segment in segments.items:
+            if segment.base % segments.size or following not in (None, segment.base):
+                end = segment.base if end is None else min(end, segment.base)
+                break
+            following = segment.end
+        if end is None:
+            return
+        self.damaged = True
+        for file in unusable:
+            data = disk.read(file.path) if file.length <= 2 * segments.size else b""
+            self.known_end = max(self.known_end, self._numbers_in(data, file.base))
+        for segment in reversed([s for s in segments.items if s.base >= end]):
+            self.known_end = max(self.known_end, self._numbers_in(segment.buffer[:], segment.base))
+            segments.delete_last()
+        for file in unusable:
+            disk.remove(file.path)
+        _log.error(
+            "%s: files are damaged or missing from entry %d on (%s); they are built again from the log",
+            self, end // UNIT_BYTES, ", ".join(f"{f.path} has {f.length} bytes" for f in unusable[:3]) or "a gap",
+        )  # fmt: skip
+
+    def _numbers_in(self, data: bytes, base: int) -> int:
+        """The number behind the last entry of a file that may be cut off: then that behind the whole file."""
+        count = 0
+        for offset, size, _ in UNIT.iter_unpack(data[: len(data) - len(data) % UNIT_BYTES]):
+            if offset < 0 or size <= 0:
+                return base // UNIT_BYTES + count
+            count += 1
+        return max(base // UNIT_BYTES + count, (base + self.segments.size) // UNIT_BYTES)
+
     def recover(self, unsafe_from: int | None) -> None:
         """Find the end: the first entry that is not valid (docs/protocol/store.md §14.3).
 
@@ -268,9 +318,50 @@ class ConsumeQueue:
             valid = self._scan(segment, None)
             end = segment.base + valid
             if valid < segment.size:
+                self._examine_end(segment, valid)
                 break
         self.segments.truncate(end)
         self._reset_to_segments()
+
+    def _examine_end(self, segment: Segment, position: int) -> None:
+        """Whether what lies behind the first invalid entry looks as if the queue had gone on; then it is damaged."""
+        behind = segment is not self.segments.items[-1]
+        stop = segment.file.content_end(position, segment.size)
+        if behind or any(segment.buffer[position:stop]):
+            self._found_damaged(segment.base + position)
+
+    def _found_damaged(self, at: int) -> None:
+        if not self.damaged:
+            _log.error("%s: damaged from entry %d on; built again from the log", self, at // UNIT_BYTES)
+        self.damaged = True
+
+    def cut_at_first_wrong(self, fits: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
+        """Drop the entries from the first one on that `fits` denies, among those of the last files.
+
+        Args:
+            fits: whether an entry points to its record: queue, number, log offset and size.
+        """
+        self.publish_position()
+        for segment in self.segments.items[-_FILES_CHECKED:]:
+            number = segment.base // UNIT_BYTES
+            for at in range(0, segment.position, UNIT_BYTES):
+                offset, size, _ = UNIT.unpack_from(segment.buffer, at)
+                if size != BLANK_SIZE and not fits(self, number + at // UNIT_BYTES, offset, size):
+                    self._found_damaged(segment.base + at)
+                    self.segments.truncate(segment.base + at)
+                    self._reset_to_segments()
+                    return
+
+    def built_until(self) -> int:
+        """The end of the last record that has an entry; -1 without any."""
+        number = self.max_offset
+        while number > 0 and (segment := self.segments.find((number - 1) * UNIT_BYTES)) is not None:
+            number -= 1
+            offset, size, _ = UNIT.unpack_from(segment.buffer, number * UNIT_BYTES - segment.base)
+            if size != BLANK_SIZE:
+                end: int = offset + size
+                return end
+        return -1
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the entries of records at or behind this log offset (docs/protocol/store.md §14.7)."""
@@ -295,13 +386,18 @@ class ConsumeQueue:
         Reads little further than it must, because most of a file is a hole. On tmpfs, reading a hole takes a page of
         memory, and kills the process when there is none.
         """
-        at = 0
+        at = before = last = 0
         while at < segment.size:
             for offset, size, _ in UNIT.iter_unpack(segment.buffer[at : min(at + _SCAN_BYTES, segment.size)]):
                 if offset < 0 or size <= 0 or (physical_offset is not None and offset >= physical_offset):
                     return at
                 if size != BLANK_SIZE:
-                    self.max_physical_offset = offset + size
+                    if offset < before and physical_offset is None:
+                        # This one is wrong, or the one before.
+                        self._found_damaged(segment.base + last)
+                        return last
+                    self.max_physical_offset = before = offset + size
+                    last = at
                 at += UNIT_BYTES
         return at
 
@@ -414,8 +510,7 @@ class ConsumeQueues:
         for topic in self._disk.list(self._directory):
             for name in self._disk.list(f"{self._directory}/{topic}"):
                 if name.isascii() and name.isdigit() and self._disk.is_directory(f"{self._directory}/{topic}/{name}"):
-                    queue = self.obtain(topic, int(name))
-                    queue.segments.load()
+                    self.obtain(topic, int(name)).load(self._disk)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.table.values()))
@@ -447,6 +542,14 @@ class ConsumeQueues:
     def max_physical_offset(self) -> int:
         """The largest over all queues, -1 without any."""
         return max((q.max_physical_offset for q in self.table.values()), default=-1)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the topic has any queue on the disk."""
+        return topic not in _NO_NAMES and self._disk.exists(f"{self._directory}/{topic}")
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        """Let go of a queue without files; the next use of it begins where `removed` says."""
+        del self.table[queue.topic, queue.queue_id]
 
     def destroy(self, queue: ConsumeQueue) -> None:
         """Remove one queue with its files; the topic's directory too when it was the last."""

@@ -67,6 +67,23 @@ class IndexFile:
         self.count = max(1, self.count)
         self._reserved = 0
 
+    def is_damaged(self, *, exact: bool) -> bool:
+        """Whether the header contradicts itself or the entries.
+
+        Args:
+            exact: the file was closed in order. A killed process may have written an entry more than the header says.
+        """
+        if not (0 < self.count <= self.capacity and 0 <= self.used_slots <= self.slots):
+            return True
+        if self.count == 1:
+            begin = self.entries_at + _ENTRY_BYTES
+            return self.begin_offset != self.end_offset or (exact and any(self.buffer[begin : begin + _ENTRY_BYTES]))
+        (_, first, _, _), (_, last, _, _) = (
+            _ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES) for number in (1, self.count - 1)
+        )
+        ends_right = self.end_offset == last if exact else first <= self.end_offset <= last
+        return first != self.begin_offset or not ends_right or self.end_timestamp < self.begin_timestamp
+
     @property
     def full(self) -> bool:
         """Whether there is no place for another entry."""
@@ -245,13 +262,20 @@ class Index:
 
     # ---- life on disk
 
-    def load(self, keep: Callable[[IndexFile], bool]) -> int | None:
+    def load(self, keep: Callable[[IndexFile], bool], *, exact: bool = True, rebuild: bool = True) -> int | None:
         """Take up the files on disk, and delete those that must not be kept.
 
         Returns the log offset from which on records have to be indexed again because of that, None if nothing was
-        deleted. Files of another geometry (the configuration has changed) are left alone and not used.
+        deleted. Files of another size are damaged, or the configuration has changed.
+
+        Args:
+            keep: whether what a file holds is known to be on the disk.
+            exact: the files were closed in order.
+            rebuild: delete damaged files and those behind them; otherwise, as in RocketMQ, files of another size are
+                left alone and not used.
         """
         rebuild_from: int | None = None
+        damaged = False
         size = _HEADER_BYTES + 4 * self._slots + _ENTRY_BYTES * self._capacity
         names = [n for n in self._disk.list(self._directory) if n.isascii() and n.isdigit()]
         for name in sorted(names, key=int):
@@ -260,11 +284,24 @@ class Index:
             if length == 0:
                 self._disk.remove(path)  # a kill came between making this file and giving it its size
                 continue
-            if length != size:
+            if length != size and not rebuild:
                 _log.warning("%s: index file of another size than configured; ignored", path)
                 continue
+            if length != size and not damaged:
+                damaged = True
+                _log.error(
+                    "%s has %d bytes instead of %d; it and later index files are built again from the log",
+                    path, length, size,
+                )  # fmt: skip
+            if length != size:
+                rebuild_from = self.end_offset if rebuild_from is None else rebuild_from
+                self._disk.remove(path)
+                continue
             file = IndexFile(self._disk.open(path), path, self._slots, self._capacity)
-            if not keep(file):
+            if rebuild and not damaged and rebuild_from is None and file.is_damaged(exact=exact):
+                damaged = True
+                _log.error("%s: its header is damaged; it and later files are built again from the log", path)
+            if damaged or not keep(file):
                 if rebuild_from is None:
                     rebuild_from = self.end_offset  # what the file itself says may be as lost as the rest of it
                 file.close()

@@ -21,6 +21,7 @@ from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush import Flusher
 from triomq_server.store.index import Index
+from triomq_server.store.mending import Mender
 from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
@@ -64,7 +65,7 @@ class MessageStore:
     Attributes:
         disk: the store's files; for the broker's own tables beside it.
         commitlog, consume_queues, index, checkpoint: the parts on disk; no index where the configuration has none.
-        dispatcher, flusher, cleaner, queue_removal: the parts that work on them.
+        dispatcher, flusher, cleaner, queue_removal, mender: the parts that work on them.
         arrival_listeners: called with each message that became readable, from `notify_arrivals`.
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
@@ -98,6 +99,9 @@ class MessageStore:
         self.flusher = Flusher(config, disk, self.commitlog, self.consume_queues, self.index, self.checkpoint)
         self.cleaner = Cleaner(config, disk, self.commitlog, self.consume_queues, self.index, clock, local_time)
         self.queue_removal = QueueRemoval(self.commitlog, self.consume_queues, self.dispatcher)
+        self.mender = Mender(
+            self.commitlog, self.consume_queues, self.dispatcher.tags_code, self.dispatcher.entry_mended
+        )
         self.recovery_report: RecoveryReport | None = None
         self._is_slave = is_slave
         self._table = self.consume_queues.table
@@ -368,7 +372,16 @@ class MessageStore:
             return None
         queue = self._table.get((topic, queue_id)) or self.consume_queues.find(topic, queue_id)
         correct = not self._is_slave or self._config.offset_check_in_slave
-        return reading.read_queue(self._config, self.commitlog, queue, offset, max_messages, matcher, correct=correct)
+        return reading.read_queue(
+            self._config,
+            self.commitlog,
+            queue,
+            offset,
+            max_messages,
+            matcher,
+            correct=correct,
+            damaged=self.mender.report,
+        )
 
     def record_at(self, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
         """The record that starts at this log offset, or None."""

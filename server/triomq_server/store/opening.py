@@ -63,6 +63,7 @@ async def open_store(
                 nursery.start_soon(restarted, store.flusher.flush_queues_forever)
                 nursery.start_soon(restarted, store.cleaner.clean_forever)
                 nursery.start_soon(restarted, store.cleaner.watch_space_forever)
+                nursery.start_soon(restarted, store.mender.mend_forever)
                 try:
                     yield store
                 except BaseException as e:  # noqa: BLE001 - raised again below, outside of the nursery's group
@@ -96,7 +97,7 @@ async def _load(store: MessageStore, config: StoreConfig) -> None:
             known = file.end_timestamp <= newest and (file.full or config.compat_49)
             return clean or same_boot or known
 
-        reindex_from = store.index.load(keep)
+        reindex_from = store.index.load(keep, exact=clean, rebuild=not config.compat_49)
     disk.write(f"{root}/abort", b"")
     recovery = Recovery(
         config,

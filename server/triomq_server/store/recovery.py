@@ -15,14 +15,16 @@ import attrs
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.layout import MARK
 from triomq_server.config import StoreConfig
-from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
+from triomq_server.store.commitlog import CommitLog, enters_queue
+from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, QueueGap
 from triomq_server.store.damage import Sound, bridge, copy_aside, next_sound
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.entries import entry_fits
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
+from triomq_server.store.removed_queues import RemovedQueue
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class Recovery:
         self._damaged: list[tuple[int, int]] = []
         self._reindex_from = reindex_from
         self._records = 0
+        self._last_numbers: dict[tuple[str, int], tuple[int, int]] = {}
         self.report: RecoveryReport | None = None
 
     def steps(self) -> Steps:
@@ -119,14 +122,63 @@ class Recovery:
                 yield
         removed = self._cut_index(end)
 
+        damaged = yield from self._damaged_queues(checked_from)
         built = max(self._queues.max_physical_offset(), self._commitlog.min_offset)
         begin = built if self._clean else checked_from
+        for queue in damaged:
+            begin = min(begin, max(queue.max_physical_offset, self._commitlog.min_offset))
         yield from self._index_again(begin)
         yield from self._dispatch(begin, end)
         self._dispatcher.dispatched_offset = end
+        self._keep_numbers(damaged, end)
         for queue in self._queues:
             queue.correct_min_offset(self._commitlog.min_offset)
         self._conclude(checked_from, end, finding, dropped, deleted, begin, removed)
+
+    def _damaged_queues(self, checked_from: int) -> Generator[None, None, list[ConsumeQueue]]:
+        """Cut queues with wrong entries in front of them; returns all that have to be built again from where they end.
+
+        After a clean stop, a queue that ends before its last record in the checked part of the log has lost its end
+        (after a crash, that part is dispatched again anyway, and gaps are found by that). The last entry
+        of a queue is compared with its record if that has just been read: reading others may take a seek each.
+        """
+        for where, (number, offset) in self._last_numbers.items():
+            queue = self._queues.get(*where)
+            if queue is None:
+                # Without a directory of its topic, the topic has been deleted.
+                if self._clean and self._queues.has_topic(where[0]):
+                    queue = self._queues.obtain(*where)
+                    queue.damaged = offset >= queue.removed_before
+                continue
+            last = queue.unit(queue.max_offset - 1)
+            if offset < queue.removed_before:
+                continue
+            if (self._clean and number >= queue.max_offset) or (
+                last is not None and last[1] != BLANK_SIZE and last[0] >= checked_from
+                and not self._fits(queue, queue.max_offset - 1, last[0], last[1])
+            ):  # fmt: skip
+                if not queue.damaged:
+                    _log.error("%s: its end does not agree with the log; built again from the log", queue)
+                queue.damaged = True
+        found = []
+        for queue in self._queues:
+            if queue.damaged:
+                queue.cut_at_first_wrong(self._fits)
+                queue.max_physical_offset = queue.built_until()
+                found.append(queue)
+                yield
+        return found
+
+    def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
+        return offset < self._commitlog.min_offset or entry_fits(self._commitlog, queue, number, offset, size)
+
+    def _keep_numbers(self, damaged: list[ConsumeQueue], end: int) -> None:
+        """Let the numbering of queues of whose records the log has none left go on where it was."""
+        gone = [queue for queue in damaged if not queue.segments.items and queue.known_end > queue.max_offset]
+        if gone:
+            self._queues.removed.note([RemovedQueue(q.topic, q.queue_id, q.known_end, end) for q in gone])
+        for queue in gone:
+            self._queues.forget(queue)
 
     def _forget_everything(self) -> Steps:
         """Without a log no entry means anything."""
@@ -174,7 +226,7 @@ class Recovery:
     def _check_run(self, segment: Segment, at: int) -> Generator[None, None, tuple[int, Finding]]:
         """Walk through one file; returns the position where no good record is, and what is there."""
         check_crc = self._config.check_crc_on_recover
-        buffer = segment.buffer
+        buffer, last_numbers = segment.buffer, self._last_numbers
         while True:
             found = read_record(buffer, at, segment.size, segment.base + at, check_crc=check_crc)
             if not isinstance(found, LogRecord):
@@ -183,6 +235,8 @@ class Recovery:
                 return at, Finding.TORN
             at += found.size
             self._records += 1
+            if enters_queue(found.sys_flag):
+                last_numbers[found.topic, found.queue_id] = found.queue_offset, found.offset
             self._commitlog.store_timestamp = found.store_timestamp
             if self._records % _RECORDS_PER_STEP == 0:
                 yield
@@ -285,6 +339,8 @@ class Recovery:
             else:
                 self._dispatcher.update_index()
                 yield
+        # So that dispatch, which may come to the last record again, knows which of its keys are in.
+        self._dispatcher.update_index()
 
     def _dispatch(self, begin: int, end: int) -> Steps:
         """Dispatch everything in between; missing queue entries in front of it are made good first."""

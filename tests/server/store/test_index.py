@@ -129,14 +129,18 @@ def test_damaged_chains_do_not_run_in_circles() -> None:
     assert index.query("T", "k", 64, 0, FOREVER) == [9, 8, 7, 6, 5, 4]
 
 
-def test_files_of_another_geometry_are_left_alone(caplog: Any) -> None:
+def test_files_of_another_geometry_are_left_alone_or_built_again(caplog: Any) -> None:
     disk = MemoryDisk()
     make_index(disk).add(index_hashes([("T", "k", 1, 1000)]))
     other = make_index(disk, capacity=30)
-    other.load(lambda file: True)
+    assert other.load(lambda file: True, rebuild=False) is None
     assert other.files == []
     assert len(disk.list("/i")) == 1
     assert "another size than configured" in caplog.text
+    assert other.load(lambda file: True) == 0
+    assert other.files == []
+    assert len(disk.list("/i")) == 0
+    assert "built again from the log" in caplog.text
 
 
 async def test_query_needs_no_notification_first(

@@ -253,6 +253,15 @@ class Dispatcher:
             _log.error("the record at log offset %d gets no queue: %s", record.offset, error)
             return None
 
+    def tags_code(self, record: LogRecord) -> int:
+        """The tags code that a record's entry has."""
+        return self._tags_code(record, str(record.properties, "utf-8", "replace"))
+
+    def entry_mended(self, queue: ConsumeQueue, number: int, code: int) -> None:
+        """Announce an entry that readers could not be given before."""
+        self._arrivals.append(Arrival(queue.topic, queue.queue_id, number + 1, code, self._commitlog.store_timestamp))
+        self.notify()
+
     def _tags_code(self, record: LogRecord, text: str) -> int:
         if record.topic == SCHEDULE_TOPIC:
             level = property_of(text, DELAY_MARK)

@@ -10,6 +10,7 @@ import contextlib
 import mmap
 import threading
 from bisect import bisect_right
+from typing import NamedTuple
 
 from triomq_server.store.files.disk import PAGE_BYTES, Disk, MappedFile
 
@@ -18,6 +19,14 @@ _NAME_DIGITS = 20
 
 class StoreDamaged(Exception):  # noqa: N818 - named after the state one is in
     """The directory cannot be opened as it is: a file has a wrong length or name. Nothing has been changed."""
+
+
+class UnusableFile(NamedTuple):
+    """A file that cannot be a segment: its length or the offset in its name is wrong."""
+
+    path: str
+    base: int
+    length: int
 
 
 def segment_name(base: int) -> str:
@@ -133,6 +142,18 @@ class Segments:
 
     def load(self) -> None:
         """Take up the files on disk, all counted as full (recovery lowers that). Raises StoreDamaged."""
+        for path, _, length in self.load_usable():
+            raise StoreDamaged(
+                f"{path} is {length} bytes long, {self.size} are configured: the file is damaged or the configured size has "
+                "changed; set the size it was made with, or move it away"
+            )
+
+    def load_usable(self) -> list[UnusableFile]:
+        """Take up the files on disk but those of a wrong length, which are returned.
+
+        Raises StoreDamaged for a name that no segment has.
+        """
+        unusable = []
         for name in self._disk.list(self.directory):
             path = f"{self.directory}/{name}"
             if self._disk.is_directory(path):
@@ -144,14 +165,13 @@ class Segments:
                 self._disk.remove(path)  # a kill came between making this file and giving it its size: nothing is in it
                 continue
             if length != self.size:
-                raise StoreDamaged(
-                    f"{path} is {length} bytes long, {self.size} are configured: the file is damaged or the configured size has "
-                    "changed; set the size it was made with, or move it away"
-                )
+                unusable.append(UnusableFile(path, int(name), length))
+                continue
             segment = Segment(self._disk, path, int(name), self.size)
             segment.position = segment.flushed = segment.size
             self.items.append(segment)
         self.items.sort(key=lambda s: s.base)
+        return unusable
 
     @property
     def min_offset(self) -> int:

@@ -7,11 +7,13 @@ other) one unpacking of the entries is enough. Both ways give the same answer.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from operator import add, eq, gt
 
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import BLANK_SIZE, PHYSICAL_OFFSET, UNIT, UNIT_BYTES, ConsumeQueue, places_struct
+from triomq_server.store.entries import entries_fit, entry_fits
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 
 _LEAST_SCANNED_BYTES = 16_000
@@ -28,8 +30,21 @@ def read_queue(
     matcher: TagMatcher | None,
     *,
     correct: bool,
+    damaged: Callable[[ConsumeQueue, int], None],
 ) -> ReadResult:
-    """Read from `queue` at `offset`; `correct` says whether next offsets may be corrected (not on a plain slave)."""
+    """Read from `queue` at `offset`.
+
+    Args:
+        config: limits of an answer.
+        log: where the records are.
+        queue: what to read from; None for an unknown one.
+        offset: the first entry's number.
+        max_messages: how many at most.
+        matcher: which; None for all.
+        correct: whether next offsets may be corrected (not on a plain slave).
+        damaged: called with an entry that does not point to its record. It and what is behind it are not served: until
+            it has been mended, the queue ends there.
+    """
     low = queue.min_offset if queue is not None else 0
     high = queue.max_offset if queue is not None else 0
     if queue is None or high == 0:
@@ -46,15 +61,16 @@ def read_queue(
         following = offset + units - offset % units
         return ReadResult(ReadStatus.OFFSET_FOUND_NULL, following if correct else offset, low, high, [])
     if matcher is None:
-        result = _read_run(config, log, place, offset, max_messages, (low, high))
+        result = _read_run(config, log, queue, place, offset, max_messages, (low, high))
         if result is not None:
             return result
-    return _read_step_by_step(config, log, queue, offset, max_messages, matcher, (low, high))
+    return _read_step_by_step(config, log, queue, offset, max_messages, matcher, (low, high), damaged)
 
 
 def _read_run(
     config: StoreConfig,
     log: CommitLog,
+    queue: ConsumeQueue,
     place: tuple[mmap.mmap, int, int],
     offset: int,
     max_messages: int,
@@ -89,6 +105,9 @@ def _read_run(
         slices = _slices(log, offsets, sizes)
     if slices is None:
         return None
+    segment = log.segments.find(first)
+    if segment is None or not entries_fit(segment.buffer, segment.base, queue, offset, offsets, sizes):
+        return None
     return ReadResult(ReadStatus.FOUND, offset + count, *bounds, slices, count, total, old)
 
 
@@ -119,6 +138,7 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     max_messages: int,
     matcher: TagMatcher | None,
     bounds: tuple[int, int],
+    damaged: Callable[[ConsumeQueue, int], None],
 ) -> ReadResult:
     place = queue.locate(offset)
     assert place is not None
@@ -135,7 +155,7 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     wanted = min(-(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES), _MOST_SCANNED)
     for scanned in range(min(available, wanted)):
         position, size, tags_code = UNIT.unpack_from(buffer, at + scanned * UNIT_BYTES)
-        if position < skip_below or size == BLANK_SIZE:
+        if 0 <= position < skip_below or size == BLANK_SIZE:
             continue
         furthest = position
         if answer.count:
@@ -147,6 +167,12 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
                 status = ReadStatus.NO_MATCHED_MESSAGE
             continue
         record = log.select(position, size)
+        number = offset + scanned
+        if not entry_fits(log, queue, number, position, size) and not _is_gone(log, queue, number, position):
+            damaged(queue, number)
+            if not answer.count and not scanned:
+                return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, *bounds, [])
+            break
         if record is None:
             if not answer.count:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
@@ -165,6 +191,14 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     behind = log_end - furthest > limit_bytes
     slices = answer.slices()
     return ReadResult(status, offset + scanned, *bounds, slices, answer.count, answer.total, behind)
+
+
+def _is_gone(log: CommitLog, queue: ConsumeQueue, number: int, position: int) -> bool:
+    """Whether the log file that held an entry's record has expired or been removed."""
+    if position < 0 or position >= log.max_offset or log.segments.find(position) is not None:
+        return False
+    before = queue.unit(number - 1) if number > queue.min_offset else None
+    return before is None or before[0] <= position
 
 
 class _Answer:

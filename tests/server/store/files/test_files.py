@@ -118,15 +118,25 @@ async def test_foreign_files_are_refused_and_nothing_is_touched(
         assert store.queue_bounds("T", 0) == (0, 1)
 
 
-async def test_wrong_sizes_are_refused(
+async def test_a_log_file_of_a_wrong_size_is_refused(
     disk: Disk, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     async with open_store(make_config(tmp_path), disk=disk) as store:
         store.append(make_record(0))
-    for other in ({"mapped_file_size_commit_log": 4096}, {"mapped_file_size_consume_queue": 220}):
-        with pytest.raises(StoreDamaged, match="size has changed; set the size"):
-            async with open_store(make_config(tmp_path, **other), disk=disk):
-                pass
+    with pytest.raises(StoreDamaged, match="size has changed; set the size"):
+        async with open_store(make_config(tmp_path, mapped_file_size_commit_log=4096), disk=disk):
+            pass
+
+
+async def test_queues_with_files_of_another_size_are_built_again(
+    disk: Disk, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config(tmp_path), disk=disk) as store:
+        for n in range(25):
+            store.append(make_record(n))
+    async with open_store(make_config(tmp_path, mapped_file_size_consume_queue=220), disk=disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 25)
+        assert disk.list(f"{tmp_path}/consumequeue/T/0") == [f"{base:020d}" for base in (0, 220, 440)]
 
 
 def sizes(root: Path) -> dict[str, int]:

@@ -1,0 +1,58 @@
+"""Whether consume queue entries point to their records: what a pull compares before it serves a slice of the log.
+
+An entry may be damaged without looking so. Its record says in its head which one it is: size, queue, number in the
+queue and place in the log.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from itertools import repeat
+from operator import add
+
+from triomq_protocol.record.layout import ENTRY_CHECKED, MESSAGE_MAGIC
+from triomq_server.store.commitlog import CommitLog
+from triomq_server.store.consume_queue import ConsumeQueue
+
+_HEAD_BYTES = ENTRY_CHECKED.size
+_unpack = ENTRY_CHECKED.unpack_from
+
+
+def entries_fit(
+    buffer: mmap.mmap, base: int, queue: ConsumeQueue, number: int, offsets: tuple[int, ...], sizes: tuple[int, ...]
+) -> bool:
+    """Whether entries `number` and following of a queue point to their records in one file of the log.
+
+    Args:
+        buffer: the file.
+        base: log offset of its first byte.
+        queue: whose entries they are.
+        number: the first one's number.
+        offsets: where in the log they point.
+        sizes: the sizes they give.
+    """
+    last = len(sizes) - 1
+    numbers = range(number, number + last + 1)
+    if last and tuple(map(add, offsets, sizes))[:-1] == offsets[1:]:
+        # Each entry begins where the one before ends. If the outer two are right, so are the bytes between them.
+        offsets, sizes, numbers = (offsets[0], offsets[last]), (sizes[0], sizes[last]), numbers[::last]
+    places = [offset - base for offset in offsets] if base else offsets
+    try:
+        found = list(map(_unpack, repeat(buffer), places))
+    except struct.error:
+        return False
+    return found == list(zip(sizes, repeat(MESSAGE_MAGIC), repeat(queue.queue_id), numbers, offsets))
+
+
+def entry_fits(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
+    """Whether one entry points to its record."""
+    if size < _HEAD_BYTES:
+        return False
+    record = log.select(offset, size)
+    if record is None:
+        return False
+    own_size, magic, queue_id, own_number, own_offset = _unpack(record)
+    return (own_size, magic, own_offset) == (size, MESSAGE_MAGIC, offset) and (
+        not queue.numbered or (queue_id, own_number) == (queue.queue_id, number)
+    )

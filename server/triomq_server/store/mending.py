@@ -1,0 +1,198 @@
+"""Mending of damaged consume queue entries that a pull met.
+
+An entry that does not point to its record is not served. Until it is mended the queue ends there for readers: their
+pulls are held, as at a queue's real end. A task searches the log between the entry's sound neighbours for the record
+with the entry's number, a piece at a time, and writes the entry anew. Without such a record the entry is blanked, and
+readers skip it. Either is an arrival, which ends the waiting of held pulls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import NoReturn
+
+import trio
+
+from triomq_protocol.record.check import Finding, LogRecord, claimed_size, read_record
+from triomq_server.store.commitlog import CommitLog, enters_queue
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues
+from triomq_server.store.damage import next_sound
+from triomq_server.store.entries import entry_fits
+from triomq_server.store.files.segments import Segment
+
+_log = logging.getLogger(__name__)
+
+QUEUES_WAITING = 1000
+"""More queues are not remembered at once; the next pull reports them again."""
+LOG_PAUSE_S = 10.0
+_RECORDS_PER_STEP = 1000
+_NEIGHBOURS = 200
+
+Search = Generator[None, None, LogRecord | None]
+
+
+class Mender:
+    """Mends the entries reported to it, in a task.
+
+    Args:
+        log, queues: of the store.
+        tags_code: the tags code that the entry of a record has.
+        arrived: called with queue, number and tags code of each entry that has been mended.
+
+    Attributes:
+        rebuilt, blanked: how many entries were written anew, and for how many there was no record.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        tags_code: Callable[[LogRecord], int],
+        arrived: Callable[[ConsumeQueue, int, int], None],
+    ) -> None:
+        self._commitlog = log
+        self._queues = queues
+        self._tags_code = tags_code
+        self._arrived = arrived
+        self._reported: dict[tuple[str, int], int] = {}
+        self._wanted = trio.Event()
+        self._logged_at = -LOG_PAUSE_S
+        self._unlogged = 0
+        self.rebuilt = 0
+        self.blanked = 0
+
+    def report(self, queue: ConsumeQueue, number: int) -> None:
+        """This entry does not point to its record: mend it soon."""
+        where = queue.topic, queue.queue_id
+        if where in self._reported or len(self._reported) < QUEUES_WAITING:
+            self._reported[where] = number
+            self._wanted.set()
+
+    async def mend_forever(self) -> NoReturn:
+        """Task: mend what is reported."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while self._reported:
+                where, number = next(iter(self._reported.items()))
+                del self._reported[where]
+                if (queue := self._queues.get(*where)) is not None:
+                    await self._mend(queue, number)
+                await trio.lowlevel.checkpoint()
+
+    async def _mend(self, queue: ConsumeQueue, number: int) -> None:
+        unit = queue.unit(number)
+        if unit is None or self._is_sound(queue, number, unit):
+            return
+        low, high = self._neighbours(queue, number)
+        search = self._search(queue, number, low, high)
+        while True:
+            try:
+                next(search)
+            except StopIteration as found:
+                record: LogRecord | None = found.value
+                break
+            await trio.lowlevel.checkpoint()
+        if self._queues.get(queue.topic, queue.queue_id) is not queue or queue.unit(number) != unit:
+            return  # removed, expired or cut meanwhile
+        if record is not None:
+            code = self._tags_code(record)
+            self._write(queue, number, record.offset, record.size, code)
+            self.rebuilt += 1
+            self._say(queue, number, f"built again from the record at log offset {record.offset}")
+        elif self._is_numbered_otherwise(queue, unit):
+            queue.numbered = False
+            code = unit[2]
+            self._say(queue, number, "its records carry other numbers than their entries have; served by the entries")
+        else:
+            code = 0
+            self._write(queue, number, max(low - 1, 0), BLANK_SIZE, 0)
+            self.blanked += 1
+            self._say(queue, number, "there is no sound record for it in the log; readers skip it")
+        self._arrived(queue, number, code)
+
+    def _is_sound(self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int]) -> bool:
+        return unit[1] == BLANK_SIZE or entry_fits(self._commitlog, queue, number, unit[0], unit[1])
+
+    def _neighbours(self, queue: ConsumeQueue, number: int) -> tuple[int, int]:
+        """Between which log offsets the record must be."""
+        low, high = self._commitlog.min_offset, self._commitlog.max_offset
+        for n in range(number - 1, max(queue.min_offset, number - _NEIGHBOURS) - 1, -1):
+            unit = queue.unit(n)
+            if unit is not None and unit[1] != BLANK_SIZE and self._is_sound(queue, n, unit):
+                low = unit[0] + unit[1]
+                break
+        for n in range(number + 1, min(queue.max_offset, number + _NEIGHBOURS)):
+            unit = queue.unit(n)
+            if unit is not None and unit[1] != BLANK_SIZE and self._is_sound(queue, n, unit):
+                high = unit[0]
+                break
+        return low, high
+
+    def _search(self, queue: ConsumeQueue, number: int, low: int, high: int) -> Search:
+        """The record of entry `number` among those between two log offsets; None if it is not there."""
+        if not queue.numbered:
+            return None
+        segments = self._commitlog.segments
+        segment, at = segments.find(low), 0
+        if segment is not None:
+            at = low - segment.base
+        seen = 0
+        while segment is not None and segment.base + at < high:
+            end = min(segment.size, self._commitlog.max_offset - segment.base)
+            found = read_record(segment.buffer, at, end, segment.base + at, check_crc=False)
+            if isinstance(found, LogRecord):
+                if (found.topic, found.queue_id, found.queue_offset) == (queue.topic, queue.queue_id, number) and (
+                    enters_queue(found.sys_flag)
+                ):
+                    return found
+                at += found.size
+            elif found is Finding.BLANK:
+                at = segment.size
+            else:
+                behind = yield from self._behind_damage(segment, at)
+                if behind is None:
+                    return None
+                segment, at = behind
+            if at >= segment.size:
+                segment, at = segments.find(segment.end), 0
+            seen += 1
+            if seen % _RECORDS_PER_STEP == 0:
+                yield
+        return None
+
+    def _behind_damage(self, segment: Segment, at: int) -> Generator[None, None, tuple[Segment, int] | None]:
+        items = self._commitlog.segments.items
+        if segment not in items:
+            return None
+        here = items[items.index(segment) :]
+        sound = yield from next_sound(here, 0, at, 0)
+        return None if sound is None else (here[sound.index], sound.at)
+
+    def _is_numbered_otherwise(self, queue: ConsumeQueue, unit: tuple[int, int, int]) -> bool:
+        """Whether a sound record of this queue is where the entry says: RocketMQ may have numbered it otherwise."""
+        offset, size, _ = unit
+        record = self._commitlog.select(offset, size) if size > 0 else None
+        if record is None or claimed_size(record, offset) != size:
+            return False
+        found = read_record(bytes(record), 0, size, offset, check_crc=True)
+        return isinstance(found, LogRecord) and (found.topic, found.queue_id) == (queue.topic, queue.queue_id)
+
+    def _write(self, queue: ConsumeQueue, number: int, offset: int, size: int, code: int) -> None:
+        place = queue.locate(number)
+        segment = queue.segments.find(number * UNIT_BYTES)
+        assert place is not None
+        assert segment is not None
+        UNIT.pack_into(place[0], place[1], offset, size, code)
+        segment.flushed = min(segment.flushed, place[1])
+
+    def _say(self, queue: ConsumeQueue, number: int, outcome: str) -> None:
+        """One line per `LOG_PAUSE_S` at most: damage may have hit thousands of entries."""
+        now = trio.current_time()
+        if now < self._logged_at + LOG_PAUSE_S:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more entries since the last such line)" if self._unlogged else ""
+        self._logged_at, self._unlogged = now, 0
+        _log.error("%s: entry %d was damaged: %s%s", queue, number, outcome, more)

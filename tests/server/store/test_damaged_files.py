@@ -1,0 +1,202 @@
+"""Damaged files of a store other than the log's: it starts, builds them again from the log, and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from triomq_protocol.record.view import RecordView
+from triomq_server.config import StoreConfig
+from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
+from triomq_server.store.files.checkpoint import Checkpoint
+
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+FOREVER = 1 << 60
+RECORDS = 75
+QUEUES = 2
+
+
+@pytest.fixture
+async def closed(tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord) -> StoreConfig:
+    """A store of two queues with four files each, closed in order."""
+    config = make_config(tmp_path / "store", mapped_file_size_commit_log=8192)
+    async with open_store(config) as store:
+        for n in range(RECORDS):
+            store.append(make_record(n, queue_id=n % QUEUES))
+    return config
+
+
+async def all_numbers(store: MessageStore, record_number: Callable[[memoryview], int], most: int = 1) -> list[int]:
+    """The numbers of all records that the queues give, in order; where an entry is being mended, waits for that."""
+    found = []
+    for queue_id in range(QUEUES):
+        at, high = store.queue_bounds("T", queue_id)
+        while at < high:
+            result = store.read("T", queue_id, at, most, None)
+            assert result is not None
+            if result.status is ReadStatus.OFFSET_OVERFLOW_ONE:
+                await wait_all_tasks_blocked()
+                result = store.read("T", queue_id, at, most, None)
+                assert result is not None
+                assert result.status is not ReadStatus.OFFSET_OVERFLOW_ONE
+            for records in result.slices:
+                position = 0
+                while position < len(records):
+                    record = RecordView(records, position)
+                    found.append(record_number(records[position:]))
+                    position += record.size_bytes
+            assert result.next_offset > at
+            at = result.next_offset
+    return sorted(found)
+
+
+async def assert_whole(config: StoreConfig, make_record: MakeRecord, record_number: Any) -> None:
+    """All records are there, by queue and by key; numbers go on; nothing of the damage is left at the next start."""
+    async with open_store(config) as store:
+        assert await all_numbers(store, record_number) == list(range(RECORDS))
+        for n in range(RECORDS):
+            assert len(store.query("T", f"{n:032X}", 10, 0, FOREVER).records) == 1
+        assert [store.append(make_record(RECORDS + n, queue_id=n)).queue_offset for n in range(QUEUES)] == [38, 37]
+    async with open_store(config) as store:
+        assert await all_numbers(store, record_number) == list(range(RECORDS + QUEUES))
+
+
+def file_of(config: StoreConfig, path: str) -> Path:
+    return Path(config.store_path_root_dir, path)
+
+
+def queue_file(config: StoreConfig, base: int = 0) -> Path:
+    return Path(config.store_path_root_dir, "consumequeue", "T", "0", f"{base:020d}")
+
+
+@pytest.mark.parametrize(
+    ("base", "length", "abort"), [(0, 100, False), (0, 201, True), (200, 1, True), (600, 199, False), (600, 4096, True)]
+)
+async def test_a_queue_file_of_a_wrong_length_is_built_again(
+    base: int, length: int, abort: bool, closed: StoreConfig, make_record: MakeRecord, record_number: Any, caplog: Any
+) -> None:
+    file = queue_file(closed, base)
+    file.write_bytes(file.read_bytes()[:length].ljust(length, b"\xff"))
+    if abort:
+        file_of(closed, "abort").write_bytes(b"")
+    await assert_whole(closed, make_record, record_number)
+    assert f"damaged or missing from entry {base // 20} on" in caplog.text
+    assert f"has {length} bytes" in caplog.text
+
+
+@pytest.mark.parametrize("base", [200, 600])
+async def test_a_missing_queue_file_is_built_again(
+    base: int, closed: StoreConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    queue_file(closed, base).unlink()
+    await assert_whole(closed, make_record, record_number)
+
+
+async def test_a_missing_queue_is_built_again(closed: StoreConfig, make_record: MakeRecord, record_number: Any) -> None:
+    folder = queue_file(closed).parent
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    await assert_whole(closed, make_record, record_number)
+
+
+@pytest.mark.parametrize(("number", "bit"), [(10, 0), (10, 62), (19, 71), (27, 62), (36, 95), (37, 54), (37, 64)])
+async def test_a_damaged_entry_is_built_again(
+    bit: int, number: int, closed: StoreConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    """A flipped bit of an entry's offset or size."""
+    file = queue_file(closed, number * 20 // 200 * 200)
+    data = bytearray(file.read_bytes())
+    data[number * 20 % 200 + bit // 8] ^= 0x80 >> bit % 8
+    file.write_bytes(data)
+    await assert_whole(closed, make_record, record_number)
+
+
+async def test_numbers_go_on_where_a_damaged_queue_ended_whose_records_are_gone(
+    closed: StoreConfig, make_record: MakeRecord
+) -> None:
+    log = Path(closed.store_path_root_dir, "commitlog")
+    async with open_store(closed) as store:
+        for n in range(60):
+            store.append(make_record(n, topic="other"))
+        first = store.record_offset_at("other", 0, 0)
+    for base in range(0, first + 1, 8192):
+        (log / f"{base:020d}").unlink()
+    file = queue_file(closed, 600)
+    file.write_bytes(file.read_bytes()[:161])
+    for base in (0, 200, 400):
+        queue_file(closed, base).unlink()
+    async with open_store(closed) as store:
+        assert store.queue_bounds("T", 0) == (40, 40)  # the numbers of the missing part are not known
+        assert store.append(make_record(0)).queue_offset == 40
+    async with open_store(closed) as store:
+        assert store.queue_bounds("T", 0) == (40, 41)
+
+
+def index_file(config: StoreConfig, number: int) -> Path:
+    return sorted(file_of(config, "index").iterdir())[number]
+
+
+@pytest.mark.parametrize(
+    ("number", "length", "abort"), [(0, 1, False), (0, 500, True), (1, 39, True), (1, 5000, False)]
+)
+async def test_an_index_file_of_a_wrong_length_is_built_again(
+    number: int, length: int, abort: bool, closed: StoreConfig, make_record: MakeRecord, record_number: Any, caplog: Any
+) -> None:
+    file = index_file(closed, number)
+    file.write_bytes(file.read_bytes()[:length].ljust(length, b"\xff"))
+    if abort:
+        file_of(closed, "abort").write_bytes(b"")
+    await assert_whole(closed, make_record, record_number)
+    assert f"has {length} bytes instead of" in caplog.text
+
+
+@pytest.mark.parametrize(("number", "byte"), [(0, 16), (0, 23), (1, 24), (1, 31), (0, 32), (1, 36), (0, 39)])
+async def test_a_damaged_index_header_hides_nothing(
+    number: int, byte: int, closed: StoreConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    file = index_file(closed, number)
+    data = bytearray(file.read_bytes())
+    data[byte] ^= 0x80
+    file.write_bytes(data)
+    async with open_store(closed) as store:
+        found = [len(store.query("T", f"{n:032X}", 10, 0, FOREVER).records) for n in range(RECORDS)]
+    assert found == [1] * RECORDS
+
+
+async def test_indexes_of_another_configuration_are_built_again(
+    closed: StoreConfig, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    other = make_config(closed.store_path_root_dir, mapped_file_size_commit_log=8192, max_index_num=70)
+    await assert_whole(other, make_record, record_number)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", bytes(24), b"\x7f" * 24, b"\xff" * 4096, b"\x7f" * 24 + bytes(40)])
+async def test_a_damaged_checkpoint_does_not_shorten_recovery(
+    damage: bytes, closed: StoreConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    checkpoint = file_of(closed, "checkpoint")
+    data = checkpoint.read_bytes()
+    checkpoint.write_bytes(damage + data[len(damage) :] if len(damage) == 64 else damage)
+    file_of(closed, "abort").write_bytes(b"whatever")
+    queue_file(closed, 200).write_bytes(bytes(200))
+    await assert_whole(closed, make_record, record_number)
+
+
+async def test_a_flipped_bit_of_the_checkpoint_does_not_count(closed: StoreConfig, memory_disk: Any) -> None:
+    for byte in range(24):
+        for at in (byte, byte + 64):
+            checkpoint = Checkpoint(memory_disk, "/checkpoint")
+            checkpoint.physic_timestamp = checkpoint.index_timestamp = 1_795_300_000_000
+            data = bytearray(checkpoint.encode(1_795_300_000_000))
+            data[at] ^= 0x40
+            memory_disk.write("/checkpoint", bytes(data))
+            again = Checkpoint(memory_disk, "/checkpoint")
+            again.load()
+            times = again.physic_timestamp, again.logics_timestamp, again.index_timestamp
+            assert max(times) <= 1_795_300_000_000
