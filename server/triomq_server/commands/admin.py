@@ -23,6 +23,7 @@ from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, ChangeRoleRequest, HaStatus
 from triomq_server.cluster.control import VERBS, ControlError, give_command
+from triomq_server.commands.store_check import check_store
 from triomq_server.wire import LinkError, open_link
 
 TIMEOUT_S = 5.0
@@ -265,6 +266,9 @@ def node(verb: str, name: str, directory: Path) -> None:
         raise click.ClickException(str(error)) from None
     pid = f", pid {event['pid']}" if event["event"] == "started" else ""
     click.echo(f"{name} {event['event']}{pid}")
+
+
+admin.add_command(check_store)
 
 
 def _ask_to_drop(broker: str) -> None:

@@ -1,0 +1,210 @@
+"""Checks of a whole store, on demand: every record with its checksum, and every queue entry of a record.
+
+Recovery reads the newest files only, and pulls compare no checksums of bodies. A check only reads, so that the broker
+may run meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+
+from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_server.store.commitlog import enters_queue
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
+from triomq_server.store.damage import FILLER_TOPIC, next_sound
+from triomq_server.store.files.disk import RealDisk, RealMappedFile
+from triomq_server.store.files.segments import Segment, StoreDamaged, segment_name
+
+DAMAGE_LISTED = 1000
+"""Of more damage only the number is kept."""
+_RECORDS_PER_REPORT = 20_000
+_QUEUE_FILES_OPEN = 256
+
+
+@attrs.frozen
+class Damage:
+    """One damaged place.
+
+    Attributes:
+        kind: "record", or "entry" of a queue, or "replaced" for records that a start has moved to `triomq/damaged`.
+        offset: the log offset.
+        size_bytes: up to the next sound record.
+        what: in words.
+    """
+
+    kind: str
+    offset: int
+    size_bytes: int
+    what: str
+
+
+@attrs.define
+class CheckReport:
+    """What a check found.
+
+    Attributes:
+        log_begin, log_end: what has been read.
+        records: sound ones.
+        count: damaged places.
+        damage: the first `DAMAGE_LISTED` of them.
+    """
+
+    log_begin: int = 0
+    log_end: int = 0
+    records: int = 0
+    count: int = 0
+    damage: list[Damage] = attrs.field(factory=list)
+
+    def add(self, kind: str, offset: int, size_bytes: int, what: str) -> None:
+        """Note one damaged place."""
+        self.count += 1
+        if len(self.damage) < DAMAGE_LISTED:
+            self.damage.append(Damage(kind, offset, size_bytes, what))
+
+
+class _Entries:
+    """The queue entries on the disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "consumequeue"
+        self._files: dict[tuple[str, int, int], mmap.mmap | None] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._removed: dict[tuple[str, int], int] = {}
+        with suppress(OSError, ValueError, TypeError):
+            for topic, queue_id, _, log_offset in json.loads((root / "triomq/removedQueues.json").read_bytes()):
+                self._removed[topic, queue_id] = log_offset
+
+    def find(self, record: LogRecord) -> tuple[int, int] | None:
+        """Log offset and size that the entry of a record has; None if there is no entry, the record's own if its queue
+        is gone."""
+        queue = record.topic, record.queue_id
+        own = record.offset, record.size
+        if record.offset < self._removed.get(queue, 0):
+            return own
+        size = self._sizes.get(queue)
+        if size is None:
+            size = self._sizes[queue] = self._file_size(*queue)
+        if not size:
+            return own  # the topic has been deleted
+        at = record.queue_offset * UNIT_BYTES
+        buffer = self._buffer(*queue, at - at % size)
+        if buffer is None or at % size + UNIT_BYTES > len(buffer):
+            return None
+        offset, length, _ = UNIT.unpack_from(buffer, at % size)
+        return (offset, length) if length else None
+
+    def _file_size(self, topic: str, queue_id: int) -> int:
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+            return 0
+        folder = self._directory / topic / str(queue_id)
+        with suppress(OSError):
+            return max((file.stat().st_size for file in folder.iterdir()), default=0)
+        return 0
+
+    def _buffer(self, topic: str, queue_id: int, base: int) -> mmap.mmap | None:
+        key = topic, queue_id, base
+        if key not in self._files:
+            if len(self._files) >= _QUEUE_FILES_OPEN:
+                self._files.clear()
+            self._files[key] = None
+            with suppress(OSError, ValueError):
+                self._files[key] = _mapped(self._directory / topic / str(queue_id) / segment_name(base))
+        return self._files[key]
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def check_store(root: Path, log: Path | None = None, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+    """Read the whole log of a store; blocks for as long as that takes.
+
+    Args:
+        root: the store's directory (`storePathRootDir`).
+        log: the log's directory, if it is another than `commitlog` below (`storePathCommitLog`).
+        progress: called now and then with the bytes read and the bytes there are.
+
+    Raises:
+        StoreDamaged: there is no log, or its files have different lengths.
+        OSError: a file cannot be read.
+    """
+    segments = list(_log_files(log or root / "commitlog"))
+    report = CheckReport(segments[0].base, segments[0].base)
+    running = (root / "abort").exists()
+    total = segments[-1].end - segments[0].base
+    unsure: list[LogRecord] = []
+    entries = _Entries(root)
+    for record in _records(segments, report, running=running):
+        report.records += 1
+        report.log_end = record.offset + record.size
+        if record.topic == FILLER_TOPIC:
+            report.add("replaced", record.offset, record.size, "records that were damaged and have been moved aside")
+        elif enters_queue(record.sys_flag) and (entry := entries.find(record)) != (record.offset, record.size):
+            if entry is None and running and len(unsure) < DAMAGE_LISTED:
+                unsure.append(record)
+            elif entry is None or entry[1] != BLANK_SIZE:
+                report.add("entry", record.offset, record.size, _entry_of(record))
+        if progress is not None and report.records % _RECORDS_PER_REPORT == 0:
+            progress(report.log_end - report.log_begin, total)
+    entries = _Entries(root)
+    for record in unsure:  # a slave writes entries a while after the records
+        if entries.find(record) is None:
+            report.add("entry", record.offset, record.size, _entry_of(record))
+    return report
+
+
+def _entry_of(record: LogRecord) -> str:
+    return f"entry {record.queue_offset} of queue {record.topic}-{record.queue_id} is missing or points elsewhere"
+
+
+def _log_files(directory: Path) -> Iterator[Segment]:
+    names = sorted(name for name in (os.listdir(directory) if directory.is_dir() else ()) if name.isdecimal())
+    sizes = {name: size for name in names if (size := (directory / name).stat().st_size)}
+    if not sizes:
+        raise StoreDamaged(f"{directory} has no log files: give the store's directory, storePathRootDir")
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{name} has {size}" for name, size in list(sizes.items())[:4])
+        raise StoreDamaged(f"the log files in {directory} have different lengths: {found} bytes")
+    disk = RealDisk()
+    for name, size in sizes.items():
+        path = str(directory / name)
+        yield Segment(disk, path, int(name), size, RealMappedFile(path, _mapped(Path(path)), new=False))
+
+
+def _records(segments: list[Segment], report: CheckReport, *, running: bool) -> Iterator[LogRecord]:
+    """All sound records; what is damaged in between goes to the report."""
+    n = at = 0
+    while n < len(segments):
+        segment = segments[n]
+        found = read_record(segment.buffer, at, segment.size, segment.base + at, check_crc=True)
+        if isinstance(found, LogRecord):
+            yield found
+            at += found.size
+        elif found is Finding.BLANK:
+            at = segment.size
+        else:
+            search = next_sound(segments, n, at, 0)
+            while True:
+                try:
+                    next(search)
+                except StopIteration as end:
+                    sound = end.value
+                    break
+            offset = segment.base + at
+            if sound is None:
+                # The end of the log; while the broker runs, its last record may be half written.
+                if found is not Finding.NOTHING and not running:
+                    report.add("record", offset, segment.size - at, found.value)
+                return
+            report.add("record", offset, segments[sound.index].base + sound.at - offset, found.value)
+            n, at = sound.index, sound.at
+        if at >= segments[n].size:
+            n, at = n + 1, 0

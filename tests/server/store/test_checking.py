@@ -1,0 +1,118 @@
+"""The check of a whole store: it names what is damaged, changes nothing, and finds nothing in a sound store."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_server.config import StoreConfig
+from triomq_server.store import NewRecord, StoreDamaged, open_store
+from triomq_server.store.checking import check_store
+
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+@pytest.fixture
+async def root(tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord) -> Path:
+    """A store of several log files, with a topic that was deleted and created again."""
+    async with open_store(make_config(tmp_path / "store", mapped_file_size_commit_log=8192)) as store:
+        for n in range(10):
+            store.append(make_record(n, topic="again"))
+        store.queue_removal.remove_topic("again")
+        for n in range(80):
+            store.append(make_record(n, queue_id=n % 2))
+        store.append(make_record(11, topic="again"))
+        store.append(make_record(12, topic="gone"))
+        store.queue_removal.remove_topic("gone")
+    return tmp_path / "store"
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    file.write_bytes(data)
+
+
+async def check_in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    run = partial(
+        subprocess.run, [sys.executable, "-m", "triomq_server", "admin", "check-store", *arguments],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    return await trio.to_thread.run_sync(run)
+
+
+async def test_a_sound_store_is_sound(root: Path, golden: Any, tmp_path: Path) -> None:
+    report = check_store(root)
+    assert (report.records, report.count) == (92, 0)
+    for name in ("store-small", "store-crashed"):
+        report = check_store(golden.unpack(name, tmp_path))
+        assert report.records > 100
+        assert report.damage == []
+
+
+async def test_a_store_in_use_is_sound(root: Path, make_config: MakeConfig, make_record: MakeRecord) -> None:
+    async with open_store(make_config(root, mapped_file_size_commit_log=8192)) as store:
+        store.append(make_record(80))
+        assert (check_store(root).records, check_store(root).count) == (93, 0)
+
+
+async def test_flipped_bits_of_bodies_are_found(root: Path) -> None:
+    chance = random.Random(1)
+    clean = check_store(root)
+    for _ in range(20):
+        number = chance.randrange(2, 20)
+        file = root / "commitlog" / f"{0:020d}"
+        at = number * 335 + 120 + chance.randrange(100)
+        flip(file, at)
+        report = check_store(root)
+        assert report.count == 1
+        assert report.damage[0].kind == "record"
+        assert report.damage[0].offset <= at < report.damage[0].offset + report.damage[0].size_bytes
+        assert "does not match its checksum" in report.damage[0].what
+        assert report.records == clean.records - 1
+        assert report.log_end == clean.log_end
+        flip(file, at)
+
+
+async def test_damaged_and_missing_entries_are_found(root: Path) -> None:
+    flip(root / "consumequeue/T/0" / f"{200:020d}", 6)
+    (root / "consumequeue/T/1" / f"{0:020d}").unlink()
+    report = check_store(root)
+    assert {damage.kind for damage in report.damage} == {"entry"}
+    assert [damage.what.split(" is")[0] for damage in report.damage if "T-0" in damage.what] == [
+        "entry 10 of queue T-0"
+    ]
+    assert sum("T-1" in damage.what for damage in report.damage) == report.count - 1 == 10
+
+
+async def test_the_command(root: Path, tmp_path: Path) -> None:
+    sound = await check_in_process(str(root))
+    assert (sound.returncode, sound.stderr) == (0, "")
+    assert "92 sound records" in sound.stdout
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}  # noqa: ASYNC240
+    flip(root / "commitlog" / f"{0:020d}", 5 * 335 + 150)
+    damaged = await check_in_process(str(root), "--json")
+    assert damaged.returncode == 1
+    assert [d["kind"] for d in json.loads(damaged.stdout)["damage"]] == ["record"]
+    flip(root / "commitlog" / f"{0:020d}", 5 * 335 + 150)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before  # noqa: ASYNC240
+    none = await check_in_process(str(tmp_path))
+    assert none.returncode == 2
+    assert "has no log files: give the store's directory" in none.stderr
+
+
+async def test_log_files_of_different_lengths_are_named(root: Path) -> None:
+    with (root / "commitlog" / f"{8192:020d}").open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(StoreDamaged, match="different lengths"):
+        check_store(root)
