@@ -173,6 +173,17 @@ def test_filters_give_the_same_rows_whatever_was_asked_before(
         spark.conf.set(key, before)
 
 
+def test_a_load_is_read_to_its_first_actions_end(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new(queues=1)
+    topics.fill(topic, 5)
+    rows = topics.read(spark, topic)
+    assert rows.count() == 10
+    topics.fill(topic, 3, start=5)
+    # As the page says: Spark keeps the plan. If a new version of Spark does not, the page has to change.
+    assert rows.count() == 10
+    assert topics.read(spark, topic).count() == 16
+
+
 def test_tags_by_option(spark: SparkSession, topics: Topics, mixed: str) -> None:
     rows = topics.read(spark, mixed, tags="a || Aa").collect()
     assert {row.tags for row in rows} == {"a", "Aa"}
