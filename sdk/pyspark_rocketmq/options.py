@@ -192,13 +192,15 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
                 )
     group = given.text("consumerGroup")
     start = _place(given, "starting", LATEST if streaming else EARLIEST)
+    end = _place(given, "ending", LATEST)
+    _check_order(start, end)
     if start.word == COMMITTED and group is None:
         raise BadOption("startingOffsets=committed needs the option consumerGroup, whose offsets are meant")
     return ReadOptions(
         client=_client(given),
         topics=_topics(given),
         start=start,
-        end=_place(given, "ending", LATEST),
+        end=end,
         tags=_tags(tags),
         sql=_checked_sql(sql),
         min_partitions=given.number("minPartitions"),
@@ -334,6 +336,15 @@ def _place(given: _Given, which: str, default: int) -> Place:
     if which == "ending" and word != LATEST:
         raise BadOption(f"endingOffsets is {offsets!r}; it may be latest, or JSON")
     return Place(word)
+
+
+def _check_order(start: Place, end: Place) -> None:
+    if start.time_ms is not None and end.time_ms is not None and start.time_ms > end.time_ms:
+        raise BadOption(f"startingTimestamp {start.time_ms} is after endingTimestamp {end.time_ms}")
+    ends = end.by_queue
+    for queue, first in start.offsets:
+        if first > ends.get(queue, first) >= 0:
+            raise BadOption(f"startingOffsets is {first} for {queue}, after endingOffsets, {ends[queue]}")
 
 
 def _checked_sql(expression: str | None) -> str | None:

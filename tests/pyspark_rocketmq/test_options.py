@@ -86,6 +86,11 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "startingOffsets": "newest"}, "startingOffsets is neither a known value nor JSON"),
         ({**LEAST, "startingOffsets": "committed"}, "needs the option consumerGroup"),
         ({**LEAST, "startingOffsets": "latest", "startingTimestamp": "1"}, "cannot be given both"),
+        (
+            {**LEAST, "startingOffsets": '{"T": {"b": {"0": 200}}}', "endingOffsets": '{"T": {"b": {"0": 100}}}'},
+            "startingOffsets is 200 for queue 0 of topic T at b, after endingOffsets, 100",
+        ),
+        ({**LEAST, "startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp 9 is after endingTimestamp 8"),
         ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
         ({**LEAST, "startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
         ({**LEAST, "minPartitions": "0"}, "minPartitions is '0', and must be a whole number from 1 on"),

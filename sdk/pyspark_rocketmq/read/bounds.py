@@ -25,10 +25,13 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
         MQError: brokers do not answer.
     """
     queues = await find_queues(session, options.topics)
+    warn_if_nothing(options, queues)
     bounds = await bounds_of(session, queues)
     starts = await place_offsets(session, options.start, "startingOffsets", queues, bounds)
     ends = await place_offsets(session, options.end, "endingOffsets", queues, bounds)
     _check_ends(options, ends, bounds)
+    starts = existing_starts(starts, bounds, fail=options.fail_on_data_loss)
+    _warn_if_reversed(starts, ends)
     starts = kept_starts(starts, bounds, ends, fail=options.fail_on_data_loss)
     return split(ranges(starts, ends), options.min_partitions)
 
@@ -49,6 +52,44 @@ async def place_offsets(
         raise BadOption(f"{option} gives an offset for {unknown[0]}, which does not exist or is not read")
     committed = await committed_of(session, bounds) if place.word == COMMITTED else {}
     return {queue: resolved(given.get(queue, place.word), held, committed.get(queue)) for queue, held in bounds.items()}
+
+
+def warn_if_nothing(options: ReadOptions, queues: Mapping[QueueId, bool]) -> None:
+    """Log that a pattern matches no topic: it may match one later, so this is no error."""
+    if options.topics.pattern is not None and not queues:
+        _log.warning(
+            "subscribePattern %r matches no topic of %s, so no rows are read; it has to match the whole name",
+            options.topics.pattern, options.client.name_servers,
+        )  # fmt: skip
+
+
+def existing_starts(starts: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds], *, fail: bool) -> Offsets:
+    """Starts that are not after the end of their queue, as far as the end is known.
+
+    Raises:
+        DataLoss: `fail` is true, and a start is after the end: it is wrong, or the messages before it have been lost.
+    """
+    existing = dict(starts)
+    for queue, start in starts.items():
+        held = bounds[queue]
+        if start <= held.end or not held.is_sure:
+            continue
+        what = f"startingOffsets asks for {queue} from {start}, and it ends at {held.end}"
+        if fail:
+            raise DataLoss(f"{what}; start earlier, or set failOnDataLoss=false to start at its end")
+        _log.warning("%s; starting at its end, because failOnDataLoss=false", what)
+        existing[queue] = held.end
+    return existing
+
+
+def _warn_if_reversed(starts: Offsets, ends: Offsets) -> None:
+    reversed_ = sorted(queue for queue, start in starts.items() if start > ends[queue])
+    if reversed_:
+        first = reversed_[0]
+        _log.warning(
+            "no rows are read of %d queues, because they start after their end: %s from %d to %d",
+            len(reversed_), first, starts[first], ends[first],
+        )  # fmt: skip
 
 
 def kept_starts(

@@ -27,7 +27,7 @@ from pyspark_rocketmq.clients import Session, borrowed, close_all
 from pyspark_rocketmq.errors import DataLoss
 from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.read.bounds import kept_starts, place_offsets
+from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, place_offsets, warn_if_nothing
 from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_queues, row_bytes
 from pyspark_rocketmq.read.planning import Bounds, limit_bytes, limit_rows, ranges, split
 from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
@@ -106,8 +106,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _initial(self, session: Session) -> Offsets:
         queues = await find_queues(session, self._options.topics)
+        warn_if_nothing(self._options, queues)
         bounds = await bounds_of(session, queues)
         starts = await place_offsets(session, self._options.start, "startingOffsets", queues, bounds)
+        starts = existing_starts(starts, bounds, fail=self._options.fail_on_data_loss)
         return kept_starts(
             starts, bounds, {queue: held.end for queue, held in bounds.items()}, fail=self._options.fail_on_data_loss
         )

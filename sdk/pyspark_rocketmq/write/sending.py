@@ -113,8 +113,9 @@ class RowSender:
                 nursery.start_soon(work)
         if failures:
             raise WriteFailed(
-                f"after {self.sent.rows} acknowledged rows one request failed: {failures[0]}; "
-                "the task's rows are sent again if Spark runs it again"
+                f"{cause_of(failures[0])}; the request was: {failures[0].what}; {self.sent.rows} rows of the task were "
+                "acknowledged before. Spark runs the task again up to spark.task.maxFailures times, and each time all "
+                "its rows are sent again: readers drop the repeats by the property spark_row_key"
             ) from failures[0]
 
     async def _chains(self, rows: list[RowMessage]) -> list[list[_Request]]:
@@ -130,7 +131,7 @@ class RowSender:
                     queue = select_by_hash(queues, row.message, row.sharding_key)
                     pinned.setdefault(queue, []).append(row.message)
         except MQError as error:
-            raise WriteFailed(f"nothing can be sent: {error}") from error
+            raise WriteFailed(f"{cause_of(error)}; nothing was sent") from error
         return chains + [list(self._requests(messages, queue)) for queue, messages in pinned.items()]
 
     def _requests(self, messages: list[Message], queue: MessageQueue | None) -> Iterable[_Request]:
@@ -164,6 +165,14 @@ class RowSender:
                     raise
                 await trio.sleep(PAUSE_S)
         raise AssertionError("a request is tried at least once")
+
+
+def cause_of(error: MQError) -> str:
+    """Why a send failed, in one line: the reason first, then who was asked and what can be done."""
+    reason = (error.remark or error.what).split("\nSee http://rocketmq")[0].strip()
+    asked = f", asked {error.address}" if error.address else ""
+    advice = f" ({error.advice})" if error.advice else ""
+    return f"{type(error).__name__}: {reason}{asked}{advice}"
 
 
 async def wait_replicated(consumer: PullConsumer, last: dict[MessageQueue, int]) -> None:

@@ -55,6 +55,9 @@ class BatchWriter(DataSourceArrowWriter):
         options: of the write.
         overwrite: whether the mode is `overwrite`.
 
+    Attributes:
+        job: begins the keys of all its rows; a task that is run again has the same one, a new write has another.
+
     Raises:
         BadOption: the mode is `overwrite`.
     """
@@ -63,12 +66,12 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise BadOption("a topic cannot be overwritten: use mode('append')")
         self._options = options
-        self._job = uuid.uuid4().hex
+        self.job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task."""
         partition = _partition()
-        return _write(self._options, iterator, f"{self._job}/{partition}", partition)
+        return _write(self._options, iterator, f"{self.job}/{partition}", partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded."""
@@ -76,7 +79,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """A task has failed; the rows that others have sent remain."""
-        _log.warning("the write has failed; the %d rows of the tasks that succeeded remain stored", _rows(messages))
+        _log.warning(
+            "the write has failed; the %d rows of the tasks that succeeded and perhaps some of the others remain stored. "
+            "A new job sends all rows again, with other values of spark_row_key",
+            _rows(messages),
+        )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

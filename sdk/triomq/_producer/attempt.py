@@ -192,8 +192,11 @@ class Attempts:
     def final_error(self, out: Outgoing, outcome: MQError) -> MQError:
         """What the caller gets when the last attempt failed: an error of the kind that fits best, with all attempts."""
         error = error_to_raise(outcome, out.attempts)
+        # Of a batch the first id is an example: all of them would hide the reason.
+        first, *others = out.unique_key.split(",")
+        message = f"{first} and {len(others)} more" if others else first
         final = type(error)(
-            f"send to topic {out.topic}, message {out.unique_key}, {len(out.attempts)} attempt(s)",
+            f"send to topic {out.topic}, message {message}, {len(out.attempts)} attempt(s)",
             address=error.address,
             code=error.code,
             remark=error.remark if error.code is not None else error.remark or error.what,

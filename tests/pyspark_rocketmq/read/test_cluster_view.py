@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import trio
+
+from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import DataLoss, nearest
 from pyspark_rocketmq.offsets import QueueId, tree_of
-from pyspark_rocketmq.read.bounds import kept_starts
+from pyspark_rocketmq.options import read_options
+from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, plan_batch
 from pyspark_rocketmq.read.cluster_view import data_topics
 from pyspark_rocketmq.read.lag import lag_of
-from pyspark_rocketmq.read.planning import Bounds
+from pyspark_rocketmq.read.planning import Bounds, QueueRange
 from pyspark_rocketmq.read.stream_reader import reachable
+from triomq import MessageQueue
+from triomq_protocol.requests.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 A, B = QueueId("T", "broker-a", 0), QueueId("T", "broker-a", 1)
 
@@ -36,6 +43,69 @@ def test_a_start_that_is_gone() -> None:
         kept_starts({A: 3, B: 3}, bounds, {A: 50, B: 50}, fail=True)
     assert kept_starts({A: 3, B: 3}, bounds, {A: 50, B: 50}, fail=False) == {A: 10, B: 3}
     assert kept_starts({A: 3}, bounds, {A: 3}, fail=True) == {A: 3}, "nothing was to be read there"
+
+
+def test_a_start_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    bounds = {A: Bounds(0, 50), B: Bounds(0, 50)}
+    with pytest.raises(
+        DataLoss, match=r"startingOffsets asks for queue 0 .* from 51, and it ends at 50; start earlier"
+    ):
+        existing_starts({A: 51, B: 3}, bounds, fail=True)
+    assert existing_starts({A: 50, B: 3}, bounds, fail=True) == {A: 50, B: 3}
+    with caplog.at_level(logging.WARNING):
+        assert existing_starts({A: 51, B: 3}, bounds, fail=False) == {A: 50, B: 3}
+    assert "ends at 50; starting at its end" in caplog.text
+    # A slave that is behind says nothing about the end.
+    assert existing_starts({A: 51}, {A: Bounds(0, 50, is_sure=False)}, fail=True) == {A: 51}
+
+
+class FakeCluster:
+    """A queue from 0 to 50 at a master, behind the parts of a client that planning uses."""
+
+    async def topics(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return ["T"]
+
+    async def cluster_info(self) -> ClusterInfo:
+        await trio.lowlevel.checkpoint()
+        return ClusterInfo()
+
+    async def route(self, _topic: str) -> TopicRouteData:
+        await trio.lowlevel.checkpoint()
+        return TopicRouteData(
+            broker_datas=[BrokerData(broker_name="broker-a", broker_addrs={0: "broker:1"})],
+            queue_datas=[QueueData(broker_name="broker-a", read_queue_nums=1, perm=6)],
+        )
+
+    async def max_offset(self, _queue: MessageQueue, *, only_master: bool) -> int:
+        await trio.lowlevel.checkpoint()
+        return 50
+
+    async def min_offset(self, _queue: MessageQueue, *, only_master: bool) -> int:
+        await trio.lowlevel.checkpoint()
+        return 0
+
+
+async def planned(**options: str) -> list[QueueRange]:
+    cluster = FakeCluster()
+    session = Session(SimpleNamespace(admin=cluster), None, cluster)  # type: ignore[arg-type]
+    return await plan_batch(session, read_options({"namesrv": "n:1", **options}, streaming=False))
+
+
+async def test_a_batch_that_can_have_no_rows_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    beyond = json.dumps(tree_of({A: 99}))
+    with pytest.raises(DataLoss, match="from 99, and it ends at 50"):
+        await planned(topic="T", startingOffsets=beyond)
+    with caplog.at_level(logging.WARNING):
+        assert await planned(topic="T", startingOffsets=beyond, failOnDataLoss="false") == []
+        assert "starting at its end" in caplog.text
+        assert await planned(topic="T", startingOffsets="latest", endingOffsets=json.dumps(tree_of({A: 7}))) == []
+        assert "start after their end: queue 0 of topic T at broker-a from 50 to 7" in caplog.text
+        assert await planned(subscribePattern="Tx.*") == []
+        assert "subscribePattern 'Tx.*' matches no topic of n:1" in caplog.text
+        caplog.clear()
+        assert await planned(subscribePattern="T.*") == [QueueRange(A, 0, 50)]
+        assert caplog.text == ""
 
 
 def test_ends_of_a_trigger(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -11,9 +13,13 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import trio
 
+import triomq
 from pyspark_rocketmq.errors import WriteFailed
+from pyspark_rocketmq.options import write_options
 from pyspark_rocketmq.rows.row_messages import ROW_KEY, RowMessage, RowReader
+from pyspark_rocketmq.write import sending
 from pyspark_rocketmq.write.sending import TRIES, RowSender, wait_replicated
+from pyspark_rocketmq.write.writer import BatchWriter, WrittenRows
 from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from triomq.errors import BrokerUnavailable, RouteNotFound
 
@@ -148,11 +154,35 @@ async def test_a_sharding_key_keeps_its_order_in_one_queue(autojump_clock: trio.
 
 async def test_one_refusal_fails_the_task_and_says_how_far_it_came(autojump_clock: trio.testing.MockClock) -> None:
     sender = RowSender(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
-    with pytest.raises(WriteFailed, match=r"after 0 acknowledged rows one request failed: .*broker:1"):
+    with pytest.raises(WriteFailed, match=r"^BrokerUnavailable: send, asked broker:1 .*; 0 rows .*spark_row_key"):
         await sender.send(row_messages(30))
     pinned = RowSender(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
     with pytest.raises(WriteFailed):
         await pinned.send([RowMessage(Message("T", b"x"), "key")])
+
+
+async def test_a_failed_write_gives_the_cause_first_and_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "PAUSE_S", 0.0)
+    async with triomq.open_client("127.0.0.1:1", route_wait_s=0.05) as client:
+        producer = client.producer("writes", send_timeout_s=0.2)
+        sender = RowSender(producer, batch_rows=128, in_flight=1)
+        with pytest.raises(WriteFailed) as raised:
+            await sender.send(row_messages(128))
+        producer.abort()
+    text = str(raised.value)
+    assert text.startswith("NoNameServer: "), text
+    assert re.search(r"message [0-9A-F]{32} and 127 more, ", text), text
+    assert len(text) < 700, text
+
+
+def test_a_failed_job_says_what_remains_and_that_a_new_one_has_other_keys(caplog: pytest.LogCaptureFixture) -> None:
+    options = write_options({"namesrv": "h:1", "topic": "T"})
+    writer = BatchWriter(options, overwrite=False)
+    with caplog.at_level(logging.WARNING):
+        writer.abort([WrittenRows(0, sending.Sent(rows=7)), None])
+    assert "the 7 rows of the tasks that succeeded and perhaps some of the others remain stored" in caplog.text
+    assert "other values of spark_row_key" in caplog.text
+    assert writer.job != BatchWriter(options, overwrite=False).job
 
 
 class FakeSlave:
