@@ -1,7 +1,7 @@
 """What can go wrong, sorted by what the caller can do about it.
 
 One root, :class:`MQError`, and four branches: try again (:class:`TransientError`), ask for the route
-again (:class:`RouteError`), change the call (:class:`CallError`), open something anew
+again (:class:`RouteError`), change the call (:class:`CallError`), open something again
 (:class:`ClosedError`).  The retry loop reads two class attributes, ``retriable`` and
 ``refresh_route``, and nothing else.  Response codes map to classes in one table (docs/protocol/remoting.md §8).
 """
@@ -287,7 +287,7 @@ class BrokerRefused(CallError):
 class ClosedError(MQError):
     """Something that was needed is no longer open."""
 
-    advice = "open it anew"
+    advice = "open it again"
 
 
 class ClientClosed(ClosedError):
@@ -363,7 +363,7 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
 
 
 def _fault_for(remark: str) -> type[BrokerFault]:
-    """Code 1 stands for much; only its remark shows what no other attempt and no other broker can cure."""
+    """Code 1 stands for much; only its remark shows what no other attempt and no other broker can change."""
     for pattern, kind in FAULTS_BY_REMARK:
         if pattern.search(remark):
             return kind

@@ -51,7 +51,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip this suite, and nothing else, where pyspark or Java is missing; Spark's own warnings are not ours to mend."""
+    """Skip this suite, and nothing else, where pyspark or Java is missing; Spark's own warnings are not ours to fix."""
     here = [item for item in items if "tests/spark/" in item.nodeid]
     if not here:
         return

@@ -118,7 +118,7 @@ def test_a_topic_made_anew_is_data_loss(spark: SparkSession, topics: Topics, tmp
     run(topics.stream(spark, topic), tmp_path)
     checkpoint = next((tmp_path / "checkpoint" / "offsets").glob("0"))
     text = checkpoint.read_text()
-    # As if the topic had had more messages before it was made anew.
+    # As if the topic had had more messages before it was created again.
     checkpoint.write_text(text.replace('"0":5', '"0":5000').replace('"0": 5', '"0": 5000'))
     query = write(topics.stream(spark, topic), tmp_path)
     with pytest.raises(Exception, match=r"before offset 5000, where the query is.*failOnDataLoss=false"):

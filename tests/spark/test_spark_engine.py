@@ -52,7 +52,7 @@ class Trial:
 
     async def wait_second(self, second: int) -> None:
         """Until every worker has reported this second."""
-        while len({row.worker for row in self.rows if row.second >= second}) < self.engine.workers:  # noqa: ASYNC110 - rows have no bell
+        while len({row.worker for row in self.rows if row.second >= second}) < self.engine.workers:  # noqa: ASYNC110
             await trio.sleep(0.05)
 
 
@@ -125,7 +125,7 @@ async def test_a_cancelled_run_reports_all_it_has_and_leaves_no_job(spark: Spark
                 await one.wait_second(3)  # a loaded machine is behind with what it has sent
                 scope.cancel()
         assert sum(row.acked for row in one.rows) > 400
-        while spark.sparkContext.statusTracker().getActiveJobsIds():  # noqa: ASYNC110 - Spark has no bell
+        while spark.sparkContext.statusTracker().getActiveJobsIds():  # noqa: ASYNC110 - Spark has no event
             await trio.sleep(0.05)
         findings = audit_folder(tmp_path)
         assert findings.acknowledged >= sum(row.acked for row in one.rows) > 0

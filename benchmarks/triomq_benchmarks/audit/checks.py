@@ -34,7 +34,7 @@ _WORKER_BITS = 40
 
 
 class Defect(enum.StrEnum):
-    """What can be wrong with a message."""
+    """A defect of a message."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"

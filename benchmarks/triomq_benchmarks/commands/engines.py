@@ -21,7 +21,7 @@ from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.generator.engine import EngineError
 from triomq_benchmarks.report.progress import progress_on
-from triomq_benchmarks.run.engine_agreement import SIDES, Trial, disagreements, spread_of
+from triomq_benchmarks.run.engine_agreement import SIDES, EngineRounds, disagreements, spread_of
 from triomq_benchmarks.run.targets import TargetError
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import WorkloadError
@@ -59,16 +59,16 @@ def engines(
         sys.exit(2)
     seed = random.randrange(1 << 32) if seed is None else seed
     with progress_on(sys.stderr, shown=not as_json) as (show, news), tempfile.TemporaryDirectory() as scratch:
-        trial = Trial(workload, seed, out or Path(scratch), show, news)
+        compared = EngineRounds(workload, seed, out or Path(scratch), show, news)
         try:
-            trio.run(trial.run, sides or SIDES, rounds)
+            trio.run(compared.run, sides or SIDES, rounds)
         except (TargetError, EngineError, ToolUnavailableError, ChildError, LedgerError, triomq.MQError) as error:
             click.echo(f"error: {error}", err=True)
             sys.exit(1)
-    if trial.interrupted:
+    if compared.interrupted:
         click.echo("interrupted: no process is left", err=True)
         sys.exit(130)
-    sys.exit(_print(trial.results, as_json))
+    sys.exit(_print(compared.results, as_json))
 
 
 def _print(results: dict[str, list[RunResult]], as_json: bool) -> int:

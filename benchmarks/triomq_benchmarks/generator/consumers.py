@@ -25,11 +25,11 @@ ERROR_PAUSE_S = 0.1
 ASSIGNMENT_LIMIT_S = 15.0
 ASSIGNMENT_REST_S = 0.5
 PUSH_CONCURRENCY = 4
-"""Handlers of one push consumer; they only count, so that more would be of no use."""
+"""Handlers of one push consumer; they only count, so more would not help."""
 
 
 class Consumed(Protocol):
-    """The ledger's half that consumers need."""
+    """The part of the ledger that consumers use."""
 
     def consumed(
         self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int, group: str
@@ -38,7 +38,7 @@ class Consumed(Protocol):
 
 
 class ReadTally:
-    """What all consumers of a worker have done."""
+    """Totals of all consumers of a worker."""
 
     def __init__(self) -> None:
         self.consumed = 0
@@ -68,7 +68,7 @@ class Consumers:
         self._ledger = ledger
         self._lags: dict[tuple[str, triomq.MessageQueue], int] = {}
         self._places: dict[tuple[str, triomq.MessageQueue], int] = {}
-        """Up to where pull consumers have taken each queue."""
+        """How far pull consumers have read each queue."""
         self._roles: dict[str, str] = {}
         self._clients: list[triomq.Client] = []
         self._pulled: list[tuple[triomq.PullConsumer, str, triomq.MessageQueue, int]] = []
@@ -95,7 +95,7 @@ class Consumers:
     async def has_all(self) -> bool | None:
         """Whether pull consumers are at the ends of their queues; the brokers are asked for these now.
 
-        The last pulls' answers will not do: one that waits for a broker to come back has had none for long.
+        The answers to the last pulls are too old: a consumer that waits for a broker may have had none for long.
 
         Returns:
             False also where a broker does not answer; None: these are push consumers, whose positions are not known.
@@ -122,7 +122,7 @@ class Consumers:
         consumer = await self._stack.enter_async_context(client.pull_consumer(group, read_preference=preference))
         queues = [queue for topic in self._share.topics for queue in await consumer.fetch_queues(topic)]
         for queue in queues[number :: self._workload.consumers]:
-            # What lies in a topic that was there before the run is none of ours.
+            # Messages that were in a topic before the run do not count.
             known = bool(self._workload.topic_names)
             begin = await (consumer.max_offset(queue) if known else consumer.min_offset(queue))
             self._pulled.append((consumer, group, queue, begin))
@@ -175,7 +175,7 @@ class Consumers:
         consumer = client.push_consumer(
             group,
             ordered=workload.ordered_share > 0,
-            # What lies in a topic that was there before the run is none of ours.
+            # Messages that were in a topic before the run do not count.
             start_from="latest" if workload.topic_names else "earliest",
             batch_max=max(2, workload.pull_batch),
             pulling=triomq.PullOptions(max_messages=workload.pull_batch),
@@ -192,7 +192,7 @@ class Consumers:
         self._assigned_at = trio.current_time()
 
     async def _wait_for_assignment(self) -> None:
-        """Until rebalancing has come to rest: what changes hands under load is delivered twice."""
+        """Wait until rebalancing has ended: queues that move under load are delivered twice."""
         begin = trio.current_time()
         while trio.current_time() < begin + ASSIGNMENT_LIMIT_S:
             if self._assigned_at is not None and trio.current_time() > self._assigned_at + ASSIGNMENT_REST_S:

@@ -1,7 +1,7 @@
-"""How much time a loop has lost because it could not run, busy itself or starved by others.
+"""How much time a loop has lost because it was busy or other processes had the CPU.
 
 A producer that waits for an answer or for a connection waits for the broker; but if the loop does not get to run
-meanwhile, part of that wait is the machine's. A small task sleeps and looks how late it wakes; what it has lost so far,
+meanwhile, part of that wait is the machine's. A small task sleeps and sees how late it wakes; what it has lost so far,
 before and after a wait, says how much of the wait was lost.
 """
 

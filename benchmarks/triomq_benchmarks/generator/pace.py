@@ -17,7 +17,7 @@ class Pace:
         """How late the producer is because it was held back earlier."""
 
     def arrive(self, late: int) -> int:
-        """The producer has come to its next message.
+        """Record that the producer is at its next message.
 
         Args:
             late: now, minus the instant at which this message was meant to be sent.

@@ -1,7 +1,7 @@
 """Waiting until an instant, to some ten microseconds.
 
 A loop's own sleep ends on whole milliseconds, since that is what `epoll_wait` counts in: at 1,000 messages a second
-everything would be late.  A `timerfd` becomes readable on time.  Where there is none, the loop's sleep must do.
+everything would be late.  A `timerfd` becomes readable on time.  Where there is none, the loop's sleep is used.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PreciseTimer:
         os.read(self._descriptor, 8)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

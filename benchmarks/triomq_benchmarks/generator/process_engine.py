@@ -137,7 +137,7 @@ class _ChildShare:
             return
 
     async def wait_ready(self) -> None:
-        """Until the child is ready. Raises EngineError."""
+        """Wait until the child is ready. Raises EngineError."""
         line = await self._line()
         if line is None:
             raise EngineError(f"worker {self.index} {await self._ending()}")
@@ -147,7 +147,7 @@ class _ChildShare:
         self.earliest = float(str(message["ready"]))
 
     async def listen(self) -> None:
-        """Until the child is done, or dead."""
+        """Wait until the child has finished or died."""
         while (line := await self._line()) is not None:
             if line.startswith(b'{"row"'):
                 self._sums.add(msgspec.json.decode(line, type=_RowLine).row)
@@ -158,7 +158,7 @@ class _ChildShare:
                 self._died(msgspec.json.decode(line, type=dict[str, str])["error"])
                 break
         else:
-            self._died(f"{await self._ending()} in mid-run")
+            self._died(f"{await self._ending()} during the run")
         self._done = True
 
     def _died(self, failure: str) -> None:
@@ -176,7 +176,7 @@ class _ChildShare:
             with trio.move_on_after(STOP_LIMIT_S):
                 await self.listen()
             if self.result.failure:
-                # It is we who ended it.
+                # The driver ended it.
                 self._died(STOPPED)
         for number in (signal.SIGTERM, signal.SIGKILL, None):
             with trio.move_on_after(STOP_LIMIT_S):

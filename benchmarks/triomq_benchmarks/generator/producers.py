@@ -38,14 +38,14 @@ _DRAWN = 4096
 
 
 class Acknowledged(Protocol):
-    """The ledger's half that producers need."""
+    """The part of the ledger that producers use."""
 
     def acknowledged(self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int) -> None:
         """A broker has taken a message."""
 
 
 class SendTally:
-    """What all producers of a worker have done."""
+    """Totals of all producers of a worker."""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -54,12 +54,12 @@ class SendTally:
         self.error_examples: dict[str, str] = {}
 
     async def wait_answered(self) -> None:
-        """Until no send is under way."""
-        while self.under_way:  # noqa: ASYNC110 -- an event would have to be looked after with every message
+        """Wait until no send is in flight."""
+        while self.under_way:  # noqa: ASYNC110 -- an event would cost time with every message
             await trio.sleep(0.005)
 
     def next_sequence(self) -> int:
-        """Numbers are dealt in the order of sending."""
+        """Numbers are assigned in the order of sending."""
         self.sequence += 1
         return self.sequence
 
@@ -74,7 +74,7 @@ class Slots:
         self._parking = trio.lowlevel.ParkingLot()
 
     def take_nowait(self) -> bool:
-        """Whether there was a free one; it is taken."""
+        """Take one if it is free; whether it was."""
         if self._free > 0:
             self._free -= 1
             return True
@@ -85,13 +85,13 @@ class Slots:
         await self._parking.park()
 
     def give(self) -> None:
-        """One is free again: the first who waits has it."""
+        """Release one: the first task that waits gets it."""
         if not self._parking.unpark():
             self._free += 1
 
 
 class MessageMaker:
-    """Makes one producer's messages.
+    """Creates one producer's messages.
 
     Args:
         share: what is to be sent.
@@ -229,7 +229,7 @@ class ShareProducer:
                 await trio.lowlevel.checkpoint()
 
     async def fill(self, count: int, nursery: trio.Nursery) -> None:
-        """Send `count` messages as fast as it goes, ahead of the run; they are in no figure but the consumers' counts.
+        """Send `count` messages as fast as possible, before the run; they are in no figure but the consumers' counts.
 
         Raises:
             triomq.MQError: one of them was not taken.

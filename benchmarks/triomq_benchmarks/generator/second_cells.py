@@ -1,4 +1,4 @@
-"""What a generator has seen and not yet reported, second by second; folded into rows a little at a time.
+"""What a generator has measured and not yet reported, second by second; folded into rows a little at a time.
 
 On the hot path a latency is one append to an array.  Histograms are made once a second, with a checkpoint now and then,
 so that the generator does not stop to count while messages are due.
@@ -79,7 +79,7 @@ class SecondCells:
 
     async def flush(self) -> None:
         """Report everything there is."""
-        # The look at the backlog belongs to the second that has just ended.
+        # This backlog belongs to the second that has just ended.
         looked_at = math.floor(trio.current_time() - self.origin - 2 * ROW_DELAY_S)
         backlog = self._backlog()
         cells, self._cells = self._cells, {}

@@ -200,7 +200,7 @@ class _ShareRun:
                 await self._cells.flush()
 
     async def _send_all(self, begin: float, end: float) -> None:
-        """Until the timetable's end and the last answer; what has no answer by then has failed."""
+        """Wait until the timetable's end and the last answer; what has no answer by then has failed."""
         workload = self._workload
         give_up = end + workload.drain_s
         async with trio.open_nursery() as sends:
@@ -217,7 +217,7 @@ class _ShareRun:
         await trio.sleep_until(end)
 
     async def _drained(self) -> None:
-        """Until the consumers have everything, as far as this worker can tell."""
+        """Wait until the consumers have everything, as far as this worker knows."""
         workload, tally, read = self._workload, self._tally, self._consumers.tally
         if workload.consume is ConsumeMode.NONE:
             return
@@ -255,7 +255,7 @@ async def _flush_now_and_then(ledger: RunLedger) -> None:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """What exists now is looked at by no garbage collection meanwhile: a full one would make messages late."""
+    """The garbage collector skips what exists now: a full collection would make messages late."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""The yardstick of catch-up: a file sent over loopback with nothing but `sendfile`, to a reader that does nothing with
+"""The reference for catch-up: a file sent over loopback with `sendfile` alone, to a reader that does nothing with
 it.
 
 The reader is a process of its own, as a slave is. For comparison it can put what it reads into a file, through a buffer
@@ -39,7 +39,7 @@ def send_file(path: Path, size: int, log: Path, into: Path, keep: Keep) -> float
       path: what is sent.
       size: how much of it.
       log: what the child prints goes here.
-      into: the child puts what it reads into this file, made anew; not if it keeps nothing.
+      into: the child puts what it reads into this file, which is replaced; not if it keeps nothing.
       keep: how it does that.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -37,7 +37,7 @@ MEASURED = {
 """Histograms by what they are called in a report."""
 
 COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#0891b2", "#be123c")
-"""Of the runs, in their order; they begin anew after the last."""
+"""Of the runs, in their order; they repeat after the last."""
 
 _MEASURE_COLOURS = {
     "intended_to_ack": "#2563eb",
@@ -405,6 +405,6 @@ def _readers(runs: Sequence[_Run]) -> Chart:
                 style: dict[str, Any] = {"stackgroup": "readers", "fillcolor": colour}
                 _steps(figure, run.values(field), name, colour, {"width": 0}, **style)
     caption = (
-        "Which broker answered the pulls: a reader too far behind is sent to a slave, and back once it has caught up."
+        "Which broker answered the pulls: a reader too far behind goes to a slave, and back once it has caught up."
     )
     return Chart("readers", "Who served the reads", caption, _mark(figure, runs))

@@ -244,7 +244,7 @@ def _configuration(result: RunResult) -> Iterable[tuple[str, object]]:
 
 
 def figure(value: float) -> str:
-    """A measured value as people read it: three digits that matter, thousands parted."""
+    """A measured value as people read it: three significant digits, thousands separated."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

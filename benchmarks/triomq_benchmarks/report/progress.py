@@ -1,4 +1,4 @@
-"""How a run looks while it runs: one line that changes on a terminal, one line per second elsewhere, nothing for
+"""The progress of a run: one line that changes on a terminal, one line per second elsewhere, nothing for
 `--json`."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ProgressLine:
         newest = max(self._newest.values())
         complete = newest - KEPT_S + 1
         if len(self._newest) == self._workers:
-            # A worker that says nothing any more holds the line up for a while, not for ever.
+            # A worker that no longer reports delays the line for a limited time.
             complete = max(complete, min(self._newest.values()) - 1)
         if complete > self._shown:
             self._shown = complete

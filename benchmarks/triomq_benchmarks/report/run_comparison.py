@@ -1,4 +1,4 @@
-"""Is run B worse than run A? The answer has an exit code, from merged histograms and from how much the seconds scatter.
+"""Is run B worse than run A? Decided from merged histograms and the scatter of the seconds; the exit code shows it.
 
 A difference counts only if it is larger than the tolerance *and* larger than what chance does: the seconds of each run
 are drawn again many times (a bootstrap; in stretches where there are many), and the interval of the ratio must lie on
@@ -26,7 +26,7 @@ from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 
 DRAWS = 300
 STRETCHES = 60
-"""Longer runs are drawn in so many stretches: neighbouring seconds are alike, and a long run takes no longer to
+"""Longer runs are resampled in so many blocks: neighbouring seconds are alike, and a long run takes no longer to
 compare."""
 
 _INTERVAL = 0.95
@@ -39,7 +39,7 @@ _IGNORED_SETTINGS = frozenset({"description", "thresholds", "ignored"})
 
 
 class Change(enum.StrEnum):
-    """What became of one measure."""
+    """How one measure changed."""
 
     BETTER = "better"
     SAME = "same"
@@ -78,8 +78,8 @@ class RunComparison:
     Attributes:
         measures: figure by figure.
         differences: settings that are not the same in both, as `name: A -> B`.
-        circumstances: what else is not the same (target, engine, machine), likewise; no obstacle, for it may be the
-            question.
+        circumstances: what else is not the same (target, engine, machine), likewise; a comparison is possible all the
+            same, and may be about that.
         obstacles: why the runs cannot be compared; empty if they can.
     """
 
@@ -90,7 +90,7 @@ class RunComparison:
 
     @property
     def result(self) -> str:
-        """In a word: `worse`, `better`, `same`, `mixed`, or `not comparable`."""
+        """One word: `worse`, `better`, `same`, `mixed`, or `not comparable`."""
         if self.obstacles:
             return "not comparable"
         changes = {each.change for each in self.measures}

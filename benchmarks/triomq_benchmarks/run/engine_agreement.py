@@ -65,7 +65,7 @@ def disagreements(spreads: Sequence[Spread]) -> list[str]:
     ]
 
 
-class Trial:
+class EngineRounds:
     """The runs, one after the other."""
 
     def __init__(self, workload: Workload, seed: int, folder: Path, show: Say, news: Say) -> None:

@@ -1,4 +1,4 @@
-"""What a generator cannot see: how far each slave is behind its master, asked of the brokers about once a second."""
+"""How far each slave is behind its master, which a generator cannot see: queried from the brokers once a second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def broker_facts(address: str) -> Mapping[str, str]:
 
 
 async def watch(target: RunTarget, origin: float, on_row: Callable[[IntervalRow], None]) -> None:
-    """Report rows until cancelled; a second in which a set's master or all its slaves say nothing has no figure.
+    """Report rows until cancelled; a second in which a set's master or all its slaves do not answer has no figure.
 
     Args:
         target: the cluster to ask.

@@ -34,7 +34,7 @@ PACKAGES = ("triomq", "trio", "msgspec", "hdrhistogram", "isal", "pyarrow", "pys
 
 @attrs.define
 class _Seen:
-    """What has come in so far; it outlives the tasks that bring it."""
+    """What has been reported so far; it outlives the tasks that report it."""
 
     started_at_s: float = 0.0
     rows: list[IntervalRow] = attrs.field(factory=list)

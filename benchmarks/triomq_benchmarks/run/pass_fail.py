@@ -113,7 +113,7 @@ def decide(
         workers: the generators at their end.
         interrupted: whether the run was ended early.
         findings: of the audit; None: there was none.
-        notes: what a reader must know besides.
+        notes: further remarks for the reader.
     """
     thresholds = tuple(_measure(threshold, figures) for threshold in workload.thresholds)
     status, explanation = _decision(workload, figures, workers, thresholds, interrupted, findings)

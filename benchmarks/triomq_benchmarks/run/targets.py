@@ -1,6 +1,7 @@
 """What a run is measured on: a cluster of ours, one of the real RocketMQ 4.9.7, or any cluster that is there already.
 
-The first two are started for the run, as processes with fresh stores, and can be harmed; the third is only used.
+The first two are started for the run, as processes with fresh stores, and faults can be injected into them; the third
+is only used.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class RunTarget(Protocol):
 
 
 def pause(node: TargetNode) -> None:
-    """SIGSTOP: the process is there and says nothing."""
+    """SIGSTOP: the process exists and does not answer."""
     os.kill(node.pid, signal.SIGSTOP)
 
 
@@ -102,7 +103,7 @@ def check_choice(choice: str) -> None:
     """Whether this can be a target at all. Raises TargetError."""
     wrong = [each for each in choice.split(";") if not each.rpartition(":")[2].isdigit()]
     if wrong and choice not in (OURS, JAVA):
-        raise TargetError(f"--target {wrong[0]}: it is ours, java, or name servers as HOST:PORT;HOST:PORT")
+        raise TargetError(f"--target {wrong[0]}: must be ours, java, or name servers as HOST:PORT;HOST:PORT")
 
 
 @asynccontextmanager
@@ -115,7 +116,7 @@ async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunT
 
     Raises:
         TargetError: it cannot be started or reached.
-        WorkloadError: the workload would harm a cluster that was there before.
+        WorkloadError: the workload has faults, and the cluster was there before.
     """
     if choice not in (OURS, JAVA):
         with_name_servers(workload)
@@ -297,7 +298,7 @@ async def _is_everywhere(client: triomq.Client, target: RunTarget, name: str, ma
 
 
 async def remove_topics(target: RunTarget, topics: Sequence[str]) -> None:
-    """Take away topics that were made for a run; what cannot be removed stays."""
+    """Delete the topics that were created for a run; what cannot be removed stays."""
     with trio.move_on_after(ANSWER_LIMIT_S):
         async with triomq.open_client(target.name_servers) as client:
             for topic in topics:

@@ -1,6 +1,6 @@
 """The driver's end of the links from load generators on a Spark cluster: takes rows, keeps files, answers clocks.
 
-A client has seconds to show the run's token, and each generator has one link of each kind, so that strangers cost
+A client has seconds to show the run's token, and each generator has one link of each kind, so that unknown peers cost
 nothing.  What a generator has reported is kept, however it ends.
 """
 

@@ -140,10 +140,10 @@ def _check(master: str, workers: int | None) -> None:
 
 
 def _too_few(master: str, slots: int, workers: int) -> str:
-    cure = (
+    remedy = (
         f"use local[{workers}]" if master.startswith("local") else "start more Spark workers, or give them more cores"
     )
-    return f"{master} runs {slots} tasks at once, and {workers} load generators must run together: {cure}, or ask for --workers {slots}"
+    return f"{master} runs {slots} tasks at once, and {workers} load generators must run together: {remedy}, or ask for --workers {slots}"
 
 
 def _slots(session: SparkSession) -> int:
@@ -229,7 +229,7 @@ class SparkEngine:
         return f"spark {self._master}" + ("" if self._master.startswith("local") else f" {self.workers}")
 
     async def look_at_workers(self) -> None:
-        """Have every slot import what it is to run. Raises EngineError with what is missing, and the cure."""
+        """Have every slot import what it is to run. Raises EngineError with what is missing, and the remedy."""
         group = f"triomq-{uuid.uuid4().hex[:8]}"
         try:
             found = await self._job(group, "looking at workers", self._probe)

@@ -37,13 +37,13 @@ Read = Callable[[object], Any]
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise QuantityError(f"{value!r} is no text")
+        raise QuantityError(f"{value!r} is not a text")
     return value
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise QuantityError(f"{value!r} is no whole number")
+        raise QuantityError(f"{value!r} is not a whole number")
     return value
 
 
@@ -68,7 +68,7 @@ def _several(read: Read) -> Read:
         if isinstance(value, str):
             return (read(value),)
         if not isinstance(value, Sequence):
-            raise QuantityError(f"{value!r} is no list")
+            raise QuantityError(f"{value!r} is not a list")
         return tuple(read(each) for each in value)
 
     return read_all
@@ -82,18 +82,18 @@ def _weights(value: object) -> dict[str, float]:
     if isinstance(value, list | tuple):
         return {_text(tag): 1.0 for tag in value}
     if not isinstance(value, Mapping):
-        raise QuantityError(f"{value!r} is no table of tags; write it like tags = {{ new = 3, old = 1 }}")
+        raise QuantityError(f"{value!r} is not a table of tags; write it like tags = {{ new = 3, old = 1 }}")
     weights = {}
     for tag, weight in value.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise QuantityError(f"the weight {weight!r} of tag {tag} is no number")
+            raise QuantityError(f"the weight {weight!r} of tag {tag} is not a number")
         weights[str(tag)] = float(weight)
     return weights
 
 
 def _settings(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise QuantityError(f"{value!r} is no table of RocketMQ's configuration keys")
+        raise QuantityError(f"{value!r} is not a table of RocketMQ's configuration keys")
     return {str(key): str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
 
 
@@ -109,7 +109,7 @@ _CLUSTER_KEYS: Mapping[str, tuple[str, Read]] = {
 def _cluster(value: object) -> ClusterShape:
     if not isinstance(value, Mapping):
         raise QuantityError(
-            f"{value!r} is no table; write [cluster] with masters, slaves, sync_replication, memory, settings"
+            f"{value!r} is not a table; write [cluster] with masters, slaves, sync_replication, memory, settings"
         )
     fields = {}
     for key, each in value.items():
@@ -172,7 +172,7 @@ def _minutes(value: object) -> float:
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise QuantityError(f"{value!r} is no number")
+        raise QuantityError(f"{value!r} is not a number")
     return float(value)
 
 
@@ -249,7 +249,7 @@ def workload_from(values: Mapping[str, object], origin: str) -> Workload:
             raise WorkloadError(f"{origin}: {unknown_key(str(key), [*_READERS, *IGNORED_KEYS])}")
         field, read = _READERS[key]
         if field in came_from:
-            raise WorkloadError(f"{origin}: {came_from[field]} and {key} say the same; leave one out")
+            raise WorkloadError(f"{origin}: {came_from[field]} and {key} mean the same; leave one out")
         came_from[field] = key
         if value is None and key == "payloadFile":
             continue
@@ -284,7 +284,7 @@ def load_workload(name: str, changes: Sequence[str] = ()) -> tuple[Workload, Pat
 
 
 def _put(values: dict[str, Any], key: str, value: object) -> None:
-    """Set a key, in a table if it has a dot, and drop what else says the same."""
+    """Set a key, in a table if it has a dot, and drop other keys of the same meaning."""
     table, dot, inner = key.partition(".")
     if dot:
         values[table] = {**values.get(table, {}), inner: value}
@@ -297,7 +297,7 @@ def _put(values: dict[str, Any], key: str, value: object) -> None:
 
 
 def _value(text: str) -> object:
-    """A value as TOML has it; what is no TOML is text."""
+    """A value as TOML has it; what is not TOML is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -329,7 +329,7 @@ def _read(name: str) -> tuple[dict[str, Any], Path | None, str]:
         try:
             return tomllib.loads(text), path.parent, name
         except tomllib.TOMLDecodeError as error:
-            raise WorkloadError(f"{name} is no TOML: {error}") from error
+            raise WorkloadError(f"{name} is not TOML: {error}") from error
     if path.suffix in {".yaml", ".yml"}:
         return _read_yaml(text, name), path.parent, name
     raise WorkloadError(f"{name}: a workload is a .toml or a .yaml file")
@@ -343,14 +343,14 @@ def _read_yaml(text: str, name: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise WorkloadError(f"{name} is no YAML: {error}") from error
+        raise WorkloadError(f"{name} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise WorkloadError(f"{name} has no keys")
     return values
 
 
 def with_name_servers(workload: Workload) -> Workload:
-    """The workload for a cluster that is not ours to start or to harm.
+    """The workload for a cluster that this run does not start.
 
     Raises:
         WorkloadError: it has faults, which need processes that we started.

@@ -25,17 +25,19 @@ class QuantityError(ValueError):
 
 def _parse(value: object, units: Mapping[str, float], kind: str, example: str, bare: float | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise QuantityError(f"{value!r} is no {kind}; write it like {example}")
+        raise QuantityError(f"{value!r} is not a {kind}; write it like {example}")
     match = _PARTS.match(str(value))
     if match is None:
-        raise QuantityError(f"{value!r} is no {kind}; write it like {example}")
+        raise QuantityError(f"{value!r} is not a {kind}; write it like {example}")
     number, unit = float(match[1].replace("_", "").replace(",", "")), match[2].lower()
     if not unit:
         if bare is None:
             raise QuantityError(f"{value!r} is a {kind} without its unit; write it like {example}")
         return number * bare
     if unit not in units:
-        raise QuantityError(f"{match[2]!r} is no unit of a {kind}; there are {', '.join(units)}, for example {example}")
+        raise QuantityError(
+            f"{match[2]!r} is not a unit of a {kind}; there are {', '.join(units)}, for example {example}"
+        )
     return number * units[unit]
 
 
@@ -48,7 +50,7 @@ def size_bytes(value: object) -> int:
     """Bytes of a size such as `1 KiB`, `64 MiB`, `100 bytes`. Raises QuantityError."""
     size = _parse(value, _SIZES, "size", '"1 KiB"')
     if size != int(size):
-        raise QuantityError(f"{value!r} is no whole number of bytes")
+        raise QuantityError(f"{value!r} is not a whole number of bytes")
     return int(size)
 
 

@@ -1,7 +1,7 @@
 """When each message is meant to be sent: timetables of an open loop, fixed in advance.  Pure, chance from a seed.
 
-Instants are seconds since the beginning of the timetable, ascending.  A timetable is dealt out to producers so that all
-of them together follow it: constant, ramp and step are dealt like cards; Poisson arrivals are split into independent
+Instants are seconds since the beginning of the timetable, ascending.  A timetable is distributed to producers, who
+follow it together: constant, ramp and step are distributed in turns; Poisson arrivals are split into independent
 Poisson processes, whose union is one again.
 """
 

@@ -84,12 +84,12 @@ class Compression(enum.StrEnum):
 
 
 class FaultKind(enum.StrEnum):
-    """What is done to a node."""
+    """A fault of a node."""
 
     KILL = "kill"
     """SIGKILL, and it stays down."""
     PAUSE = "pause"
-    """SIGSTOP, and SIGCONT after `for_s`: it is there and says nothing."""
+    """SIGSTOP, and SIGCONT after `for_s`: it exists and does not answer."""
     RESTART = "restart"
     """SIGKILL, and a new start on the same files and port after `for_s`."""
     CUT = "cut"
@@ -125,12 +125,12 @@ class Fault:
         match = cls._TEXT.match(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise WorkloadError(
-                f'{text!r} is no fault; write it like "kill master at 10 s" or "pause slave at 5 s for 2 s"'
+                f'{text!r} is not a fault; write it like "kill master at 10 s" or "pause slave at 5 s for 2 s"'
             )
         try:
             kind = FaultKind(match["kind"].lower())
         except ValueError:
-            raise WorkloadError(f"{match['kind']!r} is no fault; there are {', '.join(FaultKind)}") from None
+            raise WorkloadError(f"{match['kind']!r} is not a fault; there are {', '.join(FaultKind)}") from None
         length = match["length"]
         if length and kind is FaultKind.KILL:
             raise WorkloadError(f"{text!r}: what is killed stays down; for a while it is `restart`")
@@ -170,9 +170,9 @@ class Threshold:
         """Read `MEASURE OPERATOR NUMBER`. Raises WorkloadError."""
         match = cls._TEXT.match(text.strip()) if isinstance(text, str) else None
         if match is None:
-            raise WorkloadError(f'{text!r} is no threshold; write it like "p99_ms < 50" or "errors == 0"')
+            raise WorkloadError(f'{text!r} is not a threshold; write it like "p99_ms < 50" or "errors == 0"')
         if match[1] not in MEASURES:
-            raise WorkloadError(f"{match[1]!r} is nothing that is measured; there are {', '.join(MEASURES)}")
+            raise WorkloadError(f"{match[1]!r} is not a measure; there are {', '.join(MEASURES)}")
         return cls(match[1], match[2], float(match[3]))
 
 
@@ -200,7 +200,7 @@ class Step:
         """Read `RATE for DURATION`. Raises WorkloadError."""
         rate, word, length = text.partition(" for ") if isinstance(text, str) else ("", "", "")
         if not word:
-            raise WorkloadError(f'{text!r} is no step; write it like "500/s for 5 s"')
+            raise WorkloadError(f'{text!r} is not a step; write it like "500/s for 5 s"')
         return cls(rate_per_s(rate), duration_s(length))
 
 

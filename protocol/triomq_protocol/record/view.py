@@ -204,7 +204,7 @@ class RecordView:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties; decoded anew at every call."""
+        """The properties; decoded at every call."""
         return decode_properties(self.properties_text)
 
     @property

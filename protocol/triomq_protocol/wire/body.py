@@ -23,7 +23,7 @@ from triomq_protocol.wire.fastjson import (
 )
 
 ANSWER_TOLERANT_BYTES = 4 << 20
-"""Of an answer in the dialect: a peer that was asked may take more of the caller's time than a stranger."""
+"""Of an answer in the dialect: a peer that was asked may take more of the caller's time than an unknown one."""
 
 SmallKey = Annotated[int, msgspec.Meta(ge=0, le=SMALL_KEY_MOST)]
 """A number as the key of a map. The fast decoder takes no others, since they can be chosen to collide; the tolerant one
@@ -94,7 +94,7 @@ class JsonCodec:
             raise BodyError(cls.__name__, str(error)) from error
 
 
-# An unknown member may be a known one in another case, which only the tolerant decoder matches; hence
+# An unknown member may be a known one in another case, which only the tolerant decoder matches; therefore
 # forbid_unknown_fields.
 
 
@@ -134,7 +134,7 @@ def _fast_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
 
 @lru_cache(None)
 def _relaxed_decoder(cls: type[JsonCodec]) -> Callable[[bytes], Any]:
-    """Standard JSON in which unknown members are skipped and numbers may be text; gives objects of twins of the
+    """Standard JSON in which unknown members are skipped and numbers may be text; gives objects of copies of the
     classes."""
     return msgspec.json.Decoder(_relaxed(typing.cast("Any", cls)), strict=False).decode
 

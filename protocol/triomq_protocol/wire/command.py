@@ -111,7 +111,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False, forbid_unknown_field
 
     @property
     def fields(self) -> dict[str, str] | None:
-        """All ext fields as text, in wire order; None if the frame had none. Decoded anew at every call.
+        """All ext fields as text, in wire order; None if the frame had none. Decoded at every call.
 
         Fields without value (null) are left out. Raises HeaderError if the received fields are not a map.
         """

@@ -180,7 +180,7 @@ def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | N
         if target is not None:
             end = min(end, target.get(queue, start))
         if held.end < start and held.is_sure:
-            what = f"{queue} ends at {held.end}, before offset {start}, where the query is: it was created anew, or truncated"
+            what = f"{queue} ends at {held.end}, before offset {start}, where the query is: recreated, or truncated"
             if fail:
                 raise DataLoss(f"{what}; start with a new checkpoint, or set failOnDataLoss=false to go on at its end")
             _log.warning("%s; going on at its end, because failOnDataLoss=false", what)

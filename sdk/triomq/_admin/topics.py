@@ -148,7 +148,7 @@ class Admin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: it is a system topic.
             RouteError: a broker set that has it has no master now; nothing was deleted, as the set would register
-                the topic anew.
+                the topic again.
             MQError: a broker or name server refused or could not be reached.
         """
         _check_own_topic(topic)

@@ -86,7 +86,7 @@ os.register_at_fork(after_in_child=_forget_parents)
 
 
 class Proxy(Generic[Core], metaclass=NoPublicConstructor):
-    """Calls an object that lives in a client's loop, from any thread; the object is made anew after a fork.
+    """Calls an object that lives in a client's loop, from any thread; the object is created again after a fork.
 
     Args:
         loop: the client's.

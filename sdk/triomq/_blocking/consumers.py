@@ -37,7 +37,7 @@ class _ConsumerProxy(Proxy[Core]):
 class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     """Polls messages of one group; see :class:`triomq.LitePullConsumer`.
 
-    A forked child's consumer is a new member, which has to subscribe or assign anew.
+    A forked child's consumer is a new member, which has to subscribe or assign again.
     """
 
     subscribe = blocking_method(_lite_pull.LitePullConsumer.subscribe)

@@ -1,6 +1,6 @@
 """Heartbeats: they report to brokers which groups this client is a member of (docs/protocol/client.md §5).
 
-A broker reaches a client over the link that carried the heartbeat, so a link that is opened anew
+A broker reaches a client over the link that carried the heartbeat, so a link that is opened again
 carries one at once, and so does every change of membership.  Upstream: ``MQClientInstance``.
 """
 

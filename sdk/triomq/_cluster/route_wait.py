@@ -57,7 +57,7 @@ class RouteWait:
 
     Args:
         routes: refreshed between two attempts.
-        links: addresses that could not be dialled are dialled anew between two attempts.
+        links: addresses that could not be dialled are dialled again between two attempts.
         wait_s: how long to wait; None: as long as the call itself may take, 0: not at all.
     """
 

@@ -113,7 +113,7 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> R
 
 
 def _check_queues(topic: str, data: TopicRouteData) -> None:
-    """Raise ProtocolViolation for more queues than a topic can have: any stranger may register a topic."""
+    """Raise ProtocolViolation for more queues than a topic can have: a broken broker may register one."""
     counts = [
         number for queues in data.queue_datas or [] for number in (queues.read_queue_nums, queues.write_queue_nums)
     ]

@@ -135,7 +135,7 @@ class FileOffsets:
         return self._table().get(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
-        """Write the file anew.
+        """Write the whole file.
 
         Raises:
             InvalidCall: another consumer writes it.
@@ -176,7 +176,7 @@ class FileOffsets:
             except BodyError as error:
                 if last:
                     # Starting without offsets would repeat or skip everything in silence.
-                    what = f"the offset file {path} cannot be read; mend it, or delete it to start anew"
+                    what = f"the offset file {path} cannot be read; repair it, or delete it to start without offsets"
                     raise MQError(what, remark=str(error)) from error
         return {}
 

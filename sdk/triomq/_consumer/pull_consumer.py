@@ -373,7 +373,7 @@ class _PullMembership:
         return ConsumerRunningInfo(properties=consumer_properties(CONSUME_ACTIVELY))
 
     def wake(self) -> None:
-        """There is nothing to share out anew."""
+        """No queues are shared out, so none again."""
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """Its caller keeps the positions."""

@@ -26,7 +26,7 @@ CONNECT_TIMEOUT_S = 3.0
 """How long one dial may take (docs/protocol/client.md §3.1)."""
 
 DEAD_MAX: Final = 1_000
-"""How many addresses that could not be dialled are remembered; the least recently used one is dialled anew."""
+"""How many addresses that could not be dialled are remembered; the least recently used one is dialled again."""
 
 
 @attrs.frozen

@@ -49,7 +49,7 @@ OTHER_MASTER_TIMEOUT_S = 3.0
 MASTER_UNKNOWN_PERIOD_S = 1.0
 """How often a slave registers while no name server knows its master."""
 
-AWAY_CURE = "; it is tried again and again: start it, or take it out of namesrvAddr"
+AWAY_REMEDY = "; it is tried again and again: start it, or take it out of namesrvAddr"
 """What to do about a name server that cannot be reached."""
 
 _READ_WRITE = PERM_READ | PERM_WRITE
@@ -234,7 +234,7 @@ class _NameServer:
             await restarted(self._run)
 
     async def _run(self) -> None:
-        """Hold a link and register over it, again and again; a lost link is opened anew."""
+        """Hold a link and register over it, again and again; a lost link is opened again."""
         owner = self._owner
         while True:
             try:
@@ -308,7 +308,7 @@ class _NameServer:
         answer = await link.request(owner.request(topics), timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             self.registered = False
-            self._note_failure(f"registration answered with code {answer.code}: {answer.remark}", cure="")
+            self._note_failure(f"registration answered with code {answer.code}: {answer.remark}", remedy="")
             return None
         if not self.registered:
             _log.info("registered %s at name server %s", owner.identity.address, self._address)
@@ -322,11 +322,11 @@ class _NameServer:
         owner.on_answer(completed)
         return completed
 
-    def _note_failure(self, text: str, *, cure: str = AWAY_CURE) -> None:
+    def _note_failure(self, text: str, *, remedy: str = AWAY_REMEDY) -> None:
         """Log a failure once, not at every attempt: a server that is away may fail in several ways."""
-        complaint = cure or text
+        complaint = remedy or text
         if complaint != self._complaint:
-            _log.warning("name server %s: %s%s", self._address, text, cure)
+            _log.warning("name server %s: %s%s", self._address, text, remedy)
         self._complaint = complaint
 
 

@@ -63,7 +63,7 @@ def start_logging(level: str, warnings: list[str]) -> None:
 def run_server(
     serve: Callable[..., Awaitable[None]], ready: Callable[[object], None], config: BrokerConfig | NamesrvConfig
 ) -> None:
-    """Run a server until SIGTERM or SIGINT; an error that an operator can mend becomes one line.
+    """Run a server until SIGTERM or SIGINT; an error that an operator can repair becomes one line.
 
     Args:
         serve: the server, to be started in a nursery; reports its addresses.

@@ -252,7 +252,7 @@ class BrokerConfig(ServerNetworkConfig):
         Values that are read once at start do not react, as in RocketMQ. Returns warnings.
 
         Raises:
-            ConfigError: a value cannot be used, contradicts another, counts from the start on only, or would prevent a
+            ConfigError: a value cannot be used, contradicts another, takes effect at the start only, or would prevent a
                 start; nothing has changed.
         """
         spelled, renamed = respell(values)

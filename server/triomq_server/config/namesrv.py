@@ -84,7 +84,7 @@ class NamesrvConfig(ServerNetworkConfig):
         """Change the running configuration (code 318); unknown keys change nothing. Returns warnings.
 
         Raises:
-            ConfigError: a value cannot be used, counts from the start on only, or would prevent a start; nothing has
+            ConfigError: a value cannot be used, takes effect at the start only, or would prevent a start; nothing has
                 changed.
         """
         changed = copy.copy(self)

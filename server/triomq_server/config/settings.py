@@ -82,7 +82,7 @@ def setting(
         least: smallest accepted number.
         most: largest accepted number.
         one_of: the accepted texts.
-        fixed: whether it counts from the start on, and cannot be changed in a running server.
+        fixed: whether it takes effect at the start only, and cannot be changed in a running server.
         check: why a text cannot be used; None if it can.
         in_force: the number that is used in place of an accepted one; tools are shown this one.
     """
@@ -187,7 +187,7 @@ def apply(
             and field.metadata.get(_FIXED)
             and _in_force(field, value) != _in_force(field, current)
         ):
-            complaint = "it counts from the start on; write it into the file and start anew"
+            complaint = "it takes effect at the start; write it into the file and restart"
         if complaint is not None:
             unusable.append(Unusable(key, shown(text), complaint))
         else:

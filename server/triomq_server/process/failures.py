@@ -1,4 +1,4 @@
-"""Why a server could not start or go on, in one line that names the cause and the cure.
+"""Why a server could not start or go on, in one line that names the cause and the remedy.
 
 Anything not listed here is a defect and keeps its traceback.
 """

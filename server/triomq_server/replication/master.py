@@ -163,7 +163,7 @@ class HaMaster:
         self._waiters.add(end_offset, deadline, done)
 
     def close_links(self) -> None:
-        """Let every slave connect anew: the log may not be what it was."""
+        """Let every slave reconnect: the log may not be what it was."""
         for link in self._links:
             link.scope.cancel()
 
@@ -229,7 +229,7 @@ class HaMaster:
         _log.info("slave %s disconnected, it had %s", link.peer, link.acknowledged_offset)
 
     def _refuse_stranger(self, peer: str) -> None:
-        """Log it once a minute: strangers can come often."""
+        """Log it once a minute: unknown peers may connect often."""
         self._strangers += 1
         now = trio.current_time()
         if now >= self._next_stranger_line:

@@ -143,7 +143,7 @@ class HaSlave:
         return LogRelation.CLEAN if self._log.log_max_offset >= master_end else LogRelation.BEHIND
 
     def follow(self, master: str | None) -> None:
-        """Take another address as the master's HA service, for the next connect; None: stop connecting anew.
+        """Take another address as the master's HA service, for the next connect; None: stop reconnecting.
 
         An open link stays at first: a name server's answer names a master, it does not say that this one is wrong,
         and another name server may disagree. Only when all answers agree for a while is the link given up.

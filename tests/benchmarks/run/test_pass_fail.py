@@ -80,7 +80,7 @@ def test_what_decides() -> None:
     slow = [second(number, ack_us=60_000) for number in range(10)]
     failing = [second(number, errors=1, ack_us=60_000) for number in range(10)]
     late = [second(number, late_us=40_000, errors=1) for number in range(10)]
-    dead = attrs.evolve(WORKER, failure="was killed by SIGKILL in mid-run")
+    dead = attrs.evolve(WORKER, failure="was killed by SIGKILL during the run")
     assert status(slow) is RunStatus.THRESHOLD_FAILED
     lost = found(lost=1)
     assert status(slow, findings=lost) is RunStatus.AUDIT_FAILED

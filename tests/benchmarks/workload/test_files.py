@@ -108,17 +108,17 @@ def test_our_keys(tmp_path: Path) -> None:
         ({"cluster": {"slave": 1}}, "did you mean cluster.slaves?"),
         ({"xyzzy": 1}, "unknown key xyzzy: there are name, "),
         ({"duration": 20}, 'duration: 20 is a duration without its unit; write it like "20 s"'),
-        ({"body": "1 s"}, "'s' is no unit of a size"),
+        ({"body": "1 s"}, "'s' is not a unit of a size"),
         ({"producerRate": 0}, "--find-max-rate"),
-        ({"duration": "20 s", "testDurationMinutes": 1}, "duration and testDurationMinutes say the same"),
+        ({"duration": "20 s", "testDurationMinutes": 1}, "duration and testDurationMinutes mean the same"),
         ({"send": "fast"}, "'fast' is none of sync, async, callback, oneway"),
-        ({"faults": "explode master at 3 s"}, "'explode' is no fault"),
-        ({"faults": "kill master"}, "is no fault; write it like"),
+        ({"faults": "explode master at 3 s"}, "'explode' is not a fault"),
+        ({"faults": "kill master"}, "is not a fault; write it like"),
         ({"faults": "kill master at 3 s for 2 s"}, "what is killed stays down"),
         ({"faults": "kill master at 99 s"}, "comes after the end of the run"),
-        ({"thresholds": ["p98_ms < 3"]}, "'p98_ms' is nothing that is measured"),
-        ({"thresholds": ["p99_ms below 3"]}, "is no threshold"),
-        ({"topics": "many"}, "'many' is no whole number"),
+        ({"thresholds": ["p98_ms < 3"]}, "'p98_ms' is not a measure"),
+        ({"thresholds": ["p99_ms below 3"]}, "is not a threshold"),
+        ({"topics": "many"}, "'many' is not a whole number"),
         ({"topics": 0}, "topics must be at least 1"),
         ({"body": "23 bytes"}, "a body of 23 bytes is too small"),
         ({"arrivals": "ramp"}, "a ramp needs rate and rate_to"),
@@ -131,12 +131,12 @@ def test_our_keys(tmp_path: Path) -> None:
         ({"consume": "none", "backlog": "1 MiB"}, "a backlog is there to be consumed"),
         ({"read_preference": "nearest"}, "read_preference is one of"),
         ({"tags": {"a": -1}}, "weights of tags"),
-        ({"steps": ["500/s"]}, "is no step"),
+        ({"steps": ["500/s"]}, "is not a step"),
         ({"slow_consumer": "slow"}, "does not say how slow"),
-        ({"cluster": 3}, "is no table"),
+        ({"cluster": 3}, "is not a table"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named_with_their_cure(values: dict[str, object], says: str) -> None:
+def test_mistakes_are_named_with_their_remedy(values: dict[str, object], says: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         workload_from(values, "mine.toml")
     assert says in str(caught.value)
@@ -146,8 +146,8 @@ def test_mistakes_are_named_with_their_cure(values: dict[str, object], says: str
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.toml", "rate = ", "is no TOML"),
-        ("a.yaml", "rate: [", "is no YAML"),
+        ("a.toml", "rate = ", "is not TOML"),
+        ("a.yaml", "rate: [", "is not YAML"),
         ("a.yaml", "- 1", "has no keys"),
         ("a.json", "{}", "a workload is a .toml or a .yaml file"),
         ("missing.toml", None, "cannot be read"),

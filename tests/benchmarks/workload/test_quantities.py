@@ -37,14 +37,14 @@ def test_shares(text: object, part: float) -> None:
     ("read", "value", "says"),
     [
         (duration_s, 20, "without its unit"),
-        (duration_s, "20 parsecs", "'parsecs' is no unit"),
-        (duration_s, "soon", "is no duration"),
-        (duration_s, True, "is no duration"),
-        (size_bytes, "0.3 bytes", "no whole number"),
+        (duration_s, "20 parsecs", "'parsecs' is not a unit"),
+        (duration_s, "soon", "is not a duration"),
+        (duration_s, True, "is not a duration"),
+        (size_bytes, "0.3 bytes", "not a whole number"),
         (size_bytes, 1024, "without its unit"),
-        (rate_per_s, "5 MiB", "no unit of a rate"),
+        (rate_per_s, "5 MiB", "not a unit of a rate"),
         (share, "150 %", "more than the whole"),
-        (duration_s, "-1 s", "is no duration"),
+        (duration_s, "-1 s", "is not a duration"),
     ],
 )
 def test_what_is_refused(read: object, value: object, says: str) -> None:

@@ -17,7 +17,7 @@ from triomq_benchmarks.workload.workload import ClusterShape
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[RunTarget]:
-    """A name server and a master; each run makes topics of its own, and what a test harms it mends."""
+    """A name server and a master; each run creates its own topics, and a test that stops a node starts it again."""
     with start_target("ours", ClusterShape()) as target:
         yield target
 

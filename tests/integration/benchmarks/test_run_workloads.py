@@ -104,8 +104,8 @@ async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -
         result = await run_workload(SHORT, ours, ProcessEngine(2), seed=1, on_row=on_row)
     dead = [worker for worker in result.workers if worker.failure]
     assert [worker.pid for worker in dead] == killed
-    assert dead[0].failure == "was killed by SIGKILL in mid-run"
-    assert f"worker {dead[0].worker}: was killed by SIGKILL in mid-run" in result.decision.explanation
+    assert dead[0].failure == "was killed by SIGKILL during the run"
+    assert f"worker {dead[0].worker}: was killed by SIGKILL during the run" in result.decision.explanation
     # What it had reported counts, though it could not add it up itself any more.
     assert dead[0].sent == sum(row.sent for row in result.rows if row.worker == dead[0].worker) > 0
     assert result.partial
@@ -190,7 +190,7 @@ async def test_an_address_where_no_server_is() -> None:
     with pytest.raises(TargetError, match=r"no name server answers at 127.0.0.1:1: .*triomq cluster"):
         async with open_run_target("127.0.0.1:1", SHORT):
             pass
-    with pytest.raises(TargetError, match="it is ours, java, or name servers"):
+    with pytest.raises(TargetError, match="must be ours, java, or name servers"):
         async with open_run_target("nonsense", SHORT):
             pass
 

@@ -1,4 +1,4 @@
-"""The quickstart as a stranger runs it, with less data: nothing lost, figures for machines, nothing left behind."""
+"""The quickstart as a new user runs it, with less data: nothing lost, figures for machines, nothing left behind."""
 
 import gzip
 import json

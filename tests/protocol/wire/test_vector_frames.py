@@ -229,7 +229,7 @@ RESPONSES: dict[int, type[Header]] = {
 
 
 def rebuilt(command: Command, cls: type[Header] | None) -> bytes:
-    """The frame made anew from its typed header and the fields that are not the header's."""
+    """The frame rebuilt from its typed header and the fields that are not the header's."""
     fields = command.fields
     if cls is None or fields is None:
         return Command.encode(command)

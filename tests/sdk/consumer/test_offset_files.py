@@ -55,7 +55,7 @@ async def test_the_file_before_is_kept(tmp_path: Path) -> None:
 async def test_two_broken_files_are_an_error(tmp_path: Path) -> None:
     for name in ("offsets.json", "offsets.json.bak"):
         (tmp_path / name).write_bytes(b'{"offsetTable":[')
-    with pytest.raises(triomq.MQError, match=r"offsets\.json\.bak cannot be read; mend it"):
+    with pytest.raises(triomq.MQError, match=r"offsets\.json\.bak cannot be read; repair it"):
         await triomq.plugins.FileOffsets(tmp_path / "offsets.json").read(QUEUE)
 
 

@@ -605,7 +605,7 @@ async def test_heartbeats_and_leaving(autojump_clock, cluster):
             assert group.subscription_data_set == []
         await trio.sleep(60)
         assert len(cluster.broker.requests(RequestCode.HEART_BEAT)) == 3
-        await cluster.broker.cut()  # a link that is opened anew carries a heartbeat at once
+        await cluster.broker.cut()  # a link that is opened again carries a heartbeat at once
         await consumer.pull(QUEUE, 0)
         await trio.testing.wait_all_tasks_blocked()
         assert len(cluster.broker.requests(RequestCode.HEART_BEAT)) == 4

@@ -246,7 +246,7 @@ async def test_blocking_pulls_of_a_broker_that_does_not_hold_them(autojump_clock
         assert 5 < pulls(cluster.broker) < 60 / FRUITLESS_PAUSE_MAX_S + 10
         cluster.broker.store("T", 0, b"x")
         assert await consumer.pull(QUEUE, block=True)
-        # The pauses begin anew, and none is longer than the pull may take.
+        # The pauses start again, and none is longer than the pull may take.
         started = trio.current_time()
         await consumer.pull(QUEUE, block=True)
         assert trio.current_time() - started < 0.1

@@ -57,7 +57,7 @@ def virtual_ms() -> int:
 
 
 class Peer:
-    """A client of one link: sends commands, reads frames, pairs nothing but opaques."""
+    """A client of one link: sends commands, reads frames, pairs answers by their opaques."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream

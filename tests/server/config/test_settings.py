@@ -21,7 +21,7 @@ from triomq_server.config.settings import keys_of
 from triomq_server.replication.rules import HaSettings
 
 # As answered by a real 4.9.7 broker to GET_BROKER_CONFIG; what depends on the machine is left out, and so is
-# bitMapLengthConsumeQueueExt, which that broker had computed anew. Of slaveReadEnable, cleanFileForciblyEnable and
+# bitMapLengthConsumeQueueExt, which that broker had computed again. Of slaveReadEnable, cleanFileForciblyEnable and
 # rejectTransactionMessage we differ on purpose.
 REAL_BROKER = """
 accessMessageInMemoryMaxRatio=40; aclEnable=false; adminBrokerThreadPoolNums=16; autoCreateSubscriptionGroup=true;

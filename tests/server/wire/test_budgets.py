@@ -28,21 +28,21 @@ async def test_incomplete_frames_of_all_links_are_counted_together(autojump_cloc
     set_host(honest, 1)
     request = ask(1, body=b"x" * 50_000)
     wire.deliver(request[:40_000])
-    strangers = []
+    peers = []
     for _ in range(12):
         link, other = await bench.connect()
         set_host(link, 2)
-        strangers.append(link)
+        peers.append(link)
         other.deliver(part_of_a_frame(8000))
         await wait_all_tasks_blocked()
         assert budget.held_bytes <= budget.limit_bytes
-        assert budget.held_bytes == 40_000 + 8000 * sum(not link.closed for link in strangers)
-    assert budget.closed == sum(link.closed for link in strangers) > 3
+        assert budget.held_bytes == 40_000 + 8000 * sum(not link.closed for link in peers)
+    assert budget.closed == sum(link.closed for link in peers) > 3
     assert not honest.closed
     wire.deliver(request[40_000:])
     await wait_all_tasks_blocked()
     assert wire.commands()[0].body == b"x" * 50_000
-    for link in strangers:
+    for link in peers:
         link.close()
     await wait_all_tasks_blocked()
     assert budget.held_bytes == 0

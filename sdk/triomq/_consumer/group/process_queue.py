@@ -170,7 +170,7 @@ class ProcessQueue:
     Attributes:
         count: messages held.
         size_bytes: memory they pin: a pulled answer counts whole until its last message has ended.
-        dropped: the queue was given away, or starts anew elsewhere: results no longer count.
+        dropped: the queue was given away, or starts again elsewhere: results no longer count.
         last_offset: of the last message put; -1 before.
         scanned: everything below it was pulled, or did not match; -1 before the first answer.
         backlog: messages behind the last one pulled, by the last answer (``msgAccCnt``).

@@ -404,7 +404,7 @@ class PullEngine:
 
     def _take(self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, result: PullResult) -> None:
         if process.dropped:
-            return  # given up while the answer was under way: it begins anew elsewhere
+            return  # given up while the answer was under way: it begins again elsewhere
         source.next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
             page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset)

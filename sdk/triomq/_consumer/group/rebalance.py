@@ -30,7 +30,7 @@ from triomq_protocol.wire.command import Command
 log = logging.getLogger("triomq.rebalance")
 
 REBALANCE_EVERY_S: Final = 20.0
-"""How often shares are worked out anew when nothing wakes us (``rocketmq.client.rebalance.waitInterval``)."""
+"""How often shares are computed again when no notification comes (``rocketmq.client.rebalance.waitInterval``)."""
 
 RETRY_AFTER_S: Final = 1.0
 """How soon a round is repeated that left something undone: a lock refused, a start unknown, a handler running."""
@@ -55,7 +55,7 @@ class Assignee(Protocol):
         """After a round that moved queues of a topic."""
 
     def is_stuck(self, queue: MessageQueue, /) -> bool:
-        """Whether an owned queue is not pulled any more, so that it should be given up and taken anew."""
+        """Whether an owned queue is not pulled any more, so that it should be given up and taken again."""
 
 
 @attrs.frozen
@@ -79,7 +79,7 @@ def plan_moves(
     Args:
         owned: queues of the topic that are ours now.
         share: those that should be.
-        stuck: owned ones that are to be taken anew.
+        stuck: owned ones that are to be taken again.
     """
     wanted = set(share)
     revoke = sorted_queues({queue for queue in owned if queue not in wanted or queue in set(stuck)})
@@ -249,7 +249,7 @@ class Rebalance:
         self.wake()
 
     def release(self, queue: MessageQueue) -> None:
-        """The consumer has dropped a queue by itself; the next round may take it anew."""
+        """The consumer has dropped a queue by itself; the next round may take it again."""
         self.owned.discard(queue)
 
     async def run(self) -> None:
@@ -329,7 +329,7 @@ class Rebalance:
                 done = False
         for queue in moves.assign:
             if queue in self.owned:
-                continue  # was to be taken anew, but could not be given up
+                continue  # was to be taken again, but could not be given up
             if await self._assignee.assigned(queue):
                 self.owned.add(queue)
             else:

@@ -39,7 +39,7 @@ class Delivery:
         self._answered = False
 
     async def done(self) -> None:
-        """It is consumed. When cancelled, it comes again at once.
+        """It is consumed. When cancelled, it is delivered again at once.
 
         Raises:
             InvalidCall: it was answered before.
@@ -50,7 +50,7 @@ class Delivery:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
-        """It failed, and shall come again; see :class:`Later`. When cancelled, it comes again at once.
+        """It failed and is to be delivered again; see :class:`Later`. When cancelled, it is delivered again at once.
 
         Raises:
             InvalidCall: it was answered before.

@@ -289,7 +289,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         """Renew the locks for ever, in a task of its own: a slow handler must not hold it up.
 
         Args:
-            restart: begins a queue anew from its committed offset: it was another member's meanwhile.
+            restart: begins a queue again from its committed offset: it was another member's meanwhile.
             forget: of a queue that is another member's, no offset may be committed any more.
         """
         assert self._locks is not None

@@ -107,7 +107,7 @@ class Configuration:
         for changed in broker.on_config_change:
             changed()
         if "brokerPermission" in values:
-            broker.topics.bump()  # its listener registers the broker anew, so that routes show the new permission
+            broker.topics.bump()  # its listener registers the broker again, so that routes show the new permission
 
     async def _save(self) -> None:
         """Write the whole configuration to the file it came from, beside the traffic: the disk may be slow."""

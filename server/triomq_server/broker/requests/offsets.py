@@ -31,7 +31,7 @@ from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.wire import Handlers, Link
 
 MOST_UNEXPECTED = 10_000
-"""Offsets of unknown groups, topics or queues since the start: else a stranger fills the memory and the file."""
+"""Offsets of unknown groups, topics or queues since the start: else any client could fill the memory and the file."""
 
 NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 

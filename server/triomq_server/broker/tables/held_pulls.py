@@ -234,7 +234,7 @@ class HeldPulls:
         self.waiting -= 1
         _remove(self.queues, (held.topic, held.queue_id), held.number)
         _remove(self._links, held.link, held.number)
-        # The heap keeps forgotten pulls until their deadline; when most of it is forgotten, build it anew.
+        # The heap keeps forgotten pulls until their deadline; when most of it is forgotten, rebuild it.
         if len(self._deadlines) > 2 * self.waiting + 64:
             self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
             heapq.heapify(self._deadlines)

@@ -1,1 +1,1 @@
-"""Files as the store uses them: the disk, its in-memory twin for tests, segments, small state files."""
+"""Files as the store uses them: the disk, an in-memory disk for tests, segments, small state files."""

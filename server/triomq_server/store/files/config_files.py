@@ -41,7 +41,7 @@ class ConfigFile:
     def load(self) -> object | None:
         """The parsed file, or its `.bak` if the file is missing, empty or broken; None if there is neither.
 
-        Integer keys without quotes are accepted. Raises ConfigFileDamaged when nothing but broken files is there: to go
+        Integer keys without quotes are accepted. Raises ConfigFileDamaged when there are only broken files: to go
         on without them would forget what they hold, and soon overwrite it.
         """
         backup = self.path + ".bak"
