@@ -1,8 +1,10 @@
 """Brokers at the name server: codes 103, 104, 322 and their bodies (docs/protocol/namesrv.md §2 and §3)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+import re
 import zlib
-from typing import Self
+from collections.abc import Generator
+from typing import Self, cast
 
 import msgspec
 
@@ -127,11 +129,46 @@ class RegisterBrokerBody(Body, kw_only=True):
         return zlib.compress(b"".join(parts), 9)
 
     @classmethod
+    def decode_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
+        """`decode`, which yields after parts of a long table; returns the body.
+
+        A body of more than 4 MiB must have its table in the form that brokers write. Raises BodyError.
+        """
+        parts = _parts_of_table(data)
+        if parts is None:
+            if len(data) > MOST_UNUSUAL_BYTES:
+                raise BodyError(cls.__name__, f"{len(data)} bytes, and in an unusual form")
+            return cls.decode(data)
+        rest, tables = parts
+        body = cls.decode(rest)
+        for table in tables:
+            try:
+                body.topic_config_serialize_wrapper.topic_config_table.update(_decode_part(table))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise BodyError(cls.__name__, f"{len(data)} bytes, and in an unusual form: {error}") from error
+            yield
+        return body
+
+    @classmethod
     def decode_compressed(cls, data: bytes) -> Self:
         """Read the zlib form; at most 64 MiB after inflation. Raises BodyError."""
-        reader = _PrefixReader(_inflate(data))
+        slices = cls.decode_compressed_in_slices(data)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return cast("Self", end.value)
+
+    @classmethod
+    def decode_compressed_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
+        """`decode_compressed`, which yields after parts of a long table; returns the body."""
+        reader = _PrefixReader((yield from _inflate(data)))
         version = DataVersion.decode(reader.part())
-        configs = [TopicConfig.from_line(reader.part().decode("utf-8", "replace")) for _ in range(reader.count())]
+        configs = []
+        for number in range(1, reader.count() + 1):
+            configs.append(TopicConfig.from_line(reader.part().decode("utf-8", "replace")))
+            if not number % _LINES_PER_SLICE:
+                yield
         servers = loads(reader.part())
         if not isinstance(servers, list):
             raise BodyError(_COMPRESSED, "the filter servers are not a list")
@@ -152,12 +189,61 @@ def _prefixed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def _inflate(data: bytes) -> bytes:
+_LINES_PER_SLICE = 1024
+
+MOST_UNUSUAL_BYTES = 4 << 20
+"""A registration of more bytes is only read in parts, which takes the form that brokers write."""
+
+_PART_BYTES = 1 << 20
+_TABLE = re.compile(rb'"topicConfigTable":\{"')
+# A quotation mark within a text has a backslash before it, so this is no part of one, for names without backslashes.
+_BETWEEN_TOPICS = re.compile(rb'\}(,)"[^"\\]*":\{')
+_END_OF_TABLE = re.compile(rb"\}(\})")
+
+_decode_part = msgspec.json.Decoder(dict[str, TopicConfig]).decode
+
+
+def _parts_of_table(data: bytes) -> tuple[bytes, list[bytes]] | None:
+    """A registration without its table, and the table in parts, each a JSON object; None if it is short or has another
+    form."""
+    if len(data) <= _PART_BYTES:
+        return None
+    begin = _TABLE.search(data)
+    if begin is None:
+        return None
+    start = begin.end() - 1
+    end = _END_OF_TABLE.search(data, data.rfind(b'"topicName"'))
+    if end is None or end.start(1) < start:
+        return None
+    stop = end.start(1)
+    tables = []
+    while stop - start > _PART_BYTES:
+        cut = _BETWEEN_TOPICS.search(data, start + _PART_BYTES, stop)
+        if cut is None:
+            break
+        tables.append(b"{%b}" % data[start : cut.start(1)])
+        start = cut.end(1)
+    tables.append(b"{%b}" % data[start:stop])
+    return data[: begin.end() - 1] + data[stop:], tables
+
+
+def _inflate(data: bytes) -> Generator[None, None, bytes]:
     inflater = zlib.decompressobj()
+    pieces = []
+    left = _MAX_INFLATED_BYTES
     try:
-        out = inflater.decompress(data, _MAX_INFLATED_BYTES)
+        while left and not inflater.eof:
+            piece = inflater.decompress(data, min(_PART_BYTES, left))
+            data = inflater.unconsumed_tail
+            if not piece and not data:
+                break
+            pieces.append(piece)
+            left -= len(piece)
+            if left and not inflater.eof:
+                yield
     except zlib.error as error:
         raise BodyError(_COMPRESSED, str(error)) from error
+    out = b"".join(pieces)
     if not inflater.eof:
         raise BodyError(_COMPRESSED, f"incomplete, or more than {_MAX_INFLATED_BYTES} bytes when inflated")
     return out

@@ -6,10 +6,11 @@ more. Speed matters little here: frequent headers have templates, and standard J
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from decimal import Decimal
 from functools import lru_cache
 from json.encoder import encode_basestring
+from typing import Any
 
 import msgspec
 
@@ -430,11 +431,17 @@ def _sorted_keys(value: object) -> object:
 # ---------------------------------------------------------------- HashMap order
 
 
+def _capacity(count: int) -> int:
+    """Buckets of a HashMap that has grown to so many keys."""
+    capacity = 16
+    while count > capacity * 3 // 4:
+        capacity *= 2
+    return capacity
+
+
 @lru_cache(4096)
 def _ordered(keys: tuple[str, ...]) -> tuple[str, ...]:
-    capacity = 16
-    while len(keys) > capacity * 3 // 4:
-        capacity *= 2
+    capacity = _capacity(len(keys))
 
     def bucket(key: str) -> int:
         spread = java_hash(key) & 0xFFFFFFFF
@@ -447,3 +454,95 @@ def java_map_order(keys: Iterable[str]) -> tuple[str, ...]:
     """Keys, given in insertion order, in the iteration order of a Java HashMap (section 13.4)."""
     names = tuple(keys)
     return _ordered(names) if len(names) <= 32 else _ordered.__wrapped__(names)
+
+
+# ---------------------------------------------------------------- in slices
+
+SLICE_WEIGHT = 4096
+"""Values written or names ordered in one slice; an object or list counts as 16. A slice takes a few milliseconds."""
+
+_CONTAINER_WEIGHT = 16
+
+
+class _SlicedWriter:
+    """`_Writer` as generators; a container is copied when its turn comes."""
+
+    def __init__(self) -> None:
+        self._writer = _Writer(pretty=False)
+        self._parts = self._writer.parts
+        self._weight = 0
+        self.done: list[bytes] = []
+
+    def value(self, value: object) -> Generator[None, None, None]:
+        if isinstance(value, list):
+            yield from self.items(list(value))
+        elif isinstance(value, dict):
+            yield from self.pairs(list(value.items()), self._writer.key)
+        elif isinstance(value, msgspec.Struct):
+            members = [(name, getattr(value, attribute)) for attribute, name in _members_of(type(value))]
+            yield from self.pairs([pair for pair in members if pair[1] is not None], self._parts.append)
+        else:
+            self._writer.value(value)
+            yield from self.weigh(1)
+
+    def items(self, items: list[object]) -> Generator[None, None, None]:
+        self._parts.append("[")
+        for number, item in enumerate(items):
+            if number:
+                self._parts.append(",")
+            yield from self.value(item)
+        self._parts.append("]")
+        yield from self.weigh(_CONTAINER_WEIGHT)
+
+    def pairs(self, pairs: list[Any], write_key: Callable[[Any], None]) -> Generator[None, None, None]:
+        self._parts.append("{")
+        for number, (key, member) in enumerate(pairs):
+            if number:
+                self._parts.append(",")
+            write_key(key)
+            yield from self.value(member)
+        self._parts.append("}")
+        yield from self.weigh(_CONTAINER_WEIGHT)
+
+    def weigh(self, weight: int) -> Generator[None, None, None]:
+        """Count what has been written; yield when it is a slice."""
+        self._weight += weight
+        if self._weight >= SLICE_WEIGHT:
+            self._weight = 0
+            self.join()
+            yield
+
+    def join(self) -> None:
+        self.done.append("".join(self._parts).encode())
+        self._parts.clear()
+
+
+def dumps_in_slices(value: object) -> Generator[None, None, bytes]:
+    """`dumps`, which yields after each slice, so that a caller can do other work in between; returns the bytes.
+
+    Every container is copied when its turn comes, so it may change meanwhile.
+    """
+    writer = _SlicedWriter()
+    yield from writer.value(value)
+    writer.join()
+    return b"".join(writer.done)
+
+
+def java_map_order_in_slices(keys: Iterable[str]) -> Generator[None, None, list[str]]:
+    """`java_map_order`, which yields after each slice."""
+    names = list(keys)
+    if len(names) <= SLICE_WEIGHT:
+        return list(java_map_order(names))
+    mask = _capacity(len(names)) - 1
+    buckets: dict[int, list[str]] = {}
+    for number, name in enumerate(names, 1):
+        spread = java_hash(name) & 0xFFFFFFFF
+        buckets.setdefault((spread ^ spread >> 16) & mask, []).append(name)
+        if not number % SLICE_WEIGHT:
+            yield
+    ordered: list[str] = []
+    for bucket in range(mask + 1):
+        ordered += buckets.get(bucket, ())
+        if not (bucket + 1) % (4 * SLICE_WEIGHT):
+            yield
+    return ordered

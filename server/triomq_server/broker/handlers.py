@@ -57,7 +57,7 @@ def main_handlers(broker: Broker, roles: Roles) -> Handlers:
 def fast_handlers(main: Handlers) -> Handlers:
     """The handlers of the fast listener (main port - 2): all but pulls, which may be held."""
     plain = {code: handler for code, handler in main.plain.items() if code != RequestCode.PULL_MESSAGE}
-    return Handlers(plain=plain, waiting=dict(main.waiting), default=main.default)
+    return Handlers(plain=plain, waiting=dict(main.waiting), sliced=dict(main.sliced), default=main.default)
 
 
 def refuse_unknown(_link: Link, command: Command) -> Command:

@@ -6,7 +6,7 @@ Only requests that write a file wait. Unknown codes are not answered.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import attrs
 
@@ -47,9 +47,11 @@ from triomq_server.config import (
     printed,
 )
 from triomq_server.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from triomq_server.namesrv.routes import BrokerIdentity, RouteTable
+from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Handlers, Link, ignored
+
+Slices = Generator[None, None, Command]
 
 _log = logging.getLogger(__name__)
 
@@ -84,20 +86,13 @@ class NameServer:
         return Handlers(
             plain={
                 code.GET_KV_CONFIG: self.get_kv,
-                code.REGISTER_BROKER: self.register_broker,
                 code.UNREGISTER_BROKER: self.unregister_broker,
                 code.GET_ROUTEINFO_BY_TOPIC: self.get_route,
-                code.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
                 code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
                 code.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
-                code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
                 code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
                 code.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
-                code.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
                 code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
-                code.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
-                code.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
-                code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_ununit_topics,
                 code.GET_NAMESRV_CONFIG: self.get_config,
                 code.QUERY_DATA_VERSION: self.query_data_version,
             },
@@ -105,6 +100,15 @@ class NameServer:
                 code.PUT_KV_CONFIG: self.put_kv,
                 code.DELETE_KV_CONFIG: self.delete_kv,
                 code.UPDATE_NAMESRV_CONFIG: self.update_config,
+            },
+            sliced={
+                code.REGISTER_BROKER: self.register_broker,
+                code.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
+                code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
+                code.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
+                code.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
+                code.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
+                code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_ununit_topics,
             },
             default=ignored,
         )
@@ -123,7 +127,7 @@ class NameServer:
 
     # Brokers
 
-    def register_broker(self, link: Link, command: Command) -> Command:
+    def register_broker(self, link: Link, command: Command) -> Slices:
         """103."""
         header = command.header(RegisterBrokerRequest)
         if header.body_crc32 and registration_crc(command.body) != header.body_crc32:
@@ -132,9 +136,9 @@ class NameServer:
         if command.version < _VERSION_OF_REGISTER_BODY:
             table = TopicConfigTable.decode(command.body) if command.body else TopicConfigTable()
         else:
-            body = _register_body(header, command.body)
+            body = yield from _register_body(header, command.body)
             table, filter_servers = body.topic_config_serialize_wrapper, body.filter_server_list
-        master = self.routes.register(
+        recording = self.routes.register(
             BrokerIdentity(
                 header.cluster_name, header.broker_name, header.broker_id, header.broker_addr, header.ha_server_addr
             ),
@@ -144,6 +148,10 @@ class NameServer:
             now_ms=self.clock(),
             filter_servers=filter_servers,
         )
+        try:
+            master = yield from recording
+        except TooManyBrokersError as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, str(error), RegisterBrokerResponse())
         answer = RegisterBrokerResponse()
         if master is not None:
             answer = RegisterBrokerResponse(ha_server_addr=master.ha_server_addr, master_addr=master.broker_addr)
@@ -184,34 +192,38 @@ class NameServer:
             return command.answer(body=route.encode_standard())
         return command.answer(body=route.encode())
 
-    def get_cluster_info(self, _link: Link, command: Command) -> Command:
+    def get_cluster_info(self, _link: Link, command: Command) -> Slices:
         """106."""
-        return command.answer(body=self.routes.cluster_info().encode())
+        return command.answer(body=(yield from self.routes.cluster_info().encode_in_slices()))
 
-    def get_all_topics(self, _link: Link, command: Command) -> Command:
+    def get_all_topics(self, _link: Link, command: Command) -> Slices:
         """206."""
-        return _topic_list(command, self.routes.all_topics())
+        return (yield from _topic_list(command, self.routes.all_topics()))
 
-    def get_topics_by_cluster(self, _link: Link, command: Command) -> Command:
+    def get_topics_by_cluster(self, _link: Link, command: Command) -> Slices:
         """224."""
-        return _topic_list(command, self.routes.topics_of_cluster(command.header(GetTopicsByClusterRequest).cluster))
+        return (
+            yield from _topic_list(
+                command, self.routes.topics_of_cluster(command.header(GetTopicsByClusterRequest).cluster)
+            )
+        )
 
     def get_system_topics(self, _link: Link, command: Command) -> Command:
         """304."""
         names, address = self.routes.system_topics()
         return command.answer(body=TopicList(topic_list=names, broker_addr=address).encode())
 
-    def get_unit_topics(self, _link: Link, command: Command) -> Command:
+    def get_unit_topics(self, _link: Link, command: Command) -> Slices:
         """311."""
-        return _topic_list(command, self.routes.unit_topics())
+        return (yield from _topic_list(command, self.routes.unit_topics()))
 
-    def get_unit_sub_topics(self, _link: Link, command: Command) -> Command:
+    def get_unit_sub_topics(self, _link: Link, command: Command) -> Slices:
         """312."""
-        return _topic_list(command, self.routes.unit_sub_topics())
+        return (yield from _topic_list(command, self.routes.unit_sub_topics()))
 
-    def get_unit_sub_ununit_topics(self, _link: Link, command: Command) -> Command:
+    def get_unit_sub_ununit_topics(self, _link: Link, command: Command) -> Slices:
         """313."""
-        return _topic_list(command, self.routes.unit_sub_ununit_topics())
+        return (yield from _topic_list(command, self.routes.unit_sub_ununit_topics()))
 
     # Operators
 
@@ -299,14 +311,17 @@ class NameServer:
         return command.answer(body=printed(self.config).encode())
 
 
-def _register_body(header: RegisterBrokerRequest, body: bytes) -> RegisterBrokerBody:
+def _register_body(header: RegisterBrokerRequest, body: bytes) -> Generator[None, None, RegisterBrokerBody]:
     if not body:
         return RegisterBrokerBody()
-    return RegisterBrokerBody.decode_compressed(body) if header.compressed else RegisterBrokerBody.decode(body)
+    if header.compressed:
+        return (yield from RegisterBrokerBody.decode_compressed_in_slices(body))
+    return (yield from RegisterBrokerBody.decode_in_slices(body))
 
 
-def _topic_list(command: Command, topics: list[str]) -> Command:
-    return command.answer(body=TopicList(topic_list=topics).encode())
+def _topic_list(command: Command, names: Names) -> Slices:
+    topics = yield from names
+    return command.answer(body=(yield from TopicList(topic_list=topics).encode_in_slices()))
 
 
 def _shown(text: str | None) -> str:

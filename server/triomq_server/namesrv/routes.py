@@ -8,19 +8,36 @@ answers are equal byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import TypeVar
 
 import attrs
 
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
 from triomq_protocol.requests import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
-from triomq_protocol.wire.fastjson import java_map_order
+from triomq_protocol.wire.fastjson import java_map_order, java_map_order_in_slices
 
 EXPIRY_MS = 120_000
 """A broker that has not registered for longer than this is dropped."""
 
+TOPICS_PER_SLICE = 2048
+"""After how many topics of a registration or a list other requests have their turns."""
+
+MOST_BROKERS = 10_000
+"""Addresses of brokers; a list of all of them is made in one go."""
+
+
+class TooManyBrokersError(Exception):
+    """A broker is not registered, since there is no place for it."""
+
+
+NO_VERSION = DataVersion(counter=-1, timestamp=-1)
+"""Of a broker whose topics are still being recorded."""
+
 V = TypeVar("V")
+
+Names = Generator[None, None, list[str]]
+"""Work in slices that returns the names of topics, in the order of a Java map."""
 
 
 @attrs.frozen
@@ -43,12 +60,14 @@ class LiveBroker:
         data_version: of the topics it carried.
         channel: the connection it came by.
         ha_server_addr: where slaves of this broker connect to.
+        broker_name: its set.
     """
 
     updated_at_ms: int
     data_version: DataVersion
     channel: Hashable
     ha_server_addr: str
+    broker_name: str
 
 
 @attrs.frozen
@@ -74,6 +93,10 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         # Cluster -> broker names; a dict as an ordered set.
         self._clusters: dict[str, dict[str, None]] = {}
+        # Broker name -> the clusters it has registered with.
+        self._clusters_of: dict[str, dict[str, None]] = {}
+        # Broker name -> its topics, so that a set can go without a look at those of all others.
+        self._own_topics: dict[str, dict[str, None]] = {}
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
 
@@ -88,8 +111,8 @@ class RouteTable:
         channel: Hashable,
         now_ms: int,
         filter_servers: list[str] | None = None,
-    ) -> Master | None:
-        """Record a broker's registration.
+    ) -> Generator[None, None, Master | None]:
+        """Record a broker's registration; yields after each slice of a long table, for other work in between.
 
         Topics count only from masters, and only when the data version is new; those not mentioned stay.
 
@@ -103,8 +126,14 @@ class RouteTable:
 
         Returns:
             For a slave its master, if that is alive.
+
+        Raises:
+            TooManyBrokersError: it is a new one, and there are `MOST_BROKERS`.
         """
+        if len(self._live) >= MOST_BROKERS and broker.broker_addr not in self._live:
+            raise TooManyBrokersError(f"{MOST_BROKERS} brokers are registered; {broker.broker_addr} is one too many")
         self._clusters.setdefault(broker.cluster_name, {})[broker.broker_name] = None
+        self._clusters_of.setdefault(broker.broker_name, {})[broker.cluster_name] = None
         data = self._brokers.get(broker.broker_name)
         is_first = data is None
         if data is None:
@@ -116,14 +145,26 @@ class RouteTable:
             del addresses[other]
         is_first |= broker.broker_id not in addresses
         addresses[broker.broker_id] = broker.broker_addr
-        if broker.broker_id == 0 and (is_first or self._is_new(broker.broker_addr, data_version)):
-            for topic, config in topics.items():
-                self._topics.setdefault(topic, {})[broker.broker_name] = _queue_data(broker.broker_name, config)
-        self._live[broker.broker_addr] = LiveBroker(now_ms, data_version, channel, broker.ha_server_addr)
+        takes_topics = broker.broker_id == 0 and (is_first or self._is_new(broker.broker_addr, data_version))
+        live = LiveBroker(
+            now_ms, NO_VERSION if takes_topics else data_version, channel, broker.ha_server_addr, broker.broker_name
+        )
+        self._live[broker.broker_addr] = live
         if filter_servers:
             self._filter_servers[broker.broker_addr] = list(filter_servers)
         elif filter_servers is not None:
             self._filter_servers.pop(broker.broker_addr, None)
+        if takes_topics:
+            own = self._own_topics.setdefault(broker.broker_name, {})
+            for number, (topic, config) in enumerate(topics.items(), 1):
+                self._topics.setdefault(topic, {})[broker.broker_name] = _queue_data(broker.broker_name, config)
+                own[topic] = None
+                if not number % TOPICS_PER_SLICE:
+                    yield
+                    if self._live.get(broker.broker_addr) is not live or addresses.get(0) != broker.broker_addr:
+                        return None  # it has gone, has registered again, or another master has come
+            # Only now: a registration that is cut off must not count as having brought this version.
+            live.data_version = data_version
         return self._master_of(broker, addresses)
 
     def unregister(self, broker: BrokerIdentity) -> None:
@@ -180,13 +221,15 @@ class RouteTable:
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or only on the brokers of one cluster, until a broker registers it again."""
         if not cluster:
-            self._topics.pop(topic, None)
+            for broker_name in self._topics.pop(topic, ()):
+                self._own_topics.get(broker_name, {}).pop(topic, None)
             return
         queues = self._topics.get(topic)
         if queues is None:
             return
         for broker_name in self._clusters.get(cluster, ()):
             queues.pop(broker_name, None)
+            self._own_topics.get(broker_name, {}).pop(topic, None)
         if not queues:
             del self._topics[topic]
 
@@ -226,16 +269,20 @@ class RouteTable:
             },
         )
 
-    def all_topics(self) -> list[str]:
-        """Every topic."""
-        return list(java_map_order(self._topics))
+    def all_topics(self) -> Names:
+        """Every topic. Like the other lists of topics, it yields after each slice of a long table."""
+        return (yield from java_map_order_in_slices(self._topics))
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The topics with queues on any broker of a cluster, none for an unknown cluster."""
+    def topics_of_cluster(self, cluster: str) -> Names:
+        """Topics with queues on any broker of a cluster, none for an unknown cluster."""
         found: dict[str, None] = {}
         for broker_name in java_map_order(self._clusters.get(cluster, ())):
-            found.update(dict.fromkeys(topic for topic, queues in self._topics.items() if broker_name in queues))
-        return list(java_map_order(found))
+            for number, topic in enumerate(list(self._own_topics.get(broker_name, ())), 1):
+                if broker_name in self._topics.get(topic, ()):
+                    found[topic] = None
+                if not number % TOPICS_PER_SLICE:
+                    yield
+        return (yield from java_map_order_in_slices(found))
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """Cluster and broker names, which are topics too, and the address of some broker that knows the others."""
@@ -248,17 +295,17 @@ class RouteTable:
         )
         return list(java_map_order(names)), address
 
-    def unit_topics(self) -> list[str]:
+    def unit_topics(self) -> Names:
         """Topics of units (sysFlag bit 1) on at least one broker."""
-        return self._topics_where(lambda flag: flag & TOPIC_UNIT)
+        return (yield from self._topics_where(lambda flag: flag & TOPIC_UNIT))
 
-    def unit_sub_topics(self) -> list[str]:
+    def unit_sub_topics(self) -> Names:
         """Topics with unit subscriptions (sysFlag bit 2) on at least one broker."""
-        return self._topics_where(lambda flag: flag & TOPIC_UNIT_SUB)
+        return (yield from self._topics_where(lambda flag: flag & TOPIC_UNIT_SUB))
 
-    def unit_sub_ununit_topics(self) -> list[str]:
+    def unit_sub_ununit_topics(self) -> Names:
         """Topics with unit subscriptions that are themselves of no unit, on at least one broker."""
-        return self._topics_where(lambda flag: flag & TOPIC_UNIT_SUB and not flag & TOPIC_UNIT)
+        return (yield from self._topics_where(lambda flag: flag & TOPIC_UNIT_SUB and not flag & TOPIC_UNIT))
 
     # Within
 
@@ -275,50 +322,56 @@ class RouteTable:
 
     def _forget(self, broker_addr: str) -> None:
         """Remove one address from every table, and its broker set when it was the last one."""
-        self._live.pop(broker_addr, None)
+        live = self._live.pop(broker_addr, None)
         self._filter_servers.pop(broker_addr, None)
-        for name, data in self._brokers.items():
+        # Without the name all sets are searched; a link that carried thousands of brokers would take minutes to close.
+        for name in [live.broker_name] if live is not None else list(self._brokers):
+            data = self._brokers.get(name)
+            if data is None:
+                continue
             addresses = _addresses(data)
             ids = [broker_id for broker_id, address in addresses.items() if address == broker_addr]
             if not ids:
                 continue
             del addresses[ids[0]]
             if not addresses:
-                clusters = [cluster for cluster, names in self._clusters.items() if name in names]
-                self._drop_set(name, *clusters)
+                self._drop_set(name, *self._clusters_of.get(name, ()))
             return
 
     def _drop_set(self, broker_name: str, *clusters: str) -> None:
         self._brokers.pop(broker_name, None)
+        known = self._clusters_of.get(broker_name, {})
         for cluster in clusters:
+            known.pop(cluster, None)
+            if not known:
+                self._clusters_of.pop(broker_name, None)
             names = self._clusters.get(cluster)
             if names is not None:
                 names.pop(broker_name, None)
                 if not names:
                     del self._clusters[cluster]
-        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
-            queues = self._topics[topic]
-            del queues[broker_name]
-            if not queues:
+        for topic in self._own_topics.pop(broker_name, ()):
+            queues = self._topics.get(topic)
+            if queues is not None and queues.pop(broker_name, None) is not None and not queues:
                 del self._topics[topic]
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
         count = 0
-        for queues in self._topics.values():
-            data = queues.get(broker_name)
+        for topic in self._own_topics.get(broker_name, ()):
+            data = self._topics.get(topic, {}).get(broker_name)
             if data is not None:
                 data.perm = change(data.perm)
                 count += 1
         return count
 
-    def _topics_where(self, matches: Callable[[int], object]) -> list[str]:
-        return list(
-            java_map_order(
-                topic
-                for topic, queues in self._topics.items()
-                if any(matches(data.topic_sys_flag) for data in queues.values())
-            )
-        )
+    def _topics_where(self, matches: Callable[[int], object]) -> Names:
+        found = []
+        for number, (topic, queues) in enumerate(list(self._topics.items()), 1):
+            if any(matches(data.topic_sys_flag) for data in queues.values()):
+                found.append(topic)
+            if not number % TOPICS_PER_SLICE:
+                yield
+        return (yield from java_map_order_in_slices(found))
 
 
 def _addresses(data: BrokerData) -> dict[int, str]:

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from triomq_server.wire.budget import Budget
 from triomq_server.wire.dial import OpenLink, open_link
-from triomq_server.wire.handlers import Answer, Handlers, PlainHandler, WaitingHandler, ignored, not_supported
+from triomq_server.wire.handlers import (
+    Answer,
+    Handlers,
+    PlainHandler,
+    SlicedHandler,
+    WaitingHandler,
+    ignored,
+    not_supported,
+    to_the_end,
+)
 from triomq_server.wire.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
 from triomq_server.wire.server import serve
@@ -29,6 +38,7 @@ __all__ = [
     "Listen",
     "OpenLink",
     "PlainHandler",
+    "SlicedHandler",
     "TlsMode",
     "TlsSettings",
     "WaitingHandler",
@@ -40,5 +50,6 @@ __all__ = [
     "not_supported",
     "open_link",
     "serve",
+    "to_the_end",
     "unsent_budget",
 ]

@@ -100,6 +100,8 @@ class Connections:
         """Handle the commands from index ``taken`` on, whenever the peer has taken enough of its answers."""
         hub = self.hub
         while not link.closed:
+            if link.slices is not None:
+                await hub.finish_slices(link)
             if link.unsent_bytes > hub.limits.output_bytes:
                 link.drained = trio.Event()
                 await link.drained.wait()

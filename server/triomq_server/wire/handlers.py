@@ -1,13 +1,13 @@
 """Handlers: which function answers which request code.
 
 A handler that need not wait is a plain function, called in the middle of a receive batch: command in, answer out. Only
-what has to wait is a coroutine function and costs a task.
+what has to wait is a coroutine function and costs a task; what may take long is a generator function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 
@@ -16,6 +16,8 @@ from triomq_protocol.wire.command import Command
 
 if TYPE_CHECKING:
     from triomq_server.wire.link import Link
+
+T = TypeVar("T")
 
 Answer = bytes | bytearray | memoryview | list[bytes | memoryview] | Command | None
 """A whole encoded frame, its pieces, a command still to be encoded, or None: answered later (``Link.send``) or never.
@@ -26,6 +28,8 @@ the socket at the end of the batch, and must stay valid until then.
 
 PlainHandler = Callable[["Link", Command], Answer]
 WaitingHandler = Callable[["Link", Command], Awaitable[Answer]]
+SlicedHandler = Callable[["Link", Command], Generator[None, None, Answer]]
+"""Yields whenever it has worked for a few milliseconds. What it reads may have changed when it goes on."""
 
 
 def not_supported(_link: Link, command: Command) -> Command:
@@ -48,9 +52,21 @@ class Handlers:
     Attributes:
         plain: code -> function that must not wait.
         waiting: code -> coroutine function, run as a task of its own.
+        sliced: code -> generator function, for work that may be long. Up to its first yield it is part of the batch;
+            then other links have their turns between its slices, and its own link is not read from until it ends.
         default: for any other code.
     """
 
     plain: dict[int, PlainHandler] = attrs.field(factory=dict)
     waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
     default: PlainHandler = not_supported
+    sliced: dict[int, SlicedHandler] = attrs.field(factory=dict)
+
+
+def to_the_end(slices: Generator[None, None, T]) -> T:
+    """What sliced work returns, for callers that need not share their time."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return cast("T", end.value)

@@ -7,7 +7,7 @@ A handler that need not wait is called in the middle of a receive batch; one tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 
 import trio
 
@@ -58,6 +58,9 @@ class Hub:
         self.limits = limits
         self._on_batch_end = on_batch_end
         self._progress = trio.Event()
+        self._slicing = trio.Lock()
+        self._sliced = False
+        """Whether a slice has been done in this batch."""
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task among the links, for a connection that is not one yet."""
@@ -66,6 +69,7 @@ class Hub:
     def begin_batch(self) -> None:
         """Handlers are about to be called; no other task runs until ``end_batch``."""
         self.writer.in_batch = True
+        self._sliced = False
 
     def end_batch(self, links: list[Link]) -> None:
         """Write the answers of these links, then let the owner do what follows from the batch."""
@@ -84,7 +88,8 @@ class Hub:
     def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
         """Call the handlers of the commands from index ``taken`` on; returns how many are done.
 
-        Stops early when the link's unsent answers exceed its limit: one receive may hold hundreds of pull requests.
+        Stops early when the link's unsent answers exceed its limit: one receive may hold hundreds of pull requests. Stops
+        too at a request that is done in slices (``Link.slices``), which is for ``finish_slices``.
         """
         plain = self._handlers.plain.get
         unsent = link.unsent
@@ -95,6 +100,8 @@ class Hub:
             handler = plain(command.code)
             if handler is None or command.flag & 1:
                 self._dispatch_other(link, command)
+                if link.slices is not None:
+                    break
             else:
                 try:
                     answer = handler(link, command)
@@ -115,10 +122,19 @@ class Hub:
         return taken
 
     def _dispatch_other(self, link: Link, command: Command) -> None:
-        """What is no request for a plain handler: an answer, a request for a waiting handler, an unknown code."""
+        """What is no request for a plain handler: an answer, a request for a waiting or sliced handler, an unknown code."""
         if command.flag & 1:
             if not link.answered(command):
                 _log.debug("%s sent an answer that no request waits for, opaque %d", link.peer, command.opaque)
+            return
+        sliced = self._handlers.sliced.get(command.code)
+        if sliced is not None:
+            slices = sliced(link, command)
+            if self._sliced or self._slicing.locked():
+                link.slices = slices, command  # another link's slice is the one of this turn
+            else:
+                self._sliced = True
+                self._next_slice(link, slices, command)
             return
         waiting = self._handlers.waiting.get(command.code)
         if waiting is not None:
@@ -144,6 +160,37 @@ class Hub:
             if answer is not None and not command.flag & 2:
                 self._answer(link, command, answer)
         finally:
+            self.waiting_requests -= 1
+            self._note_progress()
+
+    def _next_slice(self, link: Link, slices: Generator[None, None, Answer], command: Command) -> None:
+        """Do one slice of a request's work; ``Link.slices`` is what is left."""
+        link.slices = None
+        try:
+            next(slices)
+        except StopIteration as end:
+            answer: Answer = end.value
+        except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
+            answer = _failure(link, command, error)
+        else:
+            link.slices = slices, command
+            return
+        if answer is not None and not command.flag & 2:
+            self._answer(link, command, answer)
+
+    async def finish_slices(self, link: Link) -> None:
+        """Do what is left of a request's work. Of all links together one slice is done in a turn of the loop."""
+        self.waiting_requests += 1
+        try:
+            while link.slices is not None and not link.closed:
+                async with self._slicing:  # first come, first served: links take turns
+                    await trio.lowlevel.checkpoint()
+                    slices, command = link.slices
+                    self._next_slice(link, slices, command)
+        finally:
+            if link.slices is not None:
+                link.slices[0].close()
+                link.slices = None
             self.waiting_requests -= 1
             self._note_progress()
 

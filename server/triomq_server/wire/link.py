@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
 
 import trio
 
@@ -61,6 +62,8 @@ class Link:
         peer_host: the same, packed as records hold it (8 or 20 bytes).
         closed: nothing is sent or received any more.
         unsent_bytes: what waits to be written; above the server's limit nothing more is read from this link.
+        slices: the work of a request that is done in slices, with its command; None if there is none. Nothing else is
+            read from the link until it ends.
         incomplete_bytes: what has come of a frame whose end has not.
         active_at: trio's time of the last byte received or written, for the idle limit.
     """
@@ -78,6 +81,7 @@ class Link:
         "peer",
         "peer_host",
         "scope",
+        "slices",
         "transport",
         "unsent",
         "unsent_bytes",
@@ -90,6 +94,7 @@ class Link:
         self.unsent: list[Buffer] = []
         self.unsent_bytes = 0
         self.incomplete_bytes = 0
+        self.slices: tuple[Generator[None, None, Any], Command] | None = None
         self.active_at = trio.current_time()
         # The writer's side: whether it has unsent frames to write, whether a task waits for the socket to take more of
         # them, and the event of a reader that waits for that.

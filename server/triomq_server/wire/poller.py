@@ -155,7 +155,7 @@ class Poller:
             self._hub.count_incomplete(link, len(decoder.incomplete))
         if commands:
             taken = self._hub.dispatch(link, commands, 0)
-            if taken < len(commands) or link.unsent_bytes > self._output_bytes:
+            if taken < len(commands) or link.unsent_bytes > self._output_bytes or link.slices is not None:
                 polled.commands, polled.taken = commands, taken
                 return False
         return decoder.fault is None

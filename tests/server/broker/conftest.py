@@ -45,7 +45,7 @@ from triomq_server.config import BrokerConfig, StoreConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.store import NewRecord, open_store
-from triomq_server.wire import AnswerTimeoutError, Link, LinkClosedError
+from triomq_server.wire import AnswerTimeoutError, Link, LinkClosedError, to_the_end
 
 START_MS = 1_795_000_000_000
 PORT = 10911
@@ -332,7 +332,9 @@ class Desk:
         """One frame, and the whole frame that answers it."""
         (command,) = FrameDecoder().feed(frame)
         caller = cast("Link", link or ClientLink("127.0.0.1:50000"))
-        if command.code in self.handlers.waiting:
+        if command.code in self.handlers.sliced:
+            answer = to_the_end(self.handlers.sliced[command.code](caller, command))
+        elif command.code in self.handlers.waiting:
             answer = await self.handlers.waiting[command.code](caller, command)
         else:
             answer = self.handlers.plain.get(command.code, self.handlers.default)(caller, command)

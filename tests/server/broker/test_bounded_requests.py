@@ -13,7 +13,9 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.requests import HeartbeatData, SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
+from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.fastjson import SLICE_WEIGHT
 from triomq_server.broker.requests import offsets as offset_requests
 from triomq_server.broker.tables.versioned_table import SMALL_TABLE
 from triomq_server.store.reading.queue_reads import _MOST_SCANNED
@@ -118,3 +120,28 @@ async def test_a_large_heartbeat_takes_little_time(desk: Any) -> None:
     begin = time.perf_counter()
     assert (await desk.ask(RequestCode.HEART_BEAT, body=command.body)).code == 0
     assert time.perf_counter() - begin < 2  # 11 s for the 100,000 groups of 5 MB that were taken
+
+
+def slices(desk: Any, code: int, **fields: str) -> int:
+    """Into how many slices a request is cut, beyond the first."""
+    return sum(1 for _ in desk.handlers.sliced[code](None, Command.request(code, fields=fields)))
+
+
+async def test_requests_about_many_queues_are_answered_in_slices(desk: Any) -> None:
+    desk.broker.topics.ensure("T", 5000)
+    desk.broker.groups.find("CG")
+    desk.broker.offsets.commit("CG", "T", 0, 1)
+    code = RequestCode
+    assert slices(desk, code.GET_TOPIC_STATS_INFO, topic="T") >= 5000 // 256 + 5000 * 16 // SLICE_WEIGHT
+    assert slices(desk, code.GET_CONSUME_STATS, consumerGroup="CG", topic="T") >= 5000 // 256
+    assert slices(desk, code.QUERY_CONSUME_TIME_SPAN, group="CG", topic="T") >= 5000 // 256
+    assert slices(desk, code.GET_BROKER_CONSUME_STATS, isOrder="false") >= 5000 // 256
+
+
+async def test_long_lists_of_topics_and_groups_are_written_in_slices(desk: Any) -> None:
+    for number in range(1000):
+        desk.broker.topics.table[f"T{number}"] = TopicConfig(topic_name=f"T{number}")
+        desk.broker.groups.table[f"G{number}"] = SubscriptionGroupConfig(group_name=f"G{number}")
+    least = 1000 * 16 // SLICE_WEIGHT
+    assert slices(desk, RequestCode.GET_ALL_TOPIC_CONFIG) >= least
+    assert slices(desk, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) >= least

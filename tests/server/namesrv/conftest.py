@@ -15,6 +15,7 @@ from triomq_server.namesrv.handlers import NameServer
 from triomq_server.namesrv.kv_config import KvConfig
 from triomq_server.namesrv.routes import RouteTable
 from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.wire import to_the_end
 
 KV_PATH = "/namesrv/kvConfig.json"
 CONFIG_PATH = "/namesrv/namesrv.properties"
@@ -46,6 +47,8 @@ class Desk:
         self.handlers = self.server.handlers()
 
     async def put(self, command: Command, peer: object = None) -> Command | None:
+        if command.code in self.handlers.sliced:
+            return to_the_end(self.handlers.sliced[command.code](peer or Peer(), command))
         waiting = self.handlers.waiting.get(command.code)
         if waiting is not None:
             return await waiting(peer or Peer(), command)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from triomq_protocol.requests import DataVersion, TopicConfig
-from triomq_server.namesrv.routes import BrokerIdentity, RouteTable
+from triomq_server.namesrv.routes import TOPICS_PER_SLICE, BrokerIdentity, RouteTable, TooManyBrokersError
+from triomq_server.wire import to_the_end
 
 
 def broker(name="a", broker_id=0, address=None, cluster="C") -> BrokerIdentity:
@@ -14,6 +15,11 @@ def broker(name="a", broker_id=0, address=None, cluster="C") -> BrokerIdentity:
 
 
 def register(table, who, *topics, version=1, now=0, channel="link", filter_servers=None, **settings):
+    return to_the_end(register_in_slices(table, who, *topics, version=version, now=now, channel=channel,
+                                         filter_servers=filter_servers, **settings))  # fmt: skip
+
+
+def register_in_slices(table, who, *topics, version=1, now=0, channel="link", filter_servers=None, **settings):
     return table.register(
         who,
         {topic: TopicConfig(topic_name=topic, **settings) for topic in topics},
@@ -76,15 +82,15 @@ def test_slave_gets_its_master_while_that_is_alive(table) -> None:
 
 def test_topics_only_from_masters(table) -> None:
     register(table, broker("a", 1), "T")
-    assert table.all_topics() == []
+    assert to_the_end(table.all_topics()) == []
 
 
 def test_same_version_changes_no_topic(table) -> None:
     register(table, broker(), "T")
     register(table, broker(), "U")
-    assert table.all_topics() == ["T"]
+    assert to_the_end(table.all_topics()) == ["T"]
     register(table, broker(), "U", version=2)
-    assert sorted(table.all_topics()) == ["T", "U"]
+    assert sorted(to_the_end(table.all_topics())) == ["T", "U"]
 
 
 def test_topics_left_out_stay(table) -> None:
@@ -97,7 +103,7 @@ def test_topics_left_out_stay(table) -> None:
 def test_same_version_from_another_address_is_news(table) -> None:
     register(table, broker(address="x"), "T")
     register(table, broker(address="y"), "U")
-    assert sorted(table.all_topics()) == ["T", "U"]
+    assert sorted(to_the_end(table.all_topics())) == ["T", "U"]
     assert sets(table) == {"a": {0: "y"}}
 
 
@@ -112,7 +118,7 @@ def test_master_that_was_a_slave_meanwhile_registers_its_topics_again(table) -> 
     register(table, broker("a", 1, "x"))
     table.delete_topic("T")
     register(table, broker("a", 0, "x"), "T")
-    assert table.all_topics() == ["T"]
+    assert to_the_end(table.all_topics()) == ["T"]
 
 
 def test_set_keeps_its_first_cluster(table) -> None:
@@ -131,7 +137,7 @@ def test_slave_keeps_the_topics_when_its_master_leaves(table) -> None:
     table.unregister(broker("a", 1))
     assert table.route("T") is None
     assert table.cluster_info().cluster_addr_table == {}
-    assert table.all_topics() == []
+    assert to_the_end(table.all_topics()) == []
 
 
 @pytest.mark.parametrize(("compat_49", "left"), [(True, {}), (False, {"a": {0: "heir"}})])
@@ -151,7 +157,7 @@ def test_one_set_leaving_keeps_the_other_on_a_topic(table) -> None:
     register(table, broker("b"), "T")
     table.unregister(broker("a"))
     assert [q.broker_name for q in table.route("T").queue_datas] == ["b"]
-    assert table.all_topics() == ["T"]
+    assert to_the_end(table.all_topics()) == ["T"]
     assert table.cluster_info().cluster_addr_table == {"C": ["b"]}
 
 
@@ -237,11 +243,11 @@ def test_delete_topic_everywhere_or_in_one_cluster(table) -> None:
     table.delete_topic("T", "nowhere")
     assert table.route("T") is not None
     table.delete_topic("T", "C2")
-    assert table.all_topics() == ["U"]
+    assert to_the_end(table.all_topics()) == ["U"]
     table.delete_topic("U", "")
     table.delete_topic("unknown")
     table.delete_topic("unknown", "C1")
-    assert table.all_topics() == []
+    assert to_the_end(table.all_topics()) == []
 
 
 def test_write_permission_of_a_set(table) -> None:
@@ -268,13 +274,98 @@ def test_topic_lists(table) -> None:
     register(table, broker("b", cluster="C2"), "T", "U", topic_sys_flag=1)
     register(table, broker("c", cluster="C2"), "T", "V", topic_sys_flag=2)
     register(table, broker("d", cluster="C2"), "W", topic_sys_flag=3)
-    assert sorted(table.all_topics()) == ["S", "T", "U", "V", "W"]
-    assert sorted(table.topics_of_cluster("C1")) == ["S", "T"]
-    assert table.topics_of_cluster("C3") == []
-    assert sorted(table.unit_topics()) == ["T", "U", "W"]
-    assert sorted(table.unit_sub_topics()) == ["T", "V", "W"]
-    assert sorted(table.unit_sub_ununit_topics()) == ["T", "V"]
+    assert sorted(to_the_end(table.all_topics())) == ["S", "T", "U", "V", "W"]
+    assert sorted(to_the_end(table.topics_of_cluster("C1"))) == ["S", "T"]
+    assert to_the_end(table.topics_of_cluster("C3")) == []
+    assert sorted(to_the_end(table.unit_topics())) == ["T", "U", "W"]
+    assert sorted(to_the_end(table.unit_sub_topics())) == ["T", "V", "W"]
+    assert sorted(to_the_end(table.unit_sub_ununit_topics())) == ["T", "V"]
     names, address = table.system_topics()
     assert sorted(names) == ["C1", "C2", "a", "b", "c", "d"]
     assert address == "a-0"
     assert RouteTable().system_topics() == ([], None)
+
+
+MANY = [f"topic{n}" for n in range(10 * TOPICS_PER_SLICE)]
+
+
+def yields(slices) -> int:
+    count = 0
+    for _ in slices:
+        count += 1
+    return count
+
+
+def test_long_tables_are_recorded_and_listed_in_slices(table) -> None:
+    assert yields(register_in_slices(table, broker("a"), *MANY, topic_sys_flag=1)) == 10
+    assert yields(table.all_topics()) >= 5
+    assert yields(table.unit_topics()) >= 10
+    assert yields(table.topics_of_cluster("C")) >= 10
+    assert len(to_the_end(table.topics_of_cluster("C"))) == len(MANY)
+    assert table.wipe_write_permission("a") == len(MANY)
+
+
+def test_a_registration_that_is_cut_off_counts_for_nothing(table) -> None:
+    slices = register_in_slices(table, broker("a"), *MANY, channel="one")
+    next(slices)
+    assert table.check_version("a-0", DataVersion(counter=1, timestamp=5), 0)[0], "the topics have not all come"
+    assert table.channel_closed("one", "peer") == ["a-0"]
+    assert yields(slices) == 0
+    assert to_the_end(table.all_topics()) == []
+    assert sets(table) == {}
+
+
+def test_a_later_master_ends_the_registration_of_the_one_before(table) -> None:
+    slices = register_in_slices(table, broker("a", address="old"), *MANY, channel="one", read_queue_nums=1)
+    next(slices)
+    register(table, broker("a", address="new"), *MANY, channel="two", read_queue_nums=2)
+    assert yields(slices) == 0
+    assert {table.route(topic).queue_datas[0].read_queue_nums for topic in MANY} == {2}
+
+
+def test_topics_go_with_their_set_and_only_with_it(table) -> None:
+    register(table, broker("a"), "T", "U")
+    register(table, broker("b"), "T", "V", channel="b")
+    table.delete_topic("U")
+    register(table, broker("c"), "U", channel="c")
+    assert table.channel_closed("link", "peer") == ["a-0"]
+    assert sorted(to_the_end(table.all_topics())) == ["T", "U", "V"]
+    table.channel_closed("c", "peer")
+    assert sorted(to_the_end(table.all_topics())) == ["T", "V"]
+
+
+class CountedDict(dict):
+    """Counts what is looked at one after the other."""
+
+    seen = 0
+
+    def __iter__(self):
+        for key in super().__iter__():
+            CountedDict.seen += 1
+            yield key
+
+    def items(self):
+        for item in super().items():
+            CountedDict.seen += 1
+            yield item
+
+
+def test_a_link_that_carried_many_brokers_closes_without_a_look_at_all_of_them_for_each(table) -> None:
+    table._brokers, table._clusters, table._topics = CountedDict(), CountedDict(), CountedDict()
+    for number in range(300):
+        register(table, broker(f"b{number}", cluster=f"C{number}"), f"T{number}")
+    CountedDict.seen = 0
+    assert len(table.channel_closed("link", "peer")) == 300
+    assert CountedDict.seen < 1000
+    assert sets(table) == {}
+    assert table.cluster_info().cluster_addr_table == {}
+
+
+def test_brokers_have_a_limit(table, monkeypatch) -> None:
+    monkeypatch.setattr("triomq_server.namesrv.routes.MOST_BROKERS", 2)
+    register(table, broker("a"))
+    register(table, broker("b"))
+    with pytest.raises(TooManyBrokersError, match="one too many"):
+        register(table, broker("c"))
+    register(table, broker("a"), version=2)
+    assert sorted(sets(table)) == ["a", "b"]

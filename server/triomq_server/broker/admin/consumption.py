@@ -4,10 +4,8 @@ AdminBrokerProcessor)."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
-
-import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import (
@@ -26,18 +24,23 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.wire import Handlers, Link
 
+Slices = Generator[None, None, Command]
+
+QUEUES_PER_SLICE = 256
+"""After how many queues of a topic other requests have their turns."""
+
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
-    handlers.plain[RequestCode.GET_CONSUME_STATS] = partial(consume_stats, broker)
-    handlers.plain[RequestCode.QUERY_CONSUME_TIME_SPAN] = partial(consume_time_span, broker)
-    handlers.waiting[RequestCode.GET_BROKER_CONSUME_STATS] = partial(broker_consume_stats, broker)
+    handlers.sliced[RequestCode.GET_CONSUME_STATS] = partial(consume_stats, broker)
+    handlers.sliced[RequestCode.QUERY_CONSUME_TIME_SPAN] = partial(consume_time_span, broker)
+    handlers.sliced[RequestCode.GET_BROKER_CONSUME_STATS] = partial(broker_consume_stats, broker)
 
 
 # -- 208 and 317
 
 
-def consume_stats(broker: Broker, _link: Link, command: Command) -> Command:
+def consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
     """208: what one group has left to read of one topic or of all topics it has offsets of."""
     header = command.header(GetConsumeStatsRequest)
     group = header.consumer_group
@@ -45,11 +48,11 @@ def consume_stats(broker: Broker, _link: Link, command: Command) -> Command:
     stats = ConsumeStats()
     for config in _consumed_topics(broker, group, topics):
         stats.consume_tps += broker.stats.group_get_tps(_name(config), group)
-        stats.offset_table.update(_offsets(broker, group, _name(config), config.read_queue_nums))
-    return command.answer(body=stats.encode())
+        stats.offset_table.update((yield from _offsets(broker, group, _name(config), config.read_queue_nums)))
+    return command.answer(body=(yield from stats.encode_in_slices()))
 
 
-async def broker_consume_stats(broker: Broker, _link: Link, command: Command) -> Command:
+def broker_consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
     """317: the same for every configured group, one entry per topic; other requests get their turn between groups."""
     only_order = command.header(GetConsumeStatsInBrokerRequest).is_order
     body = ConsumeStatsList(broker_addr=broker.address, consume_stats_list=[])
@@ -59,13 +62,13 @@ async def broker_consume_stats(broker: Broker, _link: Link, command: Command) ->
             if only_order and not config.order:
                 continue
             topic = _name(config)
-            offsets = _offsets(broker, group, topic, config.write_queue_nums)
+            offsets = yield from _offsets(broker, group, topic, config.write_queue_nums)
             body.total_diff += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
             tps = broker.stats.group_get_tps(topic, group)
             entries.append(ConsumeStats(consume_tps=tps, offset_table=offsets))
         body.consume_stats_list.append({group: entries})
-        await trio.lowlevel.checkpoint()
-    return command.answer(body=body.encode())
+        yield
+    return command.answer(body=(yield from body.encode_in_slices()))
 
 
 def _consumed_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[TopicConfig]:
@@ -80,11 +83,15 @@ def _consumed_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[
     return found
 
 
-def _offsets(broker: Broker, group: str, topic: str, queues: int) -> dict[MessageQueue, OffsetWrapper]:
-    return {
-        MessageQueue(topic, broker.config.broker_name, queue_id): _offset(broker, group, topic, queue_id)
-        for queue_id in range(queues)
-    }
+def _offsets(
+    broker: Broker, group: str, topic: str, queues: int
+) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
+    table = {}
+    for queue_id in range(queues):
+        table[MessageQueue(topic, broker.config.broker_name, queue_id)] = _offset(broker, group, topic, queue_id)
+        if not (queue_id + 1) % QUEUES_PER_SLICE:
+            yield
+    return table
 
 
 def _offset(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWrapper:
@@ -106,14 +113,19 @@ def _name(config: TopicConfig) -> str:
 # -- 303
 
 
-def consume_time_span(broker: Broker, _link: Link, command: Command) -> Command:
+def consume_time_span(broker: Broker, _link: Link, command: Command) -> Slices:
     """303: the store times of each queue's first, last and last consumed message, and how late the group is."""
     header = command.header(QueryConsumeTimeSpanRequest)
     config = broker.topics.get(header.topic)
     if config is None:
         return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-    spans = [_time_span(broker, header.group, header.topic, queue_id) for queue_id in range(config.write_queue_nums)]
-    return command.answer(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
+    spans = []
+    for queue_id in range(config.write_queue_nums):
+        spans.append(_time_span(broker, header.group, header.topic, queue_id))
+        if not (queue_id + 1) % QUEUES_PER_SLICE:
+            yield
+    body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+    return command.answer(body=(yield from body.encode_in_slices()))
 
 
 def _time_span(broker: Broker, group: str, topic: str, queue_id: int) -> QueueTimeSpan:

@@ -3,6 +3,7 @@ AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -17,7 +18,7 @@ from triomq_server.wire import Handlers, Link
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.plain[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP] = partial(update_group, broker)
-    handlers.plain[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = partial(list_groups, broker)
+    handlers.sliced[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = partial(list_groups, broker)
     handlers.plain[RequestCode.DELETE_SUBSCRIPTIONGROUP] = partial(delete_group, broker)
 
 
@@ -36,9 +37,9 @@ def update_group(broker: Broker, _link: Link, command: Command) -> Command:
     return command.answer()
 
 
-def list_groups(broker: Broker, _link: Link, command: Command) -> Command:
+def list_groups(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """201: all groups with their version; slaves copy it."""
-    return command.answer(body=broker.groups.snapshot().encode())
+    return command.answer(body=(yield from broker.groups.snapshot().encode_in_slices()))
 
 
 def delete_group(broker: Broker, _link: Link, command: Command) -> Command:

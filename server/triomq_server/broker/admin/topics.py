@@ -6,6 +6,7 @@ Upstream: AdminBrokerProcessor.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from triomq_protocol.codes import NOT_SET_REMARK, RequestCode, ResponseCode
@@ -35,12 +36,16 @@ QUEUES_LIMIT = 65536
 """More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them for ever."""
 
 
+QUEUES_PER_SLICE = 256
+"""After how many queues of a topic other requests have their turns."""
+
+
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC] = partial(create_topic_everywhere, broker)
     handlers.plain[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
-    handlers.plain[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
-    handlers.plain[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
+    handlers.sliced[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
+    handlers.sliced[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
     handlers.plain[RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER] = partial(list_system_topics, broker)
     handlers.plain[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE] = partial(clean_expired_queues, broker)
     handlers.plain[RequestCode.CLEAN_UNUSED_TOPIC] = partial(clean_unused_topics, broker)
@@ -115,7 +120,7 @@ def delete_topic(broker: Broker, _link: Link, command: Command) -> Command:
     return command.answer()
 
 
-def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Command:
+def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """21: all topics with their version; slaves copy it, and remove the queues that this broker has removed."""
     table = broker.topics.snapshot()
     removed = broker.store.queue_removal.removed()
@@ -125,20 +130,21 @@ def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Command
             topic_config_table=table.topic_config_table,
             triomq_removed_queues=list(removed),
         )
-    return command.answer(header=GetAllTopicConfigResponse(), body=table.encode())
+    return command.answer(header=GetAllTopicConfigResponse(), body=(yield from table.encode_in_slices()))
 
 
-def topic_stats(broker: Broker, _link: Link, command: Command) -> Command:
+def topic_stats(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """202: bounds and last store time of each write queue."""
     topic = command.header(GetTopicStatsInfoRequest).topic
     config = broker.topics.get(topic)
     if config is None:
         return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-    table = {
-        MessageQueue(topic, broker.config.broker_name, queue_id): _queue_offsets(broker, topic, queue_id)
-        for queue_id in range(config.write_queue_nums)
-    }
-    return command.answer(body=TopicStatsTable(offset_table=table).encode())
+    table = {}
+    for queue_id in range(config.write_queue_nums):
+        table[MessageQueue(topic, broker.config.broker_name, queue_id)] = _queue_offsets(broker, topic, queue_id)
+        if not (queue_id + 1) % QUEUES_PER_SLICE:
+            yield
+    return command.answer(body=(yield from TopicStatsTable(offset_table=table).encode_in_slices()))
 
 
 def _queue_offsets(broker: Broker, topic: str, queue_id: int) -> TopicOffset:

@@ -1,0 +1,111 @@
+"""Long work in slices: the same result as in one go, and a bounded amount of work between two yields."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import pytest
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests import (
+    ConsumeStats,
+    ConsumeStatsList,
+    DataVersion,
+    MessageQueue,
+    OffsetWrapper,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from triomq_protocol.requests.registration import MOST_UNUSUAL_BYTES
+from triomq_protocol.wire.fastjson import SLICE_WEIGHT, dumps, dumps_in_slices, java_map_order, java_map_order_in_slices
+
+
+def count(slices):
+    """What sliced work returns, and how often it yielded."""
+    yields = 0
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value, yields
+        yields += 1
+
+
+def queues(number: int) -> dict[MessageQueue, OffsetWrapper]:
+    return {MessageQueue("T", "b", n): OffsetWrapper(broker_offset=n, consumer_offset=n) for n in range(number)}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TopicStatsTable(offset_table={MessageQueue("T", "b", n): TopicOffset(max_offset=n) for n in range(1000)}),
+        ConsumeStatsList(
+            broker_addr="é\n", consume_stats_list=[{f"g{n}": [ConsumeStats(offset_table=queues(n))]} for n in range(50)]
+        ),
+        TopicList(topic_list=[f"t{n}" for n in range(3 * SLICE_WEIGHT)]),
+        {"a": {1: 2, 3: 4}, "b": [None, True, 1.5, {}, []], "c": {n: n for n in range(3 * SLICE_WEIGHT)}},
+        {"x": {"y": [[[n] for n in range(3000)]]}},
+        {},
+        "text",
+    ],
+)
+def test_what_is_written_in_slices(value: object) -> None:
+    text, yields = count(dumps_in_slices(value))
+    assert text == dumps(value)
+    assert yields <= len(text) / 100
+
+
+def test_a_long_body_is_written_in_many_slices() -> None:
+    body = TopicStatsTable(offset_table={MessageQueue("T", "b", n): TopicOffset() for n in range(65_536)})
+    assert count(body.encode_in_slices())[1] >= 65_536 * 16 // SLICE_WEIGHT
+    assert count(TopicStatsTable(offset_table={MessageQueue("T", "b", 0): TopicOffset()}).encode_in_slices())[1] == 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 33, SLICE_WEIGHT, SLICE_WEIGHT + 1, 50_000])
+def test_the_order_of_a_map_in_slices(number: int) -> None:
+    names = [f"topic_{n * 7919}" for n in range(number)]
+    ordered, yields = count(java_map_order_in_slices(names))
+    assert ordered == list(java_map_order(names))
+    assert yields >= number // SLICE_WEIGHT - (number == SLICE_WEIGHT)
+
+
+def registration(topics: int) -> RegisterBrokerBody:
+    return RegisterBrokerBody(
+        filter_server_list=["f"],
+        topic_config_serialize_wrapper=TopicConfigTable(
+            data_version=DataVersion(counter=7, timestamp=9),
+            topic_config_table={f"%RETRY%T-{n}": TopicConfig(topic_name=f"%RETRY%T-{n}", perm=n % 8) for n in range(topics)},
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("topics", [0, 10, 30_000])
+def test_a_registration_is_read_in_slices(topics: int) -> None:
+    body = registration(topics)
+    for data in (body.encode(), msgspec.json.encode(body)):
+        assert count(RegisterBrokerBody.decode_in_slices(data)) == (
+            body,
+            -(-len(data) // (1 << 20)) if topics > 10 else 0,
+        )
+    found, yields = count(RegisterBrokerBody.decode_compressed_in_slices(body.encode_compressed()))
+    assert found == body
+    assert yields >= topics // 1024
+
+
+def test_a_long_registration_in_an_unusual_form_is_refused() -> None:
+    text = registration(MOST_UNUSUAL_BYTES // 100).encode().replace(b'"topicConfigTable":{', b'"topicConfigTable": {')
+    with pytest.raises(BodyError, match="unusual form"):
+        count(RegisterBrokerBody.decode_in_slices(text))
+    broken = registration(30_000).encode().replace(b'"perm":3', b'"perm":x')
+    with pytest.raises(BodyError, match="unusual form"):
+        count(RegisterBrokerBody.decode_in_slices(broken))
+
+
+def test_a_registration_that_inflates_too_far_is_refused() -> None:
+    with pytest.raises(BodyError, match="more than"):
+        count(RegisterBrokerBody.decode_compressed_in_slices(zlib.compress(bytes(65 << 20), 1)))
