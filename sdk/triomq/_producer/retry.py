@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import attrs
 
 from triomq._message.send_result import SendResult, SendStatus
+from triomq._transport.links import Backoff
 from triomq.errors import (
     MAY_BE_STORED,
     Attempt,
@@ -108,7 +109,7 @@ class Retries:
 
     def pause_s(self, attempt: int, chance: float, /) -> float:
         """Doubling, up to half of it taken away by chance."""
-        return float(min(self.first_pause_s * 2 ** (attempt - 1), self.max_pause_s)) * (1.0 - 0.5 * chance)
+        return Backoff(first_s=self.first_pause_s, max_s=self.max_pause_s).pause_s(attempt, chance)
 
 
 def wants_retry(policy: RetryPolicy, outcome: SendResult | MQError) -> bool:
