@@ -27,7 +27,7 @@ import trio
 from triomq import _client, _opening
 from triomq._admin import groups as _group_admin
 from triomq._admin import topics as _admin
-from triomq._blocking.calls import ClientLoop, ClosingProxy, Core, P, Proxy, blocking_method, plain_method
+from triomq._blocking.calls import ClientLoop, ClosingProxy, Core, KeptProxy, P, Proxy, blocking_method, plain_method
 from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer
 from triomq._client import ClientOptions
 from triomq._cluster.client_statistics import ClientStatistics
@@ -71,7 +71,7 @@ def _factory(
     return make
 
 
-Kept = TypeVar("Kept", bound=ClosingProxy[Any])
+Kept = TypeVar("Kept", bound=KeptProxy[Any])
 
 
 def _kept_factory(
@@ -210,7 +210,7 @@ class Client(metaclass=NoPublicConstructor):
     def __init__(self, name_servers: NameServers | None, options: ClientOptions) -> None:
         self._loop = ClientLoop(lambda: _opening.open_client(name_servers, **options))
         self._loop.thread()
-        self._kept: dict[tuple[str, object], tuple[object, ClosingProxy[Any]]] = {}
+        self._kept: dict[tuple[str, object], tuple[object, KeptProxy[Any]]] = {}
         self.admin = construct(Admin, self._loop, lambda client: client.admin)
         """Administrative calls."""
         self.groups = construct(GroupAdmin, self._loop, lambda client: client.groups)
@@ -233,8 +233,8 @@ class Client(metaclass=NoPublicConstructor):
 
     producer = _kept_factory(_client.Client.producer, Producer)
     pull_consumer = _kept_factory(_client.Client.pull_consumer, PullConsumer)
-    lite_pull_consumer = _factory(_client.Client.lite_pull_consumer, LitePullConsumer)
-    push_consumer = _factory(_client.Client.push_consumer, PushConsumer)
+    lite_pull_consumer = _kept_factory(_client.Client.lite_pull_consumer, LitePullConsumer)
+    push_consumer = _kept_factory(_client.Client.push_consumer, PushConsumer)
 
     def close(self) -> None:
         """Flush producers, unregister groups, close links, end the thread."""

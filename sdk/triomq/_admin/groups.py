@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from triomq._admin.broker_sets import SetAnswers, addresses_of, ask_sets, outage_text
+from triomq._admin.broker_sets import SetAnswers, ask_sets, outage_text
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
@@ -196,19 +196,32 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What one member reports about itself.
 
+        A slave is asked while its master does not answer: members send heartbeats to slaves, too.
+
         Raises:
             NotFound: no broker has it online.
+            BrokerNotFound: no broker of some set answers, and it may be online there.
         """
         header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
-        request = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        what = f"running info of {client_id}"
         failure: MQError = NotFound(f"{client_id} is not online in group {group}")
-        for address in await self._masters():
-            try:
-                answer = await self._ask(address, request, f"running info of {client_id}", STATS_TIMEOUT_S)
-            except MQError as error:
-                failure = error
-                continue
-            return _body(ConsumerRunningInfo, answer, address)
+        silent: dict[str, str] = {}
+        # One set after the other: each broker that has it online would ask the member itself.
+        for name, addresses in sorted((await self._admin.broker_sets()).items()):
+            found = await ask_sets(
+                self._links,
+                {name: addresses},
+                lambda: Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header),
+                STATS_TIMEOUT_S,
+            )
+            silent.update({each: found.without_master[each] for each in found.silent})
+            for each in found.answers:
+                try:
+                    return _body(ConsumerRunningInfo, _success(each.answer, what, each.address), each.address)
+                except MQError as error:
+                    failure = error
+        if silent:
+            raise BrokerNotFound(f"{what} in group {group} is unknown: {outage_text(silent)}")
         raise failure
 
     async def reset(self, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
@@ -293,13 +306,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return [ResetQueue(queue, offset, False) for queue, offset in offsets.items()]
 
     async def _ask_sets(self, make_request: Callable[[], Command], timeout_s: float) -> SetAnswers:
-        sets = addresses_of((await self._admin.cluster_info()).broker_addr_table or {})
-        return await ask_sets(self._links, sets, make_request, timeout_s)
-
-    async def _masters(self) -> list[str]:
-        info = await self._admin.cluster_info()
-        found = [(broker.broker_addrs or {}).get(MASTER_ID) for broker in (info.broker_addr_table or {}).values()]
-        return sorted(address for address in found if address is not None)
+        return await ask_sets(self._links, await self._admin.broker_sets(), make_request, timeout_s)
 
     async def _masters_of(self, topic: str) -> dict[str, str]:
         route = await self._routes.for_subscribing(topic)

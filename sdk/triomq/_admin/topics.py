@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from triomq._admin.broker_sets import addresses_of, ask_sets
+from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
@@ -114,7 +114,8 @@ class Admin(metaclass=NoPublicConstructor):
 
         Raises:
             InvalidCall: the name or a number is not allowed.
-            MQError: a broker refused or could not be reached; earlier ones have it already.
+            BrokerNotFound: a broker set has no master now; the others have it.
+            MQError: a broker refused or could not be reached; the others have it.
         """
         _check_own_topic(topic)
         check_count("queues", queues, 1, QUEUES_MAX)
@@ -133,12 +134,25 @@ class Admin(metaclass=NoPublicConstructor):
             topic_sys_flag=0,
             order=order,
         )
-        masters = await self._masters(brokers, cluster)
+        masters, lacking = await self._masters(brokers, cluster)
+        failures: list[MQError] = []
+        created: list[str] = []
         for address in masters:
-            await self._request(
-                address, Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header), f"create topic {topic}"
+            request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            try:
+                await self._request(address, request, f"create topic {topic}")
+                created.append(address)
+            except MQError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        if lacking:
+            raise BrokerNotFound(
+                f"topic {topic} is on {', '.join(created)} now, and not on {', '.join(lacking)}: no master of it is "
+                "registered; start it, then create the topic again",
+                address=self._name_servers.chosen or "",
             )
-        return masters
+        return created
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic from all masters of a cluster (by default of all clusters), then from all name servers.
@@ -153,7 +167,7 @@ class Admin(metaclass=NoPublicConstructor):
         """
         _check_own_topic(topic)
         await self._check_masters_of(topic)
-        for address in await self._masters(None, cluster):
+        for address in (await self._masters(None, cluster))[0]:
             request = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=topic))
             await self._request(address, request, f"delete topic {topic}")
         header = DeleteTopicFromNamesrvRequest(topic=topic)
@@ -217,20 +231,26 @@ class Admin(metaclass=NoPublicConstructor):
         Raises:
             BrokerNotFound: no broker is registered at all.
         """
-        sets = addresses_of((await self.cluster_info()).broker_addr_table or {})
         found = await ask_sets(
             self._links,
-            sets,
+            await self.broker_sets(),
             lambda: Command.request(RequestCode.GET_BROKER_RUNTIME_INFO),
             ADMIN_TIMEOUT_S,
             slaves=False,
         )
         return found.without_master
 
-    async def _masters(self, brokers: Sequence[str] | None, cluster: str | None) -> list[str]:
+    async def broker_sets(self) -> Addresses:
+        """Broker name -> broker id -> address: all that are registered, and sets that are so no longer, as far as a
+        route that this client knows still has them."""
+        registered = addresses_of((await self.cluster_info()).broker_addr_table or {})
+        return {**self._routes.broker_addresses(), **registered}
+
+    async def _masters(self, brokers: Sequence[str] | None, cluster: str | None) -> tuple[list[str], list[str]]:
+        """Addresses of masters, and the names of the broker sets that have none."""
         return await self._route_wait.until_there(lambda: self._masters_now(brokers, cluster), ADMIN_TIMEOUT_S)
 
-    async def _masters_now(self, brokers: Sequence[str] | None, cluster: str | None) -> list[str]:
+    async def _masters_now(self, brokers: Sequence[str] | None, cluster: str | None) -> tuple[list[str], list[str]]:
         info = await self.cluster_info()
         table = info.broker_addr_table or {}
         clusters = info.cluster_addr_table or {}
@@ -242,11 +262,15 @@ class Admin(metaclass=NoPublicConstructor):
             if unknown:
                 raise InvalidCall(f"there is no broker {', '.join(sorted(unknown))}; known: {', '.join(sorted(names))}")
             names = set(brokers)
-        found = [(table[name].broker_addrs or {}).get(MASTER_ID) for name in sorted(names) if name in table]
-        masters = [address for address in found if address is not None]
+        elif cluster is None:
+            names |= self._routes.broker_addresses().keys()
+        found = {name: ((table[name].broker_addrs or {}).get(MASTER_ID) if name in table else None) for name in names}
+        masters = [address for _, address in sorted(found.items()) if address is not None]
+        lacking = sorted(name for name, address in found.items() if address is None)
         if not masters:
-            raise BrokerNotFound("no master is registered", address=self._name_servers.chosen or "")
-        return masters
+            of = f" of {', '.join(lacking)}" if lacking else ""
+            raise BrokerNotFound(f"no master{of} is registered", address=self._name_servers.chosen or "")
+        return masters, lacking
 
     async def _check_masters_of(self, topic: str) -> None:
         data = await self._routes.fetch(topic)

@@ -131,8 +131,8 @@ class AsyncCloseable(Protocol):
 Closeable = TypeVar("Closeable", bound=AsyncCloseable)
 
 
-class ClosingProxy(Proxy[Closeable]):
-    """A proxy to be used in ``with``, whose end closes the object; or to be kept, until its client closes."""
+class KeptProxy(Proxy[Core]):
+    """A proxy that its client keeps, until it is closed or entered: the same call gives the same one."""
 
     _kept = True
 
@@ -140,6 +140,10 @@ class ClosingProxy(Proxy[Closeable]):
     def kept(self) -> bool:
         """Whether it is open, and belongs to no ``with`` block."""
         return self._kept
+
+
+class ClosingProxy(KeptProxy[Closeable]):
+    """A proxy to be used in ``with``, whose end closes the object; or to be kept, until its client closes."""
 
     def close(self) -> None:
         """Close it now; a second time does nothing."""

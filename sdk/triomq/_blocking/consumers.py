@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from triomq._blocking.calls import Proxy, blocking_method, plain_method
+from triomq._blocking.calls import KeptProxy, blocking_method, plain_method
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.lite import lite_pull_consumer as _lite_pull
 from triomq._consumer.push import push_consumer as _push
@@ -22,12 +22,14 @@ log = logging.getLogger("triomq.consumer")
 Core = TypeVar("Core", bound=AbstractAsyncContextManager[Any])
 
 
-class _ConsumerProxy(Proxy[Core]):
+class _ConsumerProxy(KeptProxy[Core]):
     """A proxy whose ``with`` ends as the consumer's ``async with`` does."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._kept = False
+
         async def leave(core: Core) -> None:
             await core.__aexit__(kind, error, trace)
 
@@ -54,7 +56,11 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     seek_to_begin = blocking_method(_lite_pull.LitePullConsumer.seek_to_begin)
     seek_to_end = blocking_method(_lite_pull.LitePullConsumer.seek_to_end)
     seek_to_time = blocking_method(_lite_pull.LitePullConsumer.seek_to_time)
-    close = blocking_method(_lite_pull.LitePullConsumer.aclose)
+
+    def close(self) -> None:
+        """Commit what was polled, if the consumer does that, and leave the group."""
+        self._kept = False
+        self._call(_lite_pull.LitePullConsumer.aclose)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message; the one before counts as consumed."""
@@ -65,6 +71,7 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
                 return
 
     def __enter__(self) -> Self:
+        self._kept = False
         return self
 
 
@@ -132,6 +139,7 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
                 return
 
     def __enter__(self) -> Self:
+        self._kept = False
         self._call(_push.PushConsumer.__aenter__)
         return self
 

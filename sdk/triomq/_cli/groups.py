@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 
 import click
@@ -391,34 +391,57 @@ def reset_offsets(
     offset = int(to) if to.isdecimal() and int(to) < MS_FROM else None
     if queue is not None and offset is None:
         raise click.UsageError("--queue needs an OFFSET; a time, earliest and latest are for all queues of the topic")
-    time_ms = {"earliest": 0, "latest": GroupAdmin.END}.get(to) if offset is None else None
-    if offset is None and time_ms is None:
-        time_ms = time_of(to)
+    time_ms = _reset_time_ms(to) if offset is None else None
     only = queue_of(topic, queue) if queue else None
-    if not yes:
-        what = f"group {group} in topic {topic} to {to}"
-        check_can_ask(f"moves {what}")
-        ask(f"Move {what}?", "Nothing was moved.")
 
-    async def work(client: Client) -> None:
+    async def check(client: Client) -> list[MessageQueue]:
         queues = await _queues(client, topic)
         if only is not None:
             queues = [checked_queue(only, queues)]
         if offset is None:
             await _check_known(client, group)  # offsets can be set before a group's first start, a time cannot
-            assert time_ms is not None
+        return queues
+
+    async def work(client: Client) -> None:
+        queues = await check(client)
+        if time_ms is not None:
             done = await client.groups.reset(group, topic, time_ms)
             moved = [(each.queue, each.offset, NOTIFIED if each.online else SET_OFFLINE) for each in done]
         else:
-            if not force:
-                await client.groups.check_offline(group)
-            wanted = {each: await _inside(client.bounds, each, offset) for each in queues}
-            await client.groups.set_offsets(group, wanted, force=True)
-            # With --force it is not known whether members are online.
-            moved = [(each, place, SET if force else SET_OFFLINE) for each, place in wanted.items()]
+            assert offset is not None
+            moved = await _set(client, group, dict.fromkeys(queues, offset), force=force)
         _say_reset(group, moved, as_json=as_json)
 
+    if not yes:
+        _ask_to_move(f"group {group} in topic {topic} to {to}", name_servers, check)
     with_client(name_servers, work)
+
+
+def _reset_time_ms(to: str) -> int:
+    special = {"earliest": 0, "latest": GroupAdmin.END}.get(to)
+    return special if special is not None else time_of(to)
+
+
+def _ask_to_move(what: str, name_servers: str, check: Callable[[Client], Awaitable[object]]) -> None:
+    """Ask on the terminal, once it is known that there is something to move."""
+
+    async def look(client: Client) -> None:
+        await check(client)
+
+    check_can_ask(f"moves {what}")
+    with_client(name_servers, look)
+    ask(f"Move {what}?", "Nothing was moved.")
+
+
+async def _set(
+    client: Client, group: str, wanted: Mapping[MessageQueue, int], *, force: bool
+) -> list[tuple[MessageQueue, int, str]]:
+    if not force:
+        await client.groups.check_offline(group)
+    inside = {queue: await _inside(client.bounds, queue, offset) for queue, offset in wanted.items()}
+    await client.groups.set_offsets(group, inside, force=True)
+    # With --force it is not known whether members are online.
+    return [(queue, offset, SET if force else SET_OFFLINE) for queue, offset in inside.items()]
 
 
 async def _queues(client: Client, topic: str) -> list[MessageQueue]:

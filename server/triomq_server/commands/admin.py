@@ -158,6 +158,19 @@ async def cut(name_servers: str, broker: str, open_link: OpenLink = open_link) -
     return int((answer.fields or {})["droppedBytes"])
 
 
+async def slave_to_cut(name_servers: str, broker: str, open_link: OpenLink = open_link) -> str:
+    """The address of a slave whose log can be cut. Raises AdminError for anything else."""
+    address = await _address_of(name_servers, broker, open_link)
+    row = await _row(Member(broker, -1, address), open_link)
+    if row.error is not None:
+        raise AdminError(f"{address}: {row.error}")
+    if row.status is None:
+        raise AdminError(f"{address} is a RocketMQ broker, whose log cannot be cut")
+    if row.status.role != "SLAVE":
+        raise AdminError(f"{address} is {row.status.role}; only a slave's log can be cut")
+    return address
+
+
 async def _order(name_servers: str, broker: str, command: Command, open_link: OpenLink) -> Command:
     address = await _address_of(name_servers, broker, open_link)
     try:
@@ -246,9 +259,10 @@ def role(broker: str, role: str, name_servers: str, broker_id: int | None, force
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cut_command(broker: str, name_servers: str, yes: bool) -> None:
     """Drop what slave BROKER has and its master has not, so that it can follow again. Those messages are gone."""
+    address = _run(functools.partial(slave_to_cut, name_servers, broker))
     if not yes:
-        _ask_to_drop(broker)
-    click.echo(f"{_run(functools.partial(cut, name_servers, broker))} bytes dropped")
+        _ask_to_drop(f"{broker} at {address}" if broker != address else broker)
+    click.echo(f"{_run(functools.partial(cut, name_servers, address))} bytes dropped")
 
 
 @admin.command()

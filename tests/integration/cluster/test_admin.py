@@ -75,5 +75,9 @@ async def test_wrong_names_are_errors() -> None:
         unreachable = await command("ha", "-n", "127.0.0.1:1")
         assert unreachable.returncode == 1
         assert "no name server answers" in unreachable.stderr
-        nothing = await command("cut", "broker-a", "-n", cluster.name_servers, "--yes")
-        assert "only a slave's log can be cut" in nothing.stderr
+        # Before the question, for which there is no terminal here.
+        for arguments in (["broker-a"], ["broker-a", "--yes"]):
+            nothing = await command("cut", *arguments, "-n", cluster.name_servers)
+            assert (nothing.returncode, "only a slave's log can be cut" in nothing.stderr) == (1, True)
+        nobody = await command("cut", "broker-x", "-n", cluster.name_servers)
+        assert (nobody.returncode, "broker-x is no broker of" in nobody.stderr) == (1, True)

@@ -68,7 +68,7 @@ def test_errors_come_out_as_they_are(system_cluster):
     client.close()
 
 
-@pytest.mark.parametrize("kind", ["producer", "pull_consumer"])
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
 def test_a_notebooks_cell_can_be_run_twice(system_cluster, kind):
     with open_client(system_cluster) as client:
         make = getattr(client, kind)

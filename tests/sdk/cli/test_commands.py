@@ -10,10 +10,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
+from triomq._cli import groups, topics
 from triomq._cli import messages as _commands
-from triomq._cli import topics
 
 
 def run(capsys, *arguments):
@@ -268,3 +269,18 @@ def test_a_topic_is_deleted_after_a_question_that_says_what_is_lost(capsys, monk
     assert "Delete topic orders and its messages (8 queues RW- on broker-a)?" in out
     assert (code, changes) == ((0, ["deleted"]) if deleted else (1, []))
     assert ("Nothing was deleted." in err) is not deleted
+
+
+def test_offsets_are_asked_about_only_after_a_look_at_what_there_is(capsys, monkeypatch):
+    def with_client(_name_servers, work, **_options):
+        looks.append(work)
+        if len(looks) == 1:
+            raise click.ClickException("no route to topic nope")
+
+    looks = []
+    monkeypatch.setattr(groups, "with_client", with_client)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    code, out, err = run(capsys, "offsets", "reset", "G", "nope", "earliest")
+    assert (code, "Move" in out, "no route" in err) == (1, False, True)
+    code, out, err = run(capsys, "offsets", "reset", "G", "T", "earliest")
+    assert (code, "Move group G in topic T to earliest?" in out, len(looks)) == (1, True, 2)

@@ -8,7 +8,10 @@ import triomq
 from triomq import errors
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import ConsumerConnection, ConsumeStats, OffsetWrapper, SubscriptionGroupTable
+from triomq_protocol.requests.group_admin import ConsumerRunningInfo
 
+CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
+RUNNING = RequestCode.GET_CONSUMER_RUNNING_INFO
 STATS = RequestCode.GET_CONSUME_STATS
 MEMBERS = RequestCode.GET_CONSUMER_CONNECTION_LIST
 
@@ -71,3 +74,52 @@ async def test_the_list_of_groups(autojump_clock, cluster):
         await other.stop()
         with pytest.raises(errors.BrokerNotFound, match="broker broker-b: the master"):
             await client.groups.names()
+
+
+async def test_a_topic_created_while_a_set_has_no_master_is_said_to_lack_it(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    del cluster.name_server.brokers["broker-a"].broker_addrs[0]
+    other.script(CREATE, lambda command: command.answer(0))
+    async with cluster.client() as client:
+        with pytest.raises(errors.BrokerNotFound, match="and not on broker-a: no master of it is registered; start it"):
+            await client.admin.create_topic("new")
+        assert len(other.requests(CREATE)) == 1
+        with pytest.raises(errors.BrokerNotFound, match="no master of broker-a is registered"):
+            await client.admin.create_topic("new", brokers=["broker-a"])
+
+
+async def test_a_topic_is_created_on_the_others_when_one_master_is_dead(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    await cluster.broker.stop()
+    other.script(CREATE, lambda command: command.answer(0))
+    async with cluster.client() as client:
+        with pytest.raises(errors.ConnectFailed, match="broker-a"):
+            await client.admin.create_topic("new")
+    assert len(other.requests(CREATE)) == 1
+
+
+async def test_a_slave_reports_for_a_member_while_its_master_is_dead(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    await cluster.broker.stop()
+    info = ConsumerRunningInfo(properties={"x": "1"})
+    slave.script(RUNNING, lambda command: command.answer(0, body=info.encode()))
+    async with cluster.client() as client:
+        assert (await client.groups.running_info("G", "c@1")).properties == {"x": "1"}
+        await slave.stop()
+        with pytest.raises(errors.BrokerNotFound, match="is unknown: broker broker-a: the master"):
+            await client.groups.running_info("G", "c@1")
+
+
+async def test_a_set_that_the_name_server_has_forgotten_is_named_as_long_as_a_route_has_it(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    other.script(STATS, progress_of(other, 3, 3))
+    other.script(CREATE, lambda command: command.answer(0))
+    async with cluster.client() as client:
+        await client.pull_consumer("G").fetch_queues("T")
+        await cluster.broker.stop()
+        cluster.name_server.routes.clear()
+        del cluster.name_server.brokers["broker-a"]
+        assert list(await client.admin.without_master()) == ["broker-a"]
+        assert (await client.groups.progress("G")).lag is None
+        with pytest.raises(errors.BrokerNotFound, match="and not on broker-a"):
+            await client.admin.create_topic("new")
