@@ -13,6 +13,7 @@ import random
 import tenacity
 import trio
 
+from triomq._cluster.route_wait import PAUSES
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult
 from triomq._producer.faults import FaultStrategy
@@ -29,8 +30,8 @@ from triomq._producer.retry import (
 )
 from triomq._producer.targets import Target, Targets
 from triomq._transport.link import Link, Waiter
+from triomq.errors import MAY_BE_STORED, BrokerUnavailable, ClientClosed, MQError, NotReady
 from triomq.errors import Attempt as FailedAttempt
-from triomq.errors import MQError, NotReady
 from triomq_protocol.wire.command import Command
 
 
@@ -62,7 +63,13 @@ class Attempt(Waiter):
         self.ended()
 
     def failed(self, error: MQError) -> None:
-        """Called by the link's tasks, or when there was no link to send by."""
+        """Called by the link's tasks: the request is on its way, or was."""
+        if isinstance(error, ClientClosed):
+            error.advice = MAY_BE_STORED
+        self.unsent(error)
+
+    def unsent(self, error: MQError) -> None:
+        """There is no link to send by."""
         self.outcome = error
         self.ended()
 
@@ -128,7 +135,7 @@ class Attempts:
         try:
             link.submit(self._encode(out, target, opaque), opaque, attempt)
         except MQError as error:
-            attempt.failed(error)
+            attempt.unsent(error)
 
     async def deliver(self, out: Outgoing, started: float | None = None) -> SendResult:
         """Make all attempts that are left.
@@ -216,7 +223,7 @@ class Attempts:
             attempt.started = now = trio.current_time()
             until = max(until, started + self.timeout_s(out, started), now + self.timeout_s(out, now))
         except MQError as error:
-            attempt.failed(error)
+            attempt.unsent(error)
         else:
             self.start(attempt, target, link, until)
 
@@ -258,10 +265,33 @@ class Attempts:
 
     def _is_last(self, state: tenacity.RetryCallState) -> bool:
         out: Outgoing = state.args[0]
-        return is_last_attempt(state.attempt_number, self._policy.attempts, out.deadline - trio.current_time())
+        left_s = out.deadline - trio.current_time()
+        if not is_last_attempt(state.attempt_number, self._policy.attempts, left_s):
+            return False
+        return self._further_pause_s(state) is None
+
+    def _further_pause_s(self, state: tenacity.RetryCallState) -> float | None:
+        """The pause before an attempt beyond the policy's number, None if there is none.
+
+        A broker that stops, or has become a slave, refuses at once: the attempts would be over long before there is
+        another master. So the send waits for it, as it does while no broker can be reached.
+        """
+        out: Outgoing = state.args[0]
+        assert state.outcome is not None
+        beyond = state.attempt_number - self._policy.attempts + 1
+        if beyond < 1 or self._policy.attempts < 2 or out.result is not None:
+            return None
+        if not isinstance(state.outcome.result(), BrokerUnavailable):
+            return None
+        pause_s = PAUSES.pause_s(beyond, self._chance.random())
+        left_s = min(out.deadline, out.wait_until) - trio.current_time()
+        return pause_s if PAUSES.pause_s(beyond, 0.0) < left_s else None
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:
         out: Outgoing = state.args[0]
+        further_s = self._further_pause_s(state)
+        if further_s is not None:
+            return further_s
         return pause_before_retry_s(
             self._policy,
             state.attempt_number,

@@ -21,7 +21,7 @@ from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._producer.attempt import Attempt, Attempts
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.sender import Sender
-from triomq.errors import ClientClosed, InvalidCall, MQError
+from triomq.errors import MAY_BE_STORED, ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.producer")
 
@@ -78,6 +78,11 @@ class CallbackSend(Attempt):
         self.callback = _with_methods(callback)
         self.size_bytes = len(out.body)
         self.context: SendContext | None = None
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether its request was written, and waits for the answer."""
+        return bool(self.address) and self.link.pending.get(self.opaque) is self
 
     def ended(self) -> None:
         """Called by the link's tasks, and so without a task of the send's own."""
@@ -168,7 +173,7 @@ class InFlight:
         """Fail everything now, each callback once."""
         self.closing = self.aborted = True
         for send in list(self._sends):
-            self._finish(send, self._closed_error())
+            self._finish(send, self._closed_error(send))
         self._waiting.unpark_all()
 
     async def end_callbacks(self) -> None:
@@ -186,7 +191,7 @@ class InFlight:
         except MQError as error:
             outcome = error
         except trio.Cancelled:
-            self._finish(send, self._closed_error())
+            self._finish(send, self._closed_error(send))
             raise
         self._finish(send, outcome)
 
@@ -223,5 +228,9 @@ class InFlight:
             self._running.discard(scope)
             self._waiting.unpark_all()
 
-    def _closed_error(self) -> ClientClosed:
-        return ClientClosed(f"the producer of group {self._group} is closed")
+    def _closed_error(self, send: CallbackSend | None = None) -> ClientClosed:
+        error = ClientClosed(f"the producer of group {self._group} is closed")
+        # After a first attempt a task makes others, one of which may be on its way now.
+        if send is not None and (send.out.attempts or send.is_unanswered):
+            error.advice = MAY_BE_STORED
+        return error

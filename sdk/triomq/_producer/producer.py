@@ -317,7 +317,7 @@ class Producer(metaclass=NoPublicConstructor):
             except MQError as error:
                 in_flight.check_open()
                 in_flight.accept(message, send)
-                send.failed(error)
+                send.unsent(error)
                 return
             in_flight.check_open()
         in_flight.accept(message, send)

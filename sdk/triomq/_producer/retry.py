@@ -167,4 +167,5 @@ def advice_of(error: MQError, attempts: Sequence[Attempt]) -> str:
 
 def _may_be_stored(error: MQError) -> bool:
     """Whether the broker may have stored the message although the attempt failed."""
-    return isinstance(error, LinkLost | RequestTimeout) and not isinstance(error, NotReady)
+    unanswered = isinstance(error, LinkLost | RequestTimeout) and not isinstance(error, NotReady)
+    return unanswered or error.advice == MAY_BE_STORED  # as of a client that closed before the answer

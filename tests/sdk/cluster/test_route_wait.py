@@ -228,3 +228,27 @@ async def test_pulls_and_listings_wait_for_a_name_server(autojump_clock, cluster
             await cluster.name_server.stop()
             nursery.start_soon(after, 2.0, come_back, cluster.name_server)
             assert await call()
+
+
+async def test_a_send_waits_for_another_master_while_the_one_it_knows_refuses(autojump_clock, cluster, nursery):
+    """As a broker does that stops, or has become a slave."""
+    async with cluster.client() as client:
+        producer = await started_producer(client)
+        refusals = [lambda command: command.answer(14, "stopping")] * 6
+        cluster.broker.script(SEND, *refusals)
+        started = trio.current_time()
+        result = await producer.send(triomq.Message("T", b"x"))
+        assert 0.5 < trio.current_time() - started < 3
+        assert result.status is triomq.SendStatus.SEND_OK
+        cluster.broker.seen.clear()
+        cluster.broker.script(SEND, *refusals * 5)
+        started = trio.current_time()
+        with pytest.raises(errors.BrokerUnavailable) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        # Until its deadline, and with pauses.
+        assert 1.5 < trio.current_time() - started <= 3
+        assert 4 <= len(caught.value.attempts) == len(cluster.broker.requests(SEND)) < 12
+        another = client.producer("once", retry=triomq.plugins.Retries(attempts=1))
+        with pytest.raises(errors.BrokerUnavailable) as caught:
+            await another.send(triomq.Message("T", b"x"))
+        assert len(caught.value.attempts) == 1

@@ -118,7 +118,7 @@ async def test_a_retry_goes_to_the_other_broker(autojump_clock, cluster, make_ca
 
 async def test_the_error_lists_all_attempts(autojump_clock, cluster, make_callback):
     callback = make_callback()
-    async with cluster.client() as client:
+    async with cluster.client(route_wait_s=0) as client:
         producer = await warm_up(client)
         cluster.broker.script(SEND, *[lambda command: command.answer(14, "stopping")] * 3)
         await producer.send(triomq.Message("T", b"x"), callback)
@@ -474,3 +474,40 @@ async def test_sending_is_a_cancellation_point_even_when_nothing_waits(autojump_
         await producer.flush()
     assert len(callback) == 0
     assert not cluster.broker.requests(SEND)
+
+
+@pytest.mark.parametrize("form", ["callback", "awaited"])
+async def test_a_send_that_was_written_when_the_client_closed_may_be_stored(
+    autojump_clock, cluster, make_callback, form
+):
+    failures = []
+
+    async def send(producer, body):
+        try:
+            await producer.send(triomq.Message("T", body))
+        except errors.MQError as error:
+            failures.append(error)
+
+    async def use_and_fail(nursery):
+        async with cluster.client() as client:
+            producer = await warm_up(client)
+            producers.append(producer)
+            cluster.broker.script(SEND, None)
+            if form == "callback":
+                await producer.send(triomq.Message("T", b"x"), callback)
+            else:
+                nursery.start_soon(send, producer, b"x")
+            await trio.testing.wait_all_tasks_blocked()
+            raise RuntimeError("the end")
+
+    producers = []
+    callback = make_callback()
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(RuntimeError, match="the end"):
+            await use_and_fail(nursery)
+    (error,) = callback.errors or failures
+    assert isinstance(error, errors.ClientClosed)
+    assert "the outcome is unknown" in str(error)
+    with pytest.raises(errors.ClientClosed) as caught:
+        await producers[0].send(triomq.Message("T", b"y"))
+    assert "unknown" not in str(caught.value)

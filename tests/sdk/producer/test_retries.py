@@ -89,7 +89,7 @@ async def test_codes_that_are_raised_at_once(autojump_clock, cluster, brokers, c
 
 
 async def test_the_final_error_lists_every_attempt(autojump_clock, cluster, brokers):
-    async with cluster.client() as client:
+    async with cluster.client(route_wait_s=0) as client:
         producer = await warm_up(client)
         for broker in brokers:
             broker.script(SEND, refuse(14), refuse(14), refuse(14))
@@ -323,7 +323,7 @@ async def test_the_same_broker_gets_a_pause_before_each_further_attempt(autojump
         return command.answer(14, "not now")
 
     callback = make_callback()
-    async with cluster.client() as client:
+    async with cluster.client(route_wait_s=0) as client:
         producer = await warm_up(client, retry=triomq.plugins.Retries(first_pause_s=0.1))
         cluster.broker.script(SEND, refuse_and_note, refuse_and_note, refuse_and_note)
         if form == "callback":
