@@ -13,7 +13,7 @@ from operator import add, eq, gt
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import BLANK_SIZE, PHYSICAL_OFFSET, UNIT, UNIT_BYTES, ConsumeQueue, places_struct
-from triomq_server.store.entries import entries_fit, entry_fits
+from triomq_server.store.entries import entries_fit, entry_fits, run_fits
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 
 _LEAST_SCANNED_BYTES = 16_000
@@ -100,13 +100,13 @@ def _read_run(
     span = offsets[-1] + sizes[-1] - first
     if span == total:  # entries are in log order, so nothing is between their records
         view = log.select(first, total)
-        slices = None if view is None else [view]
+        slices, fit = None if view is None else [view], run_fits
     else:
-        slices = _slices(log, offsets, sizes)
+        slices, fit = _slices(log, offsets, sizes), entries_fit
     if slices is None:
         return None
     segment = log.segments.find(first)
-    if segment is None or not entries_fit(segment.buffer, segment.base, queue, offset, offsets, sizes):
+    if segment is None or not fit(segment.buffer, segment.base, queue, offset, offsets, sizes):
         return None
     return ReadResult(ReadStatus.FOUND, offset + count, *bounds, slices, count, total, old)
 
