@@ -59,6 +59,8 @@ class TopicStatsTable(Body, kw_only=True):
 class SubscriptionGroupConfig(Body, kw_only=True):
     """One consumer group as a broker keeps it: body of 200."""
 
+    most_bytes: ClassVar[int] = 1 << 20
+
     broker_id: int = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True

@@ -1,6 +1,8 @@
 """Clients at the broker: codes 34, 35, 38, 40, 46 (docs/protocol/broker-api.md §3 and §8)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+from typing import ClassVar
+
 import msgspec
 
 from triomq_protocol.wire.body import Body
@@ -47,6 +49,9 @@ class ProducerData(Body, kw_only=True):
 class HeartbeatData(Body, kw_only=True):
     """Body of HEART_BEAT (34)."""
 
+    most_bytes: ClassVar[int] = 2 << 20
+    most_objects: ClassVar[int] = 5000
+
     client_id: str | None = msgspec.field(default=None, name="clientID")
     consumer_data_set: list[ConsumerData] = []
     producer_data_set: list[ProducerData] = []
@@ -88,6 +93,8 @@ class NotifyConsumerIdsChangedRequest(Header, kw_only=True):
 
 class CheckClientConfigBody(Body, kw_only=True):
     """Body of CHECK_CLIENT_CONFIG (46); upstream `CheckClientRequestBody`."""
+
+    most_bytes: ClassVar[int] = 1 << 20
 
     client_id: str | None = None
     group: str | None = None

@@ -1,6 +1,8 @@
 """Queue locks of orderly consumers: codes 41 and 42 (docs/protocol/broker-api.md §11)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+from typing import ClassVar
+
 import msgspec
 
 from triomq_protocol.requests.message_queue import MessageQueue
@@ -9,6 +11,9 @@ from triomq_protocol.wire.body import Body
 
 class LockBatchRequestBody(Body, kw_only=True):
     """Body of LOCK_BATCH_MQ (41)."""
+
+    most_bytes: ClassVar[int] = 4 << 20
+    most_objects: ClassVar[int] = 10_001
 
     client_id: str | None = None
     consumer_group: str | None = None
@@ -23,6 +28,9 @@ class LockBatchResponseBody(Body, kw_only=True):
 
 class UnlockBatchRequestBody(Body, kw_only=True):
     """Body of UNLOCK_BATCH_MQ (42)."""
+
+    most_bytes: ClassVar[int] = 4 << 20
+    most_objects: ClassVar[int] = 10_001
 
     client_id: str | None = None
     consumer_group: str | None = None

@@ -43,6 +43,10 @@ class JsonCodec:
     """A longer text must be standard JSON. Bodies that Java itself writes otherwise, and that only answers carry, have
     ANSWER_TOLERANT_BYTES."""
 
+    most_bytes: ClassVar[int] = 1 << 62
+    most_objects: ClassVar[int] = 1 << 62
+    """What a body of a request may have. Reading an object takes up to a microsecond, and 16 MiB hold millions."""
+
     def encode(self) -> bytes:
         """The body as Java writes it: members in alphabetical order, raw map keys where Java writes them raw."""
         return dumps(self)
@@ -64,6 +68,7 @@ class JsonCodec:
         may be text and text numbers, maps keyed by numbers or queues may have text keys. Beyond `tolerant_bytes`, names
         match exactly, and the text must be standard JSON.
         """
+        cls._check_size(data)
         decode = _fast_decoder(typing.cast("Any", cls))
         try:
             return typing.cast("Self", decode(data))
@@ -77,6 +82,14 @@ class JsonCodec:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
         return cls.from_json(loads(data, tolerant_bytes=cls.tolerant_bytes))
+
+    @classmethod
+    def _check_size(cls, data: bytes) -> None:
+        """Raise BodyError for a body that would take too long."""
+        if len(data) > cls.most_bytes:
+            raise BodyError(cls.__name__, f"{len(data)} bytes; at most {cls.most_bytes} are read")
+        if len(data) > cls.most_objects and data.count(b"{") > cls.most_objects:
+            raise BodyError(cls.__name__, f"{data.count(b'{')} objects; at most {cls.most_objects} are read")
 
     @classmethod
     def _decode_long(cls, data: bytes) -> Self:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 import attrs
 
 from triomq_protocol.codes import FAQ, RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
 from triomq_protocol.requests import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
@@ -36,6 +37,7 @@ from triomq_protocol.requests import (
     WipeWritePermOfBrokerResponse,
     registration_crc,
 )
+from triomq_protocol.requests.registration import MOST_UNUSUAL_BYTES
 from triomq_protocol.wire.command import Command
 from triomq_server.config import (
     MOST_SETTINGS_BYTES,
@@ -57,6 +59,7 @@ _log = logging.getLogger(__name__)
 
 # 3.0.11: before it, a registration's body is the bare topic table.
 _VERSION_OF_REGISTER_BODY = 37
+_MOST_TOPICS_OF_OLD_BROKER = 10_000
 # 4.9.4: since then clients read, and get, routes in standard JSON.
 _VERSION_OF_STANDARD_JSON = 401
 _FIXED_PATHS = ("kvConfigPath", "configStorePath")
@@ -134,7 +137,7 @@ class NameServer:
             return command.answer(ResponseCode.SYSTEM_ERROR, "crc32 not match", RegisterBrokerResponse())
         filter_servers: list[str] | None = None
         if command.version < _VERSION_OF_REGISTER_BODY:
-            table = TopicConfigTable.decode(command.body) if command.body else TopicConfigTable()
+            table = _table_of_old_broker(command.body)
         else:
             body = yield from _register_body(header, command.body)
             table, filter_servers = body.topic_config_serialize_wrapper, body.filter_server_list
@@ -309,6 +312,14 @@ class NameServer:
     def get_config(self, _link: Link, command: Command) -> Command:
         """319."""
         return command.answer(body=printed(self.config).encode())
+
+
+def _table_of_old_broker(body: bytes) -> TopicConfigTable:
+    if not body:
+        return TopicConfigTable()
+    if len(body) > MOST_UNUSUAL_BYTES or body.count(b"{") > _MOST_TOPICS_OF_OLD_BROKER:
+        raise BodyError("TopicConfigTable", f"{len(body)} bytes are too many from a broker older than 3.0.11")
+    return TopicConfigTable.decode(body)
 
 
 def _register_body(header: RegisterBrokerRequest, body: bytes) -> Generator[None, None, RegisterBrokerBody]:

@@ -58,7 +58,7 @@ class Connections:
             await transport.aclose()
 
     async def _read(self, link: Link) -> None:
-        decoder = FrameDecoder(self.hub.limits.frame_bytes)
+        decoder = FrameDecoder(self.hub.limits.frame_bytes, self.hub.limits.header_bytes)
         if self._poller is not None and isinstance(link.transport, SocketTransport):
             await self._read_polled(PolledLink(link, link.transport, decoder), self._poller)
             return

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
+from triomq_protocol.wire.lengths import MAX_HEADER_BYTES
 from triomq_server.wire.connections import Connections
 from triomq_server.wire.handlers import Handlers
 from triomq_server.wire.hub import Hub
@@ -43,7 +44,7 @@ async def open_link(
         raise
     caught: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        hub = Hub(handlers or Handlers(), nursery, limits or Limits())
+        hub = Hub(handlers or Handlers(), nursery, limits or Limits(header_bytes=MAX_HEADER_BYTES))
         nursery.start_soon(hub.writer.flush_marked)
         nursery.start_soon(hub.close_idle)
         link = await nursery.start(Connections(hub).serve, transport)

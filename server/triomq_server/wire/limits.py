@@ -15,6 +15,7 @@ class Limits:
     Attributes:
         idle_s: a link on which no byte moves for so long is closed (``serverChannelMaxIdleTimeSeconds``).
         frame_bytes: the largest incoming frame, its length field included.
+        header_bytes: the longest header of an incoming frame. A send's has at most 32 KiB of properties.
         output_bytes: unsent bytes of a link above which it is not read from (``linkOutputLimitBytes``).
         connections: accepted links at one time (``maxConnections``).
         waiting_requests: requests of all links that may wait in handlers (``maxWaitingRequests``).
@@ -25,6 +26,7 @@ class Limits:
 
     idle_s: float = 120.0
     frame_bytes: int = MAX_FRAME_BYTES
+    header_bytes: int = 262_144
     output_bytes: int = 16_777_216
     connections: int = 10_000
     waiting_requests: int = 10_000

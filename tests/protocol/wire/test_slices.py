@@ -9,17 +9,22 @@ import pytest
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.requests import (
+    CheckClientConfigBody,
     ConsumeStats,
     ConsumeStatsList,
     DataVersion,
+    HeartbeatData,
+    LockBatchRequestBody,
     MessageQueue,
     OffsetWrapper,
     RegisterBrokerBody,
+    SubscriptionGroupConfig,
     TopicConfig,
     TopicConfigTable,
     TopicList,
     TopicOffset,
     TopicStatsTable,
+    UnlockBatchRequestBody,
 )
 from triomq_protocol.requests.registration import MOST_UNUSUAL_BYTES
 from triomq_protocol.wire.fastjson import SLICE_WEIGHT, dumps, dumps_in_slices, java_map_order, java_map_order_in_slices
@@ -98,12 +103,53 @@ def test_a_registration_is_read_in_slices(topics: int) -> None:
 
 
 def test_a_long_registration_in_an_unusual_form_is_refused() -> None:
-    text = registration(MOST_UNUSUAL_BYTES // 100).encode().replace(b'"topicConfigTable":{', b'"topicConfigTable": {')
+    text = registration(MOST_UNUSUAL_BYTES // 25).encode().replace(b'"topicConfigTable":{', b'"topicConfigTable": {')
     with pytest.raises(BodyError, match="unusual form"):
         count(RegisterBrokerBody.decode_in_slices(text))
     broken = registration(30_000).encode().replace(b'"perm":3', b'"perm":x')
     with pytest.raises(BodyError, match="unusual form"):
         count(RegisterBrokerBody.decode_in_slices(broken))
+
+
+def test_a_registration_of_a_later_version_is_read_in_slices() -> None:
+    body = registration(30_000)
+    text = body.encode().replace(b'{"order"', b'{"attributes":{},"order"')
+    text = text.replace(b"}}}", b'}},"topicQueueMappingInfoMap":{"x":{}}}').replace(
+        b'"counter"', b'"stateVersion":0,"counter"'
+    )
+    found, yields = count(RegisterBrokerBody.decode_in_slices(text))
+    assert found == body
+    assert yields > 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"a":{}' + b',"b":{}' * 10_000 + b"}}}",
+        b'{"filterServerList":[""'
+        + b',""' * (1 << 20)
+        + b'],"topicConfigSerializeWrapper":{"topicConfigTable":{"a":{}}}}',
+    ],
+)
+def test_a_registration_that_would_take_long_is_refused(text: bytes) -> None:
+    with pytest.raises(BodyError):
+        count(RegisterBrokerBody.decode_in_slices(text))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (HeartbeatData, b'{"clientID":"c","consumerDataSet":[{}' + b",{}" * 5000 + b"]}"),
+        (HeartbeatData, b'{"clientID":"' + b"c" * (2 << 20) + b'"}'),
+        (LockBatchRequestBody, b'{"mqSet":[{}' + b",{}" * 10_001 + b"]}"),
+        (UnlockBatchRequestBody, b'{"mqSet":[{}' + b",{}" * 10_001 + b"]}"),
+        (CheckClientConfigBody, b'{"clientId":"' + b"c" * (1 << 20) + b'"}'),
+        (SubscriptionGroupConfig, b'{"groupName":"' + b"c" * (1 << 20) + b'"}'),
+    ],
+)
+def test_a_body_of_a_request_that_would_take_long_is_not_read(body, text: bytes) -> None:
+    with pytest.raises(BodyError, match="are read"):
+        body.decode(text)
 
 
 def test_a_registration_that_inflates_too_far_is_refused() -> None:

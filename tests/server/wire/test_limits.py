@@ -158,3 +158,16 @@ async def test_random_damage_never_reaches_other_links(autojump_clock, bench, as
     await wait_all_tasks_blocked()
     assert [c.body for c in good_wire.commands()] == [b"still here"]
     assert bench.hub.links == {good}
+
+
+async def test_a_long_header_closes_the_link(autojump_clock, bench, ask, caplog) -> None:
+    """Each field of a header costs more than its bytes; no request needs so many."""
+    bench.handlers.plain[1] = lambda link, command: command.answer()
+    link, wire = await bench.connect()
+    wire.deliver(ask(1, fields={"a": "b" * 200_000}))
+    await wait_all_tasks_blocked()
+    assert len(wire.commands()) == 1
+    wire.deliver(ask(1, fields={"a": "b" * 300_000})[:1000])
+    await wait_all_tasks_blocked()
+    assert link.closed
+    assert "header" in caplog.text
