@@ -162,9 +162,10 @@ class RegisterBrokerBody(Body, kw_only=True):
         """`decode_compressed`, which yields after parts of a long table; returns the body."""
         reader = _PrefixReader((yield from _inflate(data)))
         version = DataVersion.decode(reader.part())
-        configs = []
+        table: dict[str, TopicConfig] = {}
         for number in range(1, reader.count() + 1):
-            configs.append(TopicConfig.from_line(reader.part().decode("utf-8", "replace")))
+            config = TopicConfig.from_line(reader.part().decode("utf-8", "replace"))
+            table[str(config.topic_name)] = config
             if not number % _LINES_PER_SLICE:
                 yield
         servers = loads(reader.part())
@@ -174,7 +175,7 @@ class RegisterBrokerBody(Body, kw_only=True):
             filter_server_list=[str(server) for server in servers],
             topic_config_serialize_wrapper=TopicConfigTable(
                 data_version=version,
-                topic_config_table={str(config.topic_name): config for config in configs},
+                topic_config_table=table,
             ),
         )
 

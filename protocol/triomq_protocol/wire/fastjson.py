@@ -4,6 +4,7 @@ The writer puts map keys that are not text raw before the colon, which is not va
 more. Speed matters little here: frequent headers have templates, and standard JSON is parsed by msgspec.
 """
 
+import heapq
 import math
 import re
 from collections.abc import Callable, Generator, Iterable
@@ -534,15 +535,19 @@ def java_map_order_in_slices(keys: Iterable[str]) -> Generator[None, None, list[
     if len(names) <= SLICE_WEIGHT:
         return list(java_map_order(names))
     mask = _capacity(len(names)) - 1
-    buckets: dict[int, list[str]] = {}
-    for number, name in enumerate(names, 1):
-        spread = java_hash(name) & 0xFFFFFFFF
-        buckets.setdefault((spread ^ spread >> 16) & mask, []).append(name)
-        if not number % SLICE_WEIGHT:
-            yield
+    # Bucket and position in one number: objects by the hundred thousand would make the garbage collector look at all of
+    # them in one go.
+    runs = []
+    for begin in range(0, len(names), SLICE_WEIGHT):
+        run = []
+        for index in range(begin, min(begin + SLICE_WEIGHT, len(names))):
+            spread = java_hash(names[index]) & 0xFFFFFFFF
+            run.append(((spread ^ spread >> 16) & mask) << 32 | index)
+        runs.append(sorted(run))
+        yield
     ordered: list[str] = []
-    for bucket in range(mask + 1):
-        ordered += buckets.get(bucket, ())
-        if not (bucket + 1) % (4 * SLICE_WEIGHT):
+    for number, key in enumerate(heapq.merge(*runs), 1):
+        ordered.append(names[key & 0xFFFFFFFF])
+        if not number % SLICE_WEIGHT:
             yield
     return ordered
