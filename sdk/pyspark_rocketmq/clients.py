@@ -39,7 +39,7 @@ class ClientKey:
 
     settings: ClientSettings
     group: str | None
-    preference: str = "suggested"
+    preference: str | int = "suggested"
 
 
 @attrs.frozen

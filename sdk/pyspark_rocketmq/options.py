@@ -121,7 +121,7 @@ class ReadOptions:
         fail_on_data_loss: whether rows that are gone fail the query.
         group: the consumer group that pulls.
         commits: whether its offsets are committed.
-        preference: a value of `triomq.ReadPreference`.
+        preference: a value of `triomq.ReadPreference`, or the id of the broker that alone is asked in each set.
     """
 
     client: ClientSettings
@@ -136,7 +136,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     group: str
     commits: bool
-    preference: str
+    preference: str | int
 
 
 @attrs.frozen
@@ -209,8 +209,16 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fail_on_data_loss=given.choice("failOnDataLoss", {"true": True, "false": False}, True),
         group=group if group is not None else DEFAULT_READ_GROUP,
         commits=group is not None,
-        preference=given.choice("readPreference", _PREFERENCES, "suggested"),
+        preference=_preference(given),
     )
+
+
+def _preference(given: _Given) -> str | int:
+    value = given.text("readPreference") or ""
+    if value.isascii() and value.isdecimal():
+        return int(value)
+    preference: str = given.choice("readPreference", _PREFERENCES, "suggested", "or the id of a broker")
+    return preference
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -259,13 +267,15 @@ class _Given:
             raise BadOption(f"{name} is {value!r}, and must be a whole number from {least} on")
         return int(value)
 
-    def choice(self, name: str, known: Mapping[str, Any], default: Any) -> Any:
-        """The value of an option that has one of some names."""
+    def choice(self, name: str, known: Mapping[str, Any], default: Any, others: str = "") -> Any:
+        """The value of an option that has one of some names; `others` says what else it may be."""
         value = self.text(name)
         if value is None:
             return default
         if value.lower() not in known:
-            raise BadOption(f"{name} is {value!r}{nearest(value, known)}; it may be {', '.join(known)}")
+            raise BadOption(
+                f"{name} is {value!r}{nearest(value, known)}; it may be {', '.join(known)} {others}".rstrip()
+            )
         return known[value.lower()]
 
     def of_client(self) -> dict[str, str]:

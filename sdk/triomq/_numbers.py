@@ -23,6 +23,22 @@ def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
         raise InvalidCall(f"{name} is {value!r}, not a number of seconds {'from' if zero else 'above'} 0")
 
 
+def check_share(name: str, value: object) -> None:
+    """Raise :class:`InvalidCall` unless an argument is a number from 0 to 1."""
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidCall(f"{name} is {value!r}, not a number from 0 to 1")
+
+
+def seconds(*, zero: bool = False) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    """:func:`check_seconds` for an attribute of an attrs class."""
+    return lambda _options, attribute, value: check_seconds(attribute.name, value, zero=zero)
+
+
+def share(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """:func:`check_share` for an attribute of an attrs class."""
+    check_share(attribute.name, value)
+
+
 def counts(least: int, most: int | None = None) -> Callable[[object, attrs.Attribute[Any], object], None]:
     """:func:`check_count` for an attribute of an attrs class."""
     return lambda _options, attribute, value: check_count(attribute.name, value, least, most)

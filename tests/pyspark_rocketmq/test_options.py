@@ -26,6 +26,11 @@ def test_defaults() -> None:
     assert batch.min_partitions is None
 
 
+@pytest.mark.parametrize(("value", "preference"), [("2", 2), ("0", 0), ("SLAVE", "slave")])
+def test_a_broker_id_is_a_read_preference(value: str, preference: str | int) -> None:
+    assert read_options({**LEAST, "readPreference": value}, streaming=False).preference == preference
+
+
 def test_names_have_no_case_and_words_neither() -> None:
     options = read_options(
         {
@@ -96,6 +101,7 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "minPartitions": "0"}, "minPartitions is '0', and must be a whole number from 1 on"),
         ({**LEAST, "failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'"),
         ({**LEAST, "readPreference": "slaves"}, "did you mean slave?"),
+        ({**LEAST, "readPreference": "-1"}, "or the id of a broker"),
         ({**LEAST, "tags": "a", "sql": "x > 1"}, "tags and sql"),
         ({**LEAST, "tags": " || "}, "tags: "),
         ({**LEAST, "sql": "n >="}, "in 'n >='"),

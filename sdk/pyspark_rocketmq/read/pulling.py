@@ -62,14 +62,15 @@ class PullPlan:
         tags: a tag expression for the broker.
         sql: an SQL92 expression for the broker.
         fail_on_data_loss: whether deleted offsets are an error.
-        only_slaves: whether masters are not queried for what a slave does not have.
+        only: the value of `readPreference` if it allows no other broker to be asked for what one does not have: `slave`, or
+            a broker's id; else None.
     """
 
     part: QueueRange
     tags: str | None = None
     sql: str | None = None
     fail_on_data_loss: bool = True
-    only_slaves: bool = False
+    only: str | None = None
 
     @property
     def queue(self) -> MessageQueue:
@@ -221,7 +222,7 @@ class Strides:
         deadline = trio.current_time() + BEHIND_LIMIT_S
         pause_s = BEHIND_PAUSE_S
         while True:
-            if not self._plan.only_slaves:
+            if self._plan.only is None:
                 try:
                     result = await self._asked(at, end, from_master=True)
                 except MQError as error:
@@ -264,7 +265,7 @@ class Strides:
         why = (
             f"its master does not answer: {unreachable}"
             if unreachable
-            else "readPreference=slave allows no other broker"
+            else f"readPreference={self._plan.only} allows no other broker"
         )
         held = f"{result.broker_address}, which ends at {result.max_offset}"
         what = f"offsets {at} to {end} of {queue} are not on {held}, and {why}"

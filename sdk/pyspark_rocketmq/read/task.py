@@ -24,6 +24,7 @@ from pyspark_rocketmq.read.pulling import PullPlan, Strides
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
 from pyspark_rocketmq.rows.schema import arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
+from triomq_protocol.names import MASTER_ID
 
 
 class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
@@ -41,6 +42,11 @@ class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
 def key_of(options: ReadOptions) -> ClientKey:
     """The client that a read uses."""
     return ClientKey(options.client, options.group, options.preference)
+
+
+def only_brokers(preference: str | int) -> str | None:
+    """The value of `readPreference` if it excludes brokers that may have what those it admits lack; else None."""
+    return None if preference in ("suggested", "master", "prefer_slave", MASTER_ID) else str(preference)
 
 
 def read_range(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -62,7 +68,7 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
         tags=expression_for(options.tags),
         sql=options.sql,
         fail_on_data_loss=options.fail_on_data_loss,
-        only_slaves=options.preference == "slave",
+        only=only_brokers(options.preference),
     )
     maker = BatchMaker(plan.queue, arrow_schema(schema), options.tags)
     with borrowed(key_of(options)) as client:

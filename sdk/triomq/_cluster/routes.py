@@ -79,9 +79,18 @@ class Route:
         """The address of a broker's master."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
-    def one_of_each_broker(self) -> list[str]:
-        """One address per broker name: its master, or its first slave when there is none."""
-        return [addresses.get(MASTER_ID) or next(iter(addresses.values())) for addresses in self.addresses.values()]
+    def one_of_each_broker(self, is_down: Callable[[str], bool] = lambda _address: False) -> list[str]:
+        """One address per broker name: its master, or its first slave when there is none or the master is down.
+
+        Args:
+            is_down: whether an address could not be reached a moment ago; if all could not, the first is taken.
+        """
+        return [
+            next(
+                (address for _, address in sorted(addresses.items()) if not is_down(address)), min(addresses.items())[1]
+            )
+            for addresses in self.addresses.values()
+        ]
 
 
 QUEUES_MOST = 131_072

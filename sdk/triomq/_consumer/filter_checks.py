@@ -53,7 +53,7 @@ class FilterChecks:
         route = await self._routes.for_subscribing(subscription.topic)
         # Versions come with answers to heartbeats, and none may have reached a broker that was not known before.
         await self._heartbeats.beat()
-        brokers = route.one_of_each_broker()
+        brokers = route.one_of_each_broker(self._links.is_down)
         for address in brokers:
             link = self._links.ready(address)
             if link is not None and link.peer_version < SQL92_VERSION:
@@ -61,7 +61,8 @@ class FilterChecks:
                     f"the broker does not filter topic {subscription.topic} by {subscription.kind}", address=address
                 )
         self._chance.shuffle(brokers)
-        link = await self._first_reachable(brokers)
+        others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in brokers]
+        link = await self._first_reachable([*brokers, *others])
         body = CheckClientConfigBody(
             client_id=self._client_id, group=group, subscription_data=subscription.data()
         ).encode()

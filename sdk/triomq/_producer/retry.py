@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import attrs
 
 from triomq._message.send_result import SendResult, SendStatus
+from triomq._numbers import counts, seconds, share
 from triomq._transport.links import Backoff
 from triomq.errors import (
     MAY_BE_STORED,
@@ -79,14 +80,17 @@ class Retries:
         reserve: share of what is left that is kept for each further attempt, 0-1.
         first_pause_s: before a second attempt at the same broker; doubles with each further one.
         max_pause_s: upper bound of the pause.
+
+    Raises:
+        InvalidCall: a number is out of its range.
     """
 
-    attempts: int = 3
+    attempts: int = attrs.field(default=3, validator=counts(1))
     retry_codes: frozenset[int] = RETRY_CODES
     retry_not_stored_ok: bool = False
-    reserve: float = 0.25
-    first_pause_s: float = 0.05
-    max_pause_s: float = 1.0
+    reserve: float = attrs.field(default=0.25, validator=share)
+    first_pause_s: float = attrs.field(default=0.05, validator=seconds(zero=True))
+    max_pause_s: float = attrs.field(default=1.0, validator=seconds(zero=True))
 
     def retries(self, error: MQError, /) -> bool:
         """A broker's answer by its code, anything else by the error's own flag."""

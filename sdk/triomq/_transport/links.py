@@ -10,15 +10,16 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import trio
 from cachetools import LRUCache
 
+from triomq._numbers import seconds, share
 from triomq._transport.dialing import Dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_failed
-from triomq.errors import ClientClosed, MQError
+from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.links")
 
@@ -27,6 +28,11 @@ CONNECT_TIMEOUT_S = 3.0
 
 DEAD_MAX: Final = 1_000
 """How many addresses that could not be dialled are remembered; the least recently used one is dialled again."""
+
+
+def _at_least_one(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int | float) or not value >= 1:
+        raise InvalidCall(f"{attribute.name} is {value!r}, not a number of at least 1")
 
 
 @attrs.frozen
@@ -38,12 +44,15 @@ class Backoff:
         factor: growth per further failure.
         max_s: upper bound.
         jitter: share of the pause that chance may take away, 0-1.
+
+    Raises:
+        InvalidCall: an argument is out of its range.
     """
 
-    first_s: float = 0.1
-    factor: float = 2.0
-    max_s: float = 5.0
-    jitter: float = 0.5
+    first_s: float = attrs.field(default=0.1, validator=seconds())
+    factor: float = attrs.field(default=2.0, validator=_at_least_one)
+    max_s: float = attrs.field(default=5.0, validator=seconds())
+    jitter: float = attrs.field(default=0.5, validator=share)
 
     def pause_s(self, failures: int, chance: float) -> float:
         """The pause after so many failures in a row; ``chance`` is a number in [0, 1)."""

@@ -28,6 +28,7 @@ from pyspark_rocketmq.read.pulling import (
     Strides,
     records_before,
 )
+from pyspark_rocketmq.read.task import only_brokers
 from triomq import MessageQueue, PullResult, PullStatus, ReadPreference
 from triomq.errors import ConnectFailed
 from triomq_protocol.record.view import iter_records
@@ -200,13 +201,25 @@ async def test_a_slave_that_stays_behind_is_an_error_and_no_loss(autojump_clock:
     assert BEHIND_LIMIT_S <= trio.current_time() - started < 2 * BEHIND_LIMIT_S
 
 
-async def test_with_preference_slave_the_master_is_left_alone(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("value", ["slave", 2])
+async def test_with_a_preference_for_others_the_master_is_left_alone(
+    autojump_clock: trio.testing.MockClock, value: str | int
+) -> None:
     slave, master = FakeBroker(0, 500), FakeBroker(0, 1000)
-    with pytest.raises(BrokerBehind, match="readPreference=slave"):
-        await pulled(slave, 0, 1000, master=master, only_slaves=True)
+    with pytest.raises(BrokerBehind, match=f"readPreference={value} allows no other broker"):
+        await pulled(slave, 0, 1000, master=master, only=only_brokers(value))
     assert master.asked == []
     # Pauses grow: the first lane whose time is over ends the others.
     assert slave.asked.count(500) < 20
+
+
+@pytest.mark.parametrize("value", ["suggested", "prefer_slave", "master", 0])
+async def test_other_preferences_let_the_master_be_asked(
+    autojump_clock: trio.testing.MockClock, value: str | int
+) -> None:
+    slave, master = FakeBroker(0, 500), FakeBroker(0, 1000)
+    assert await pulled(slave, 0, 1000, master=master, only=only_brokers(value)) == list(range(1000))
+    assert master.asked != []
 
 
 async def test_what_the_master_has_deleted_is_lost(autojump_clock: trio.testing.MockClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 
 import pytest
 import trio
@@ -10,8 +11,9 @@ import trio
 import triomq
 from triomq import errors
 from triomq._cluster.routes import borrow, make_route, route_differs
+from triomq._consumer.group.rebalance import Members
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.requests import BrokerData, QueueData, TopicRouteData
+from triomq_protocol.requests import BrokerData, ConsumerIdList, QueueData, TopicRouteData
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -238,3 +240,23 @@ async def test_a_look_up_of_a_topic_that_is_not_watched_is_bounded_too(autojump_
         cluster.name_server.seen.clear()
         await trio.sleep(31)
         assert not cluster.name_server.requests(ROUTE)
+
+
+async def test_another_broker_stands_for_a_set_whose_master_is_down(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    async with cluster.client() as client:
+        route = await client._routes.for_subscribing("T")
+        master = cluster.broker.address
+        assert route.one_of_each_broker() == [master]
+        assert route.one_of_each_broker(lambda address: address == master) == [slave.address]
+        assert route.one_of_each_broker(lambda _address: True) == [master]
+
+
+async def test_members_are_listed_by_a_slave_while_the_master_is_dead(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    body = ConsumerIdList(consumer_id_list=["c@1"]).encode()
+    slave.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, *[lambda command: command.answer(0, body=body)] * 2)
+    await cluster.broker.stop()
+    async with cluster.client() as client:
+        members = Members("G", client._routes, client._links, random.Random(1))
+        assert [await members.of("T") for _ in range(2)] == [["c@1"]] * 2

@@ -15,6 +15,7 @@ import attrs
 
 from triomq._message.message import MessageQueue
 from triomq._message.received import Page, ReceivedMessage
+from triomq._numbers import counts
 from triomq_protocol.record.view import RecordView
 
 OBJECT_BYTES: Final = 250
@@ -22,7 +23,8 @@ OBJECT_BYTES: Final = 250
 messages of 1 KiB (``triomq bench consume --stalled``), and handlers decode some fields."""
 
 
-_AT_LEAST_ONE: Final = attrs.validators.optional(attrs.validators.ge(1))
+_AT_LEAST_ONE: Final = counts(1)
+_NONE_OR_AT_LEAST_ONE: Final = attrs.validators.optional(_AT_LEAST_ONE)
 
 
 @attrs.frozen(kw_only=True)
@@ -37,13 +39,16 @@ class FlowLimits:
         topic_count: messages of all of a topic's queues that are this member's; each may hold its part of it, instead
             of ``count`` (``pullThresholdForTopic``). None: no such limit.
         topic_size_bytes: the same for memory, instead of ``size_bytes`` (``pullThresholdSizeForTopic``).
+
+    Raises:
+        InvalidCall: a limit is no whole number of at least 1.
     """
 
-    count: int = attrs.field(default=1000, validator=attrs.validators.ge(1))
-    size_bytes: int = attrs.field(default=100 * 1024 * 1024, validator=attrs.validators.ge(1))
-    span: int = attrs.field(default=2000, validator=attrs.validators.ge(1))
-    topic_count: int | None = attrs.field(default=None, validator=_AT_LEAST_ONE)
-    topic_size_bytes: int | None = attrs.field(default=None, validator=_AT_LEAST_ONE)
+    count: int = attrs.field(default=1000, validator=_AT_LEAST_ONE)
+    size_bytes: int = attrs.field(default=100 * 1024 * 1024, validator=_AT_LEAST_ONE)
+    span: int = attrs.field(default=2000, validator=_AT_LEAST_ONE)
+    topic_count: int | None = attrs.field(default=None, validator=_NONE_OR_AT_LEAST_ONE)
+    topic_size_bytes: int | None = attrs.field(default=None, validator=_NONE_OR_AT_LEAST_ONE)
 
     @property
     def covers_topics(self) -> bool:

@@ -164,9 +164,11 @@ class Members:
         except MQError as error:
             log.info("no members of %s for %s: %s", self._group, topic, error.reason)
             return None
-        addresses = route.one_of_each_broker()
+        # Slaves know the members, too: they are asked when no master of the topic answers.
+        addresses = route.one_of_each_broker(self._links.is_down)
         self._chance.shuffle(addresses)
-        for address in addresses:
+        others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in addresses]
+        for address in [*addresses, *others]:
             try:
                 return await self._ask(address)
             except MQError as error:

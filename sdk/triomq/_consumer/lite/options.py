@@ -5,19 +5,14 @@ Upstream: the fields of ``DefaultLitePullConsumer``.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
-from triomq.errors import InvalidCall
+from triomq._numbers import counts
 
 HELD_MAX: Final = 10_000
 """How many messages are fetched ahead over all queues (``pullThresholdForAll``)."""
-
-
-def _positive(_options: object, attribute: attrs.Attribute[Any], value: int) -> None:
-    if value < 1:
-        raise InvalidCall(f"{attribute.name} is {value}, not at least 1")
 
 
 @attrs.frozen(kw_only=True)
@@ -34,5 +29,5 @@ class LiteOptions:
     """
 
     auto_commit: bool
-    batch_max: int = attrs.field(validator=_positive)
-    held_max: int = attrs.field(validator=_positive)
+    batch_max: int = attrs.field(validator=counts(1))
+    held_max: int = attrs.field(validator=counts(1))

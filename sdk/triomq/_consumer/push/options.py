@@ -13,16 +13,17 @@ import attrs
 
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._message.hooks import ConsumeHook
+from triomq._numbers import counts
 from triomq.errors import InvalidCall
 
 SUSPEND_BOUNDS_S: Final = (0.01, 30.0)
 """How short and how long an ordered queue may rest after a failure."""
 
 
-def _between(low: float, high: float) -> Callable[[object, attrs.Attribute[Any], float], None]:
-    def check(_options: object, attribute: attrs.Attribute[Any], value: float) -> None:
-        if not low <= value <= high:
-            raise InvalidCall(f"{attribute.name} is {value}, not between {low} and {high}")
+def _between(low: float, high: float) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    def check(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, int | float) or not low <= value <= high:
+            raise InvalidCall(f"{attribute.name} is {value!r}, not a number of seconds between {low} and {high}")
 
     return check
 
@@ -38,7 +39,7 @@ class PullOptions:
             take what the group's heartbeats said last, and members that subscribe differently overwrite each other.
     """
 
-    max_messages: int = attrs.field(default=32, validator=_between(1, 1024))
+    max_messages: int = attrs.field(default=32, validator=counts(1, 1024))
     interval_s: float = attrs.field(default=0.0, validator=_between(0, 65.535))
     expression_in_pulls: bool = False
 
@@ -54,7 +55,7 @@ class ConsumeRetries:
         timeout_s: a message that a handler has had for longer is given out again (``consumeTimeout``).
     """
 
-    max_times: int | None = None
+    max_times: int | None = attrs.field(default=None, validator=attrs.validators.optional(counts(-1)))
     suspend_s: float = attrs.field(
         default=1.0,
         validator=_between(SUSPEND_BOUNDS_S[0], SUSPEND_BOUNDS_S[1]),
@@ -82,7 +83,7 @@ class PushOptions:
     """
 
     ordered: bool = False
-    batch_max: int = attrs.field(default=1, validator=_between(1, 1024))
+    batch_max: int = attrs.field(default=1, validator=counts(1, 1024))
     pulling: PullOptions = attrs.Factory(PullOptions)
     retries: ConsumeRetries = attrs.Factory(ConsumeRetries)
     drain_s: float = attrs.field(default=10.0, validator=_between(0, math.inf))

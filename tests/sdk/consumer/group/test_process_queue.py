@@ -173,8 +173,6 @@ def test_limits_count_when_they_are_exceeded():
     assert process.exceeds(attrs.evolve(limits, size_bytes=size - 1)) == "size_bytes"
     assert process.exceeds(attrs.evolve(limits, span=8)) == "span"
     assert process.exceeds(attrs.evolve(limits, span=8), ordered=True) is None
-    with pytest.raises(ValueError, match="count"):
-        triomq.FlowLimits(count=0)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +189,6 @@ def test_a_topics_limits_are_shared_by_its_queues(limits, queues, count, size_by
     assert (one.count, one.size_bytes, one.span) == (count, size_bytes, limits.span)
     # Sharing them out again among others starts from the topic's, not from a queue's.
     assert one.of_one(1) == limits.of_one(1)
-
-
-@pytest.mark.parametrize("name", ["topic_count", "topic_size_bytes"])
-def test_a_topics_limits_allow_something(name):
-    with pytest.raises(ValueError, match=name):
-        triomq.FlowLimits(**{name: 0})
 
 
 def test_a_stuck_message_keeps_the_span_although_all_behind_it_have_ended():

@@ -1,0 +1,52 @@
+"""Options that cannot be used are refused by an error that names the argument and the right form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import triomq
+from triomq import plugins
+from triomq._consumer.lite.options import LiteOptions
+from triomq._consumer.push.options import PushOptions
+from triomq.errors import InvalidCall
+
+WHOLE = "not a whole number of at least 1"
+NONE_OR_SECONDS = "not a number of seconds from 0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "bad", "form"),
+    [
+        *[
+            (triomq.FlowLimits, name, bad, WHOLE)
+            for name in ("count", "size_bytes", "span", "topic_count", "topic_size_bytes")
+            for bad in (0, -1, 1.5, "7")
+        ],
+        *[(triomq.PullOptions, "max_messages", bad, "not a whole number from 1 to 1024") for bad in (0, 1025, 2.5)],
+        *[(triomq.PullOptions, "interval_s", bad, "seconds between 0 and 65.535") for bad in (-1, 66, "1")],
+        *[(triomq.ConsumeRetries, "max_times", bad, "not a whole number of at least -1") for bad in (-2, 0.5, "3")],
+        *[(triomq.ConsumeRetries, "suspend_s", bad, "seconds between 0.01 and 30.0") for bad in (0, 31, None)],
+        *[(triomq.ConsumeRetries, "timeout_s", bad, "seconds between 0.001 and inf") for bad in (0, float("nan"))],
+        *[(triomq.Backoff, name, bad, "seconds above 0") for name in ("first_s", "max_s") for bad in (0, -1, "1")],
+        *[(triomq.Backoff, "factor", bad, "not a number of at least 1") for bad in (0.5, float("nan"), None)],
+        *[(triomq.Backoff, "jitter", bad, "not a number from 0 to 1") for bad in (-0.1, 1.1, "x")],
+        *[(plugins.Retries, "attempts", bad, WHOLE) for bad in (0, 1.5, None)],
+        *[(plugins.Retries, "reserve", bad, "not a number from 0 to 1") for bad in (-1, 2)],
+        *[(plugins.Retries, name, -1, NONE_OR_SECONDS) for name in ("first_pause_s", "max_pause_s")],
+        *[(PushOptions, "batch_max", bad, "not a whole number from 1 to 1024") for bad in (0, 2000)],
+        (PushOptions, "drain_s", -1, "seconds between 0 and inf"),
+    ],
+)
+def test_what_cannot_be_used_is_named(kind: type, name: str, bad: Any, form: str) -> None:
+    with pytest.raises(InvalidCall) as caught:
+        kind(**{name: bad})
+    assert str(caught.value).startswith(f"{name} is {bad!r}, ")
+    assert form in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["batch_max", "held_max"])
+def test_numbers_of_lite_pull_consumers(name: str) -> None:
+    with pytest.raises(InvalidCall, match=f"{name} is 0, {WHOLE}"):
+        LiteOptions(**{"auto_commit": True, "batch_max": 1, "held_max": 1, name: 0})
