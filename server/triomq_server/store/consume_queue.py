@@ -32,6 +32,7 @@ and those of damaged or missing records, with a log offset not less than that of
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
 _FILES_CHECKED = 3
+_PROBED = 2
 _SCAN_BYTES = 204 * UNIT_BYTES
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
@@ -423,21 +424,33 @@ class ConsumeQueue:
         high = self.max_offset
         if low >= high:
             return
-        # Physical offsets grow with the queue offset; the blanks in front count as 0.
+        first, end = low, high
+        if not self._is_gone(first, log_min_offset):
+            self.min_offset = first
+            return
+        # Physical offsets grow with the queue offset; the blanks in front count as 0. A single damaged entry must not
+        # hide all that are in front of it, so each probe takes a look at its neighbours.
         while low < high:
             middle = (low + high) // 2
-            segment = self.segments.find(middle * UNIT_BYTES)
-            offset, size = (
-                (-1, 0) if segment is None else UNIT.unpack_from(segment.buffer, middle * UNIT_BYTES - segment.base)[:2]
-            )
-            if offset < log_min_offset or (size == BLANK_SIZE and not offset):
+            around = range(max(first, middle - _PROBED), min(end, middle + _PROBED + 1))
+            if 2 * sum(self._is_gone(number, log_min_offset) for number in around) > len(around):
                 low = middle + 1
             else:
                 high = middle
+        nearest = range(max(first, low - _PROBED - 1), min(end, low + _PROBED + 2))
+        low = next((number for number in nearest if not self._is_gone(number, log_min_offset)), low)
         self.min_offset = low
 
-    def blank(self, start: int, stop: int) -> int:
-        """Blank the entries of records between these log offsets, which are damaged; returns how many."""
+    def _is_gone(self, number: int, log_min_offset: int) -> bool:
+        """Whether an entry's record has expired; not if the entry cannot be right."""
+        segment = self.segments.find(number * UNIT_BYTES)
+        if segment is None:
+            return True
+        offset, size, _ = UNIT.unpack_from(segment.buffer, number * UNIT_BYTES - segment.base)
+        return 0 <= offset < log_min_offset or (size == BLANK_SIZE and not offset)
+
+    def blank(self, start: int, stop: int) -> None:
+        """Blank the entries of records between these log offsets, which are damaged."""
         self.publish_position()
         low, high = self.min_offset, self.max_offset
         while low < high:
@@ -453,12 +466,12 @@ class ConsumeQueue:
             (offset,) = PHYSICAL_OFFSET.unpack_from(buffer, at)
             if offset >= stop:
                 break
-            UNIT.pack_into(buffer, at, offset, BLANK_SIZE, 0)
-            segment = self.segments.find((low + count) * UNIT_BYTES)
-            if segment is not None:
-                segment.flushed = min(segment.flushed, at)
+            if offset >= start:  # not so if a damaged entry has led the search astray
+                UNIT.pack_into(buffer, at, offset, BLANK_SIZE, 0)
+                segment = self.segments.find((low + count) * UNIT_BYTES)
+                if segment is not None:
+                    segment.flushed = min(segment.flushed, at)
             count += 1
-        return count
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete leading files, never the last, whose records are all gone; returns how many."""

@@ -101,7 +101,7 @@ class Mender:
             self._write(queue, number, record.offset, record.size, code)
             self.rebuilt += 1
             self._say(queue, number, f"built again from the record at log offset {record.offset}")
-        elif self._is_numbered_otherwise(queue, unit):
+        elif self._is_numbered_otherwise(queue, number):
             queue.numbered = False
             code = unit[2]
             self._say(queue, number, "its records carry other numbers than their entries have; served by the entries")
@@ -170,14 +170,26 @@ class Mender:
         sound = yield from next_sound(here, 0, at, 0)
         return None if sound is None else (here[sound.index], sound.at)
 
-    def _is_numbered_otherwise(self, queue: ConsumeQueue, unit: tuple[int, int, int]) -> bool:
-        """Whether a sound record of this queue is where the entry says: RocketMQ may have numbered it otherwise."""
-        offset, size, _ = unit
+    def _is_numbered_otherwise(self, queue: ConsumeQueue, number: int) -> bool:
+        """Whether a sound record of this queue is where the entry says, and the next one differs by as much.
+
+        RocketMQ gives a record the queue's next entry, whatever number it has. Where only one differs, its number is
+        damaged.
+        """
+        here = self._number_of(queue, number)
+        following = self._number_of(queue, number + 1)
+        return here is not None and (number + 1 == queue.max_offset or following == here + 1)
+
+    def _number_of(self, queue: ConsumeQueue, number: int) -> int | None:
+        """The number that an entry's record has; None without a sound record."""
+        offset, size, _ = queue.unit(number) or (-1, 0, 0)
         record = self._commitlog.select(offset, size) if size > 0 else None
         if record is None or claimed_size(record, offset) != size:
-            return False
+            return None
         found = read_record(bytes(record), 0, size, offset, check_crc=True)
-        return isinstance(found, LogRecord) and (found.topic, found.queue_id) == (queue.topic, queue.queue_id)
+        if not isinstance(found, LogRecord) or (found.topic, found.queue_id) != (queue.topic, queue.queue_id):
+            return None
+        return found.queue_offset
 
     def _write(self, queue: ConsumeQueue, number: int, offset: int, size: int, code: int) -> None:
         place = queue.locate(number)
