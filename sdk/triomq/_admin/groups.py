@@ -236,10 +236,11 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Raises:
             RouteNotFound: no name server knows the topic.
+            BrokerNotFound: a broker set has no master now; the others did it.
             MQError: a broker did not do it; the others did.
         """
         check_group(group)
-        masters = await self._masters_of(topic)
+        masters, lacking = await self._masters_of(topic)
         done: dict[str, list[ResetQueue]] = {}
         failures: dict[str, MQError] = {}
 
@@ -254,6 +255,11 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 nursery.start_soon(reset_at, name)
         for _, failure in sorted(failures.items()):
             raise failure
+        if lacking:
+            raise BrokerNotFound(
+                f"group {group} in topic {topic} was moved on {', '.join(sorted(done))}, and not on {', '.join(lacking)}: no "
+                "master of it is registered; start it, then move the group again"
+            )
         return [each for _, queues in sorted(done.items()) for each in queues]
 
     async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
@@ -308,12 +314,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def _ask_sets(self, make_request: Callable[[], Command], timeout_s: float) -> SetAnswers:
         return await ask_sets(self._links, await self._admin.broker_sets(), make_request, timeout_s)
 
-    async def _masters_of(self, topic: str) -> dict[str, str]:
+    async def _masters_of(self, topic: str) -> tuple[dict[str, str], list[str]]:
+        """The topic's masters by broker name, and the names of the broker sets that have none."""
         route = await self._routes.for_subscribing(topic)
         found = {name: addresses[MASTER_ID] for name, addresses in route.addresses.items() if MASTER_ID in addresses}
         if not found:
             raise RouteNotFound(f"no master of topic {topic} is registered")
-        return found
+        return found, sorted(route.addresses.keys() - found.keys())
 
     async def _ask(self, address: str, request: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
         link = await self._links.get(address, patient=False)

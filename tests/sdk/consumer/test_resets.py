@@ -128,3 +128,15 @@ async def test_a_master_that_refuses_does_not_keep_others_from_it(autojump_clock
         with pytest.raises(errors.BrokerFault, match="reset of group G in topic T"):
             await client.groups.reset("G", "T", 0)
     assert len(brokers[1].requests(RESET)) == 1
+
+
+async def test_a_set_without_a_master_is_said_not_to_be_reset(autojump_clock, group_cluster):
+    other = add_master(group_cluster)
+    slow_reset(other)
+    route = group_cluster.name_server.routes["T"]
+    (without,) = [broker for broker in route.broker_datas if broker.broker_name == "broker-a"]
+    without.broker_addrs = {1: "broker-a-1:10911"}
+    async with group_cluster.client() as client:
+        with pytest.raises(errors.BrokerNotFound, match="was moved on broker-b, and not on broker-a: no master"):
+            await client.groups.reset("G", "T", 0)
+    assert len(other.requests(RESET)) == 1
