@@ -113,7 +113,6 @@ TESTED_FROM_OUTSIDE = {
     "sdk/admin",
     "server/cluster",
     "server/commands",
-    "server/store/dispatch",
 }
 """Packages without a folder of tests, as the architecture page says."""
 

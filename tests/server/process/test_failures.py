@@ -1,0 +1,59 @@
+"""Which errors become one line with cause and cure, and which keep their traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+import pytest
+
+from triomq_server.config import ConfigError
+from triomq_server.process.failures import explain, leaves
+from triomq_server.store import StoreDamaged, StoreLocked
+from triomq_server.store.files.config_files import ConfigFileDamaged
+
+SETTINGS = {"brokerName": "b", "listenPort": "10911", "storePathRootDir": "/store"}
+
+
+def failed(number: int, path: str | None = None) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConfigError("x is 1"), "bad configuration: x is 1"),
+        (StoreLocked("in use"), "in use"),
+        (StoreDamaged("too short"), "too short"),
+        (ConfigFileDamaged("broken"), "broken"),
+        (failed(errno.EADDRINUSE), "port 10911 or its neighbours 10909 and 10912"),
+        (failed(errno.ENOSPC, "/elsewhere"), "(/store): the disk is full"),
+        (failed(errno.EACCES, "/root/x"), "(/root/x): this user may not do that"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "a host name cannot be resolved"),
+    ],
+)
+def test_what_an_operator_can_do_something_about_is_one_line(error: Exception, line: str) -> None:
+    explained = explain(error, SETTINGS)
+    assert explained is not None
+    assert line in explained
+    assert "\n" not in explained
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), failed(errno.EIO), KeyError("y")])
+def test_a_defect_keeps_its_traceback(error: Exception) -> None:
+    assert explain(error, SETTINGS) is None
+    assert explain(ExceptionGroup("", [StoreLocked("in use"), error]), SETTINGS) is None
+
+
+def test_a_group_is_explained_once_for_each_cause() -> None:
+    inner = ExceptionGroup("", [StoreLocked("in use"), StoreLocked("in use")])
+    group = ExceptionGroup("", [inner, ConfigError("x is 1")])
+    assert len(list(leaves(group))) == 3
+    assert explain(group, SETTINGS) == "in use; bad configuration: x is 1"
+
+
+def test_a_name_server_has_one_port() -> None:
+    explained = explain(failed(errno.EADDRINUSE), {"listenPort": "9876"})
+    assert explained is not None
+    assert "(port 9876):" in explained

@@ -1,0 +1,61 @@
+"""The dispatcher's own decisions: how properties are found, how long a level delays, which records get a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from memory_disk import MemoryDisk
+
+from triomq_protocol.names import SCHEDULE_TOPIC
+from triomq_server.config import StoreConfig
+from triomq_server.store import NewRecord, open_store
+from triomq_server.store.dispatch.dispatcher import property_of
+from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "value"),
+    [
+        ("", TAGS_MARK, None),
+        ("TAGS\x01a", TAGS_MARK, "a"),
+        ("TAGS\x01a\x02KEYS\x01b", TAGS_MARK, "a"),
+        ("MYTAGS\x01a", TAGS_MARK, None),
+        ("MYTAGS\x01a\x02TAGS\x01b", TAGS_MARK, "b"),
+        ("TAGS\x01b\x02MYTAGS\x01a", TAGS_MARK, "b"),
+        ("UNIQ_KEYS\x01a\x02KEYS\x01b c", KEYS_MARK, "b c"),
+    ],
+)
+def test_a_property_is_found_by_its_whole_name(text: str, mark: str, value: str | None) -> None:
+    assert property_of(text, mark) == value
+
+
+async def test_a_level_beyond_the_last_delays_as_long_as_the_last(
+    memory_disk: MemoryDisk, make_config: Callable[..., StoreConfig]
+) -> None:
+    config = make_config("/s")
+    levels = config.delay_levels_ms
+    async with open_store(config, disk=memory_disk) as store:
+        delay_ms = store.dispatcher.delay_ms
+        assert [delay_ms(SCHEDULE_TOPIC, n) for n in (-1, 0, 1, len(levels), len(levels) + 1)] == [
+            -1, -1, levels[0], levels[-1], levels[-1],
+        ]  # fmt: skip
+        assert delay_ms("T", 1) == -1
+
+
+async def test_only_watched_queues_announce_arrivals(
+    memory_disk: MemoryDisk, make_config: Callable[..., StoreConfig], make_record: Callable[..., NewRecord]
+) -> None:
+    async with open_store(make_config("/s"), disk=memory_disk) as store:
+        seen: list[Any] = []
+        store.arrival_listeners.append(seen.append)
+        store.watch_only({("T", 1)})
+        for n in range(4):
+            store.append(make_record(n, queue_id=n % 2))
+        store.notify_arrivals()
+        assert [(one.queue_id, one.next_offset) for one in seen] == [(1, 1), (1, 2)]
+        store.watch_only(None)
+        store.append(make_record(4))
+        store.notify_arrivals()
+        assert (seen[-1].queue_id, seen[-1].next_offset) == (0, 3)
