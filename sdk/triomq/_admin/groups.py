@@ -30,7 +30,6 @@ from triomq.errors import (
     MQError,
     NotFound,
     ProtocolViolation,
-    RouteNotFound,
     error_for_code,
 )
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -319,7 +318,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         route = await self._routes.for_subscribing(topic)
         found = {name: addresses[MASTER_ID] for name, addresses in route.addresses.items() if MASTER_ID in addresses}
         if not found:
-            raise RouteNotFound(f"no master of topic {topic} is registered")
+            raise BrokerNotFound(
+                f"no master of {', '.join(sorted(route.addresses))}, which have topic {topic}, is registered"
+            )
         return found, sorted(route.addresses.keys() - found.keys())
 
     async def _ask(self, address: str, request: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
