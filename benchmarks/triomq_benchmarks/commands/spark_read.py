@@ -53,13 +53,15 @@ def _print(rates: SparkReadRates, console: Console) -> None:
         ("Spark, Parquet", rates.parquet),
     ):
         middle = statistics.median(series)
-        table.add_row(name, f"{middle:,.0f}", f"{min(series):,.0f}", f"{max(series):,.0f}", f"{middle / plain:.2f}x")
+        table.add_row(
+            name, f"{middle:,.0f}", f"{min(series):,.0f}", f"{max(series):,.0f}", f"{beside(middle / plain, GOAL, 2)}x"
+        )
     console.print(table)
     share = rates.share
     console.print(
         f"tasks' main threads under the profiler, {share.total_s:.2f} s: "
-        f"{share.waiting_s / share.total_s:.0%} waiting for pulls, {share.arrow_s / share.total_s:.0%} making Arrow batches, "
-        f"{share.other_s / share.total_s:.0%} Spark's part and writing to it"
+        f"{beside(100 * share.waiting_s / share.total_s, 0, 0)}% waiting for pulls, {beside(100 * share.arrow_s / share.total_s, 0, 0)}% making Arrow batches, "
+        f"{beside(100 * share.other_s / share.total_s, 0, 0)}% Spark's part and writing to it"
     )
     console.print(
         f"goal {GOAL:g}x of the pull loop: {'reached' if rates.ratio >= GOAL else 'not reached'}, {beside(rates.ratio, GOAL, 2)}x"

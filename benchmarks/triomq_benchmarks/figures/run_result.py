@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
 
 FORMAT = 2
@@ -97,11 +98,27 @@ class FaultInstant:
 
 @attrs.frozen(kw_only=True)
 class ThresholdResult:
-    """One threshold of the workload, and what was measured."""
+    """One threshold of the workload, and what was measured.
+
+    Attributes:
+        text: the threshold.
+        measured: in the measure's unit.
+        passed: whether it was kept.
+        limit: the threshold's limit; None in files of versions that did not write it.
+    """
 
     text: str
     measured: float
     passed: bool
+    limit: float | None = None
+
+    @property
+    def measured_text(self) -> str:
+        """The measured value with as many digits as show on which side of the limit it lies."""
+        if self.limit is None:
+            return f"{self.measured:.15g}"
+        text = beside(self.measured, self.limit, 3)
+        return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 @attrs.frozen(kw_only=True)

@@ -109,7 +109,7 @@ def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
         "explanation": result.decision.explanation[:1].upper() + result.decision.explanation[1:],
         "notes": result.decision.notes,
         "tiles": _tiles(result),
-        "thresholds": [{**attrs.asdict(each), "measured": figure(each.measured)} for each in result.thresholds],
+        "thresholds": [{**attrs.asdict(each), "measured": each.measured_text} for each in result.thresholds],
         "faults": [
             {
                 "second": f"{each.second:.2f} s",

@@ -87,7 +87,7 @@ def _print_decision(result: RunResult, folder: Path, console: Console) -> None:
         console.print(Text(f"  {fault.what} ({fault.node}) at {fault.second:.2f} s{until}"))
     for threshold in result.thresholds:
         console.print(
-            Text(f"  {'kept  ' if threshold.passed else 'MISSED'} {threshold.text}: {threshold.measured:.6g}")
+            Text(f"  {'kept  ' if threshold.passed else 'MISSED'} {threshold.text}: {threshold.measured_text}")
         )
     if result.audit is not None:
         console.print(Text(f"  audit: {'clean' if result.audit.get('clean') else 'NOT clean, see audit.json'}"))

@@ -134,7 +134,9 @@ def _keeps_promise(workload: Workload, workers: Sequence[WorkerResult], findings
 
 def _measure(threshold: Threshold, figures: Figures) -> ThresholdResult:
     measured = figures[threshold.measure]
-    return ThresholdResult(text=str(threshold), measured=measured, passed=threshold.holds(measured))
+    return ThresholdResult(
+        text=str(threshold), measured=measured, passed=threshold.holds(measured), limit=threshold.limit
+    )
 
 
 def _decision(
@@ -163,11 +165,11 @@ def _decision(
     if errors > workload.errors_allowed * max(1, figures.sent):
         example = next((text for worker in workers for text in worker.error_examples.values()), "")
         return RunStatus.ERRORS, (
-            f"{errors:.0f} of {figures.sent} sends failed (allowed: {100 * workload.errors_allowed:g}%); the first: {example}"
+            f"{errors:.0f} of {figures.sent} sends failed (allowed: {100 * workload.errors_allowed:.15g}%); the first: {example}"
         )
     if findings is not None and not _keeps_promise(workload, workers, findings):
         return RunStatus.AUDIT_FAILED, f"the audit found: {findings}; see audit.json"
-    missed = [f"{each.text} (measured {each.measured:.6g})" for each in thresholds if not each.passed]
+    missed = [f"{each.text} (measured {each.measured_text})" for each in thresholds if not each.passed]
     if missed:
         return RunStatus.THRESHOLD_FAILED, f"not reached: {'; '.join(missed)}"
     return RunStatus.PASSED, "all thresholds are kept" if thresholds else "no thresholds were set"

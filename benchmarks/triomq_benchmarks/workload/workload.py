@@ -159,7 +159,7 @@ class Threshold:
     _TEXT: ClassVar = re.compile(r"([\w.]+)\s*(<=|>=|==|<|>)\s*([0-9.]+)\Z")
 
     def __str__(self) -> str:
-        return f"{self.measure} {self.symbol} {self.limit:g}"
+        return f"{self.measure} {self.symbol} {self.limit:.15g}"
 
     def holds(self, measured: float) -> bool:
         """Whether a measured value is as it must be."""

@@ -128,14 +128,30 @@ def slave_state(row: Row, rows: list[Row]) -> str:
     following = row.status.following if row.status is not None else None
     reported = "" if following is None else following.relation
     master = next((one for one in rows if one.member.name == row.member.name and one.member.broker_id == 0), None)
-    if reported in ("AHEAD", "DIVERGED") or master is None or master.error is not None:
-        return reported or "UNKNOWN"
+    if reported in ("AHEAD", "DIVERGED"):
+        return reported
+    if master is None or master.error is not None:
+        # What the slave found out while there was a master may be long ago.
+        return "UNKNOWN"
     if following is not None and not following.connected:
         return reported
     missing = master.log_end - row.log_end
     if missing < 0:  # the slave was asked a moment after its master, or has more than it
         return reported if reported in ("CLEAN", "BEHIND") else "AHEAD"
     return f"BEHIND {missing}" if missing else "CLEAN"
+
+
+def outage_text(rows: list[Row]) -> str:
+    """Which sets have no master and which brokers do not answer; empty if all is well."""
+    names = dict.fromkeys(row.member.name for row in rows)
+    headed = {row.member.name for row in rows if row.member.broker_id == 0}
+    parts = [f"broker {name}: no master is registered" for name in names if name not in headed]
+    parts += [
+        f"{row.member.name}:{row.member.broker_id} at {row.member.address} does not answer" for row in rows if row.error
+    ]
+    if not parts:
+        return ""
+    return f"{'; '.join(parts)} (start what is missing, or make a slave the master: `triomq admin role`)"
 
 
 async def change_role(
@@ -223,11 +239,20 @@ def admin() -> None:
 @_name_servers
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def ha(name_servers: str, as_json: bool) -> None:
-    """Show the state of replication, broker by broker."""
+    """Show the state of replication, broker by broker.
+
+    Exit code 1 if a broker does not answer or a set has no master.
+    """
     rows = _run(functools.partial(replication, name_servers))
     if as_json:
         click.echo(json.dumps([_as_json(row, rows) for row in rows], indent=2))
-        return
+    else:
+        _print_replication(rows)
+    if outage := outage_text(rows):
+        raise click.ClickException(outage)
+
+
+def _print_replication(rows: list[Row]) -> None:
     lines = [
         ("BROKER", "ID", "ADDRESS", "ROLE", "LOG BEGIN", "LOG END", "STATE", "LINK"),
         *(_line(row, rows) for row in rows),

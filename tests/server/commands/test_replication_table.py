@@ -1,0 +1,47 @@
+"""What `triomq admin ha` says of slaves and of sets in an outage."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq_server.broker.admin.ha import FollowingState, HaStatus
+from triomq_server.commands.admin import Member, Row, outage_text, slave_state
+
+
+def slave(relation: str, end: int = 100, *, connected: bool = True) -> Row:
+    following = FollowingState(
+        connected=connected, relation=relation, common_end=-1, master_end=end, received_bytes=0, metadata_rounds=0
+    )
+    status = HaStatus(
+        broker_name="a", broker_id=1, role="SLAVE", address="127.0.0.1:2", log_begin=0, log_end=end, flushed=end,
+        acknowledged=end, slaves=[], refused=[], following=following,
+    )  # fmt: skip
+    return Row(Member("a", 1, "127.0.0.1:2"), status, 0, end)
+
+
+def master(end: int = 100, error: str | None = None) -> Row:
+    return Row(Member("a", 0, "127.0.0.1:1"), None, 0, end, error)
+
+
+@pytest.mark.parametrize(
+    ("row", "others", "state"),
+    [
+        (slave("CLEAN"), [master()], "CLEAN"),
+        (slave("CLEAN"), [master(120)], "BEHIND 20"),
+        (slave("CLEAN"), [master(90)], "CLEAN"),
+        (slave("AHEAD"), [master()], "AHEAD"),
+        (slave("CLEAN", connected=False), [], "UNKNOWN"),
+        (slave("BEHIND", connected=False), [master(error="refused")], "UNKNOWN"),
+        (slave("DIVERGED", connected=False), [], "DIVERGED"),
+        (master(), [slave("CLEAN")], ""),
+        (master(error="refused"), [], "?"),
+    ],
+)
+def test_a_slave_without_its_master_is_not_called_clean(row: Row, others: list[Row], state: str) -> None:
+    assert slave_state(row, [row, *others]) == state
+
+
+def test_an_outage_is_named() -> None:
+    assert outage_text([master(), slave("CLEAN")]) == ""
+    assert outage_text([slave("CLEAN")]).startswith("broker a: no master is registered (")
+    assert "a:0 at 127.0.0.1:1 does not answer" in outage_text([master(error="refused"), slave("CLEAN")])
