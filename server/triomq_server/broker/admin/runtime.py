@@ -55,7 +55,8 @@ async def sample_stats(broker: Broker) -> NoReturn:
     """Let the statistics take their samples, once a second."""
     while True:
         await trio.sleep(SAMPLE_INTERVAL_S)
-        broker.stats.sample(broker.clock())
+        for _ in broker.stats.sample_in_slices(broker.clock()):
+            await trio.lowlevel.checkpoint()
 
 
 # -- 28

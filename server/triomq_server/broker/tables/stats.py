@@ -25,6 +25,13 @@ DAY_SAMPLES = 25
 IDLE_LIMIT_MS = 2 * 86_400_000
 """A counter that has not moved for two days is dropped, so that short-lived names do not fill the memory."""
 
+MOST_COUNTERS = 20_000
+"""Counters of one kind (by topic, by queue and group, by group). Once there are so many, what new names do is counted
+in the broker's totals only: clients choose the names."""
+
+SAMPLES_AT_ONCE = 500
+"""Counters that are sampled before other tasks have their turn."""
+
 
 class Counter:
     """Messages, bytes and calls of one topic, group or queue since the broker started.
@@ -108,12 +115,30 @@ class History:
 
 
 def _append(samples: list[Sample], taken: Sample, step_ms: int, count: int) -> None:
-    """Keep a sample; the first one is preceded by a zero one step earlier, since counters start at zero."""
+    """Keep a sample; the first one is preceded by a zero one step earlier, since counters start at zero.
+
+    A full window in which nothing has moved is kept as its last sample alone: most counters of a broker stand still.
+    """
     if not samples:
         samples.append((taken[0] - step_ms, 0, 0, 0, 0))
+    elif len(samples) == 1:
+        last_ms, messages, size_bytes, latency_ms, calls = samples[0]
+        if samples[0][1:] == taken[1:]:
+            samples[0] = taken
+            return
+        samples[:] = [
+            (last_ms - step_ms * back, messages, size_bytes, latency_ms, calls) for back in range(count - 1, -1, -1)
+        ]
     samples.append(taken)
     if len(samples) > count:
         del samples[0]
+    if len(samples) == count and samples[0][1:] == taken[1:]:
+        samples[:] = [taken]
+
+
+def _is_queue(text: str) -> bool:
+    """Whether it may be the number of a queue."""
+    return text.isdecimal() and len(text) <= len(str(2**31))
 
 
 def _figures(samples: list[Sample], field: int) -> Figures:
@@ -196,6 +221,7 @@ class BrokerStats:
         self._puts: dict[str, Counter] = {}
         self._queue_puts: dict[tuple[str, int], Counter] = {}
         self._gets: dict[tuple[str, int, str], Counter] = {}
+        self._group_gets: dict[tuple[str, str], dict[int, Counter]] = {}
         self._send_backs: dict[tuple[str, str], Counter] = {}
         self._retired_puts = Counter()
         self._retired_gets = Counter()
@@ -207,18 +233,24 @@ class BrokerStats:
     # -- counting: the hot path
 
     def put_counter(self, topic: str) -> Counter:
-        """The counter of messages stored for a topic, created when new."""
+        """The counter of messages stored for a topic, created when new; that of the rest if there are too many."""
         counter = self._puts.get(topic)
         if counter is None:
+            if len(self._puts) >= MOST_COUNTERS:
+                return self._retired_puts
             counter = self._puts[topic] = Counter()
         return counter
 
     def get_counter(self, topic: str, queue_id: int, group: str) -> Counter:
-        """The counter of messages given to a group from one queue, created when new."""
+        """The counter of messages given to a group from one queue, created when new; that of the rest if there are too
+        many."""
         key = (topic, queue_id, group)
         counter = self._gets.get(key)
         if counter is None:
+            if len(self._gets) >= MOST_COUNTERS:
+                return self._retired_gets
             counter = self._gets[key] = Counter()
+            self._group_gets.setdefault((topic, group), {})[queue_id] = counter
         return counter
 
     def count_put(self, topic: str, messages: int, size_bytes: int) -> None:
@@ -261,7 +293,11 @@ class BrokerStats:
 
     def count_send_back(self, topic: str, group: str) -> None:
         """A consumer gave one message back for a later attempt."""
-        counter = self._send_backs.setdefault((topic, group), Counter())
+        counter = self._send_backs.get((topic, group))
+        if counter is None:
+            if len(self._send_backs) >= MOST_COUNTERS:
+                return
+            counter = self._send_backs[topic, group] = Counter()
         counter.messages += 1
         counter.calls += 1
 
@@ -302,7 +338,12 @@ class BrokerStats:
     # -- the timer
 
     def sample(self, now_ms: int) -> None:
-        """Take whatever samples are due; called once a second."""
+        """Take whatever samples are due, all at once."""
+        for _ in self.sample_in_slices(now_ms):
+            pass
+
+    def sample_in_slices(self, now_ms: int) -> Iterator[None]:
+        """Take whatever samples are due; called once a second. At each step other tasks may have their turn."""
         put, got = self.messages_put, self.messages_got
         self.put_rate.sample(now_ms, put)
         self.transferred_rate.sample(now_ms, got)
@@ -320,11 +361,13 @@ class BrokerStats:
             self._next_hour_ms = now_ms + HOUR_STEP_MS
         if day:
             self._next_day_ms = now_ms + DAY_STEP_MS
-        for family, key, counter in self._families():
+        for number, (family, key, counter) in enumerate(self._families(), 1):
             history = self._histories.get((family, key))
             if history is None:
                 history = self._histories[family, key] = History(now_ms)
             history.sample(now_ms, counter, hour=hour, day=day)
+            if number % SAMPLES_AT_ONCE == 0:
+                yield
         if hour:
             self._drop_idle(now_ms)
 
@@ -332,27 +375,47 @@ class BrokerStats:
         history = self._histories.get((family, key))
         if history is not None:
             return history.statistic(field)
-        counted = any((name, of) == (family, key) for name, of, _ in self._families())
-        return Statistic(Figures(), Figures(), Figures()) if counted else None
+        return Statistic(Figures(), Figures(), Figures()) if self._counted(family, key) else None
+
+    def _counted(self, family: str, key: str) -> bool:
+        """Whether there is such a counter, which may not have been sampled yet."""
+        parts = key.split("@")
+        match family, parts:
+            case "TOPIC_PUT", [topic]:
+                return topic in self._puts
+            case "QUEUE_PUT", [topic, queue]:
+                return _is_queue(queue) and (topic, int(queue)) in self._queue_puts
+            case "QUEUE_GET", [topic, queue, group]:
+                return _is_queue(queue) and (topic, int(queue), group) in self._gets
+            case "GROUP_GET", [topic, group]:
+                return (topic, group) in self._group_gets
+            case "SNDBCK_PUT", [topic, group]:
+                return (topic, group) in self._send_backs
+            case "BROKER_PUT", _:
+                return key == self._cluster_name and bool(self._puts or self._retired_puts.calls)
+            case "BROKER_GET", _:
+                return key == self._cluster_name and bool(self._gets or self._retired_gets.calls)
+        return False
 
     def _families(self) -> Iterator[tuple[str, str, Counter]]:
-        """Every counter under the name 4.9 gives it, sums included."""
+        """Every counter under the name 4.9 gives it, sums included. Counters may come and go meanwhile."""
         all_puts, all_gets = Counter(), Counter()
         all_puts.add(self._retired_puts)
         all_gets.add(self._retired_gets)
-        for topic, counter in self._puts.items():
+        for topic, counter in list(self._puts.items()):
             all_puts.add(counter)
             yield "TOPIC_PUT", topic, counter
-        for (topic, queue_id), counter in self._queue_puts.items():
+        for (topic, queue_id), counter in list(self._queue_puts.items()):
             yield "QUEUE_PUT", f"{topic}@{queue_id}", counter
-        groups: dict[str, Counter] = {}
-        for (topic, queue_id, group), counter in self._gets.items():
+        for (topic, queue_id, group), counter in list(self._gets.items()):
             all_gets.add(counter)
-            groups.setdefault(f"{topic}@{group}", Counter()).add(counter)
             yield "QUEUE_GET", f"{topic}@{queue_id}@{group}", counter
-        for key, counter in groups.items():
-            yield "GROUP_GET", key, counter
-        for (topic, group), counter in self._send_backs.items():
+        for (topic, group), counters in list(self._group_gets.items()):
+            of_group = Counter()
+            for counter in counters.values():
+                of_group.add(counter)
+            yield "GROUP_GET", f"{topic}@{group}", of_group
+        for (topic, group), counter in list(self._send_backs.items()):
             yield "SNDBCK_PUT", f"{topic}@{group}", counter
         if all_puts.calls:
             yield "BROKER_PUT", self._cluster_name, all_puts
@@ -362,12 +425,18 @@ class BrokerStats:
     def _drop_idle(self, now_ms: int) -> None:
         """Forget what has not moved for two days; the broker's own totals keep what it counted."""
         idle = {key for key, history in self._histories.items() if now_ms - history.moved_ms > IDLE_LIMIT_MS}
+        if not idle:
+            return
         for topic in [topic for topic in self._puts if ("TOPIC_PUT", topic) in idle]:
             self._retired_puts.add(self._puts.pop(topic))
         for topic, queue_id in [key for key in self._queue_puts if ("QUEUE_PUT", f"{key[0]}@{key[1]}") in idle]:
             del self._queue_puts[topic, queue_id]
         for of in [of for of in self._gets if ("QUEUE_GET", f"{of[0]}@{of[1]}@{of[2]}") in idle]:
             self._retired_gets.add(self._gets.pop(of))
+            queues = self._group_gets[of[0], of[2]]
+            del queues[of[1]]
+            if not queues:
+                del self._group_gets[of[0], of[2]]
         for pair in [pair for pair in self._send_backs if ("SNDBCK_PUT", f"{pair[0]}@{pair[1]}") in idle]:
             del self._send_backs[pair]
         for key in idle:

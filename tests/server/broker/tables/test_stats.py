@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import tracemalloc
+from types import FrameType
 
 import pytest
 
-from triomq_server.broker.tables.stats import IDLE_LIMIT_MS, BrokerStats, DayMarks, Figures, RateLog
+import triomq_server.broker.tables.stats as stats_module
+from triomq_server.broker.tables.stats import (
+    IDLE_LIMIT_MS,
+    SAMPLES_AT_ONCE,
+    BrokerStats,
+    DayMarks,
+    Figures,
+    RateLog,
+)
 
 START_MS = 1_795_236_000_000
 
@@ -190,3 +201,65 @@ def test_totals_are_marked_at_local_midnight() -> None:
     assert (marks.yesterday_morning, marks.today_morning) == (0, 30)
     marks.sample(int(noon + 2 * day_ms), 50)
     assert (marks.yesterday_morning, marks.today_morning) == (30, 50)
+
+
+def test_names_that_clients_invent_are_counted_up_to_a_limit(
+    stats: BrokerStats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats_module, "MOST_COUNTERS", 10)
+    for number in range(50):
+        stats.count_put(f"T{number}", 1, 100)
+        stats.count_get("T", 0, f"G{number}", 1, 100)
+        stats.count_send_back("T", f"G{number}")
+    run(stats, 10)
+    assert stats.statistic("TOPIC_PUT_NUMS", "T9") is not None
+    for name, key in (("TOPIC_PUT_NUMS", "T10"), ("GROUP_GET_NUMS", "T@G10"), ("SNDBCK_PUT_NUMS", "T@G10")):
+        assert stats.statistic(name, key) is None
+    assert (stats.messages_put, stats.messages_got) == (50, 50)
+    assert minute(stats, "BROKER_PUT_NUMS", "C").sum == 50
+    assert minute(stats, "BROKER_GET_NUMS", "C").sum == 50
+
+
+def test_counters_that_stand_still_take_little_memory(stats: BrokerStats) -> None:
+    for number in range(200):
+        stats.count_get("T", 0, f"G{number}", 1, 100)
+    now_ms = run(stats, 10)
+    tracemalloc.start()
+    try:
+        now_ms = run(stats, 2 * 3600, now_ms)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown / 400 < 1_500
+    stats.count_get("T", 0, "G7", 30, 3000)
+    run(stats, 20, now_ms)
+    assert minute(stats, "GROUP_GET_NUMS", "T@G7") == Figures(sum=30, tps=0.5, avgpt=30.0)
+
+
+def test_a_sample_of_many_counters_is_taken_in_slices(stats: BrokerStats) -> None:
+    for number in range(3 * SAMPLES_AT_ONCE):
+        stats.count_put(f"T{number}", 1, 100)
+    slices = stats.sample_in_slices(START_MS + 10_000)
+    next(slices)
+    stats.count_put("new", 1, 100)  # a request between two slices
+    assert sum(1 for _ in slices) == 2
+    assert minute(stats, "TOPIC_PUT_NUMS", f"T{3 * SAMPLES_AT_ONCE - 1}").sum == 1
+
+
+def test_a_question_for_one_counter_does_not_look_at_all_of_them(stats: BrokerStats) -> None:
+    for number in range(50):
+        stats.count_get("T", 0, f"G{number}", 1, 100)
+    looked = 0
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal looked
+        looked += event == "call" and "stats" in frame.f_code.co_filename
+
+    sys.setprofile(look)
+    try:
+        found = stats.statistic("GROUP_GET_NUMS", "T@G49"), stats.statistic("QUEUE_GET_NUMS", "T@0@G49")
+        assert stats.statistic("QUEUE_GET_NUMS", "T@" + "9" * 5000 + "@G49") is None
+    finally:
+        sys.setprofile(None)
+    assert None not in found
+    assert looked < 30
