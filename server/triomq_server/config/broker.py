@@ -89,6 +89,8 @@ class BrokerConfig(ServerNetworkConfig):
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True
     auto_create_subscription_group: bool = True
+    max_auto_created_groups: int = setting(10_000, least=0, most=INT32_MOST)
+    """Groups of the broker from which on unknown ones are no longer made by their first use; unknown to RocketMQ."""
     trace_topic_enable: bool = False
     msg_trace_topic_name: str = setting(TRACE_TOPIC, check=unusable_name)
     flush_consumer_offset_interval: int = interval(5000)

@@ -136,9 +136,8 @@ class Pulling:
         name = header.consumer_group
         group = broker.groups.table.get(name) or broker.groups.find(name)
         if group is None:
-            raise RefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"
-            )
+            remark = broker.groups.full_remark(name) or f"subscription group [{name}] does not exist, {FAQ}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.consume_enable:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
         topic_config = self._topics.get(topic)

@@ -48,7 +48,8 @@ def _take_back(broker: Broker, command: Command, header: ConsumerSendMsgBackRequ
     name = header.group
     group = broker.groups.find(name)
     if group is None:
-        raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}")
+        remark = broker.groups.full_remark(name) or f"subscription group not exist, {name} {FAQ}"
+        raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     config = broker.config
     if not config.broker_permission & PERM_WRITE:
         raise RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden")

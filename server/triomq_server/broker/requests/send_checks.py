@@ -108,7 +108,8 @@ class SendChecks:
         name = header.topic[len(RETRY_PREFIX) :]
         group = self._broker.groups.find(name)
         if group is None:
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}")
+            remark = self._broker.groups.full_remark(name) or f"subscription group not exist, {name} {FAQ}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         limit = group.retry_max_times
         if command.version >= VERSION_WITH_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times

@@ -7,6 +7,7 @@ docs/protocol/broker-api.md §13, docs/protocol/store.md §21-22.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from triomq_protocol.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
@@ -14,7 +15,10 @@ from triomq_protocol.requests.admin import SubscriptionGroupConfig, Subscription
 from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.broker.tables.versioned_table import VersionedTable
 from triomq_server.config import BrokerConfig
+from triomq_server.repeats import Repeats
 from triomq_server.store.files.config_files import ConfigFile
+
+_log = logging.getLogger(__name__)
 
 
 class GroupTable(VersionedTable[SubscriptionGroupConfig]):
@@ -29,6 +33,7 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
     def __init__(self, config: BrokerConfig, file: ConfigFile | None, clock: Callable[[], int]) -> None:
         super().__init__(file, clock, follows=config.store.is_slave)
         self._config = config
+        self._not_made = Repeats()
         self.table.update({name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS})
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
@@ -36,7 +41,7 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
 
         Returns:
             None if the group is unknown, autoCreateSubscriptionGroup is off and it is no system group; none is made
-            with a name that no client may use.
+            with a name that no client may use, nor when there are maxAutoCreatedGroups already.
         """
         known = self.table.get(group)
         if known is not None:
@@ -45,9 +50,30 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
             return None
         if not self._config.auto_create_subscription_group and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
-        made = SubscriptionGroupConfig(group_name=group)
-        self.put(made)
+        if self._full:
+            if (due := self._not_made.add(group)) is not None:
+                _log.warning(
+                    "%d unknown groups were not made, among them %s: there are %d groups (maxAutoCreatedGroups)",
+                    *due, len(self.table),
+                )  # fmt: skip
+            return None
+        made = self.table[group] = SubscriptionGroupConfig(group_name=group)
+        # The file may follow later: should it be lost, the next use makes the same group again.
+        self._count_change(soon=True)
         return made
+
+    def full_remark(self, group: str) -> str | None:
+        """Why a group could not be made by its first use, if that is because there are too many; else None."""
+        if not (self._config.auto_create_subscription_group and self._full):
+            return None
+        return (
+            f"subscription group [{group}] does not exist and is not made: the broker has {len(self.table)} groups "
+            f"(maxAutoCreatedGroups); an administrator can make it"
+        )
+
+    @property
+    def _full(self) -> bool:
+        return len(self.table) >= self._config.max_auto_created_groups
 
     def put(self, group: SubscriptionGroupConfig) -> None:
         """Create or replace one group (code 200)."""

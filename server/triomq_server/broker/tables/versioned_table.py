@@ -26,7 +26,10 @@ SMALL_TABLE = 256
 """Entries up to which a change is on the disk before its request is answered."""
 
 _PAUSE_S = 0.1
-"""Between two writings of a large table."""
+_LONGEST_PAUSE_S = 10.0
+_PAUSE_PER_WRITING = 9
+"""Between two writings in the background: nine times as long as the last one took, so that encoding a large table again
+and again takes no more than a tenth of a processor."""
 
 V = TypeVar("V")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -97,8 +100,10 @@ class VersionedTable(ABC, Generic[V]):
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
+                began = trio.current_time()
                 await self._persist_in_background()
-                await trio.sleep(_PAUSE_S)
+                took = trio.current_time() - began
+                await trio.sleep(min(max(_PAUSE_S, _PAUSE_PER_WRITING * took), _LONGEST_PAUSE_S))
         finally:
             self._writing = False
 
@@ -113,10 +118,10 @@ class VersionedTable(ABC, Generic[V]):
         else:
             self.unsaved = self._change != change
 
-    def _save(self) -> None:
-        """Write the file now, or let the task do it."""
+    def _save(self, *, soon: bool = False) -> None:
+        """Write the file now, or let the task do it: if the table is large, or if `soon` is enough."""
         self._change += 1
-        if self._writing and len(self.table) > SMALL_TABLE:
+        if self._writing and (soon or len(self.table) > SMALL_TABLE):
             self.unsaved = True
             self._wanted.set()
         else:
@@ -152,14 +157,14 @@ class VersionedTable(ABC, Generic[V]):
         except msgspec.ValidationError as error:
             raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
-    def _count_change(self) -> None:
-        """Increment the version and write the file, now or at the end of `saved_once`."""
+    def _count_change(self, *, soon: bool = False) -> None:
+        """Increment the version and write the file: now, soon, or at the end of `saved_once`."""
         if not self.follows:
             self.version = self._next_version()
         if self._collecting:
             self.unsaved = True
         else:
-            self._save()
+            self._save(soon=soon)
 
     def _next_version(self) -> DataVersion:
         return DataVersion(counter=self.version.counter + 1, timestamp=self._clock())

@@ -4,10 +4,13 @@ docs/protocol/store.md §21-22)."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from triomq_protocol.names import SYSTEM_GROUPS
 from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -87,6 +90,46 @@ def test_many_new_groups_together_are_one_write() -> None:
     with groups.saved_once():
         groups.find("later")
     assert file.writes == 2
+
+
+async def test_invented_groups_end_at_the_limit_and_an_administrators_do_not() -> None:
+    groups = table(maxAutoCreatedGroups=20)
+    for number in range(100):
+        groups.find(f"g{number}")
+    assert len(groups.table) == 20
+    remark = groups.full_remark("g99")
+    assert remark is not None
+    assert "20 groups (maxAutoCreatedGroups)" in remark
+    assert groups.find("g0") is not None
+    groups.put(SubscriptionGroupConfig(group_name="g99"))
+    assert groups.find("g99") is not None
+    assert table().full_remark("g") is None
+
+
+class BackgroundFile(TextFile):
+    """A file whose writing in the background takes 0.3 s."""
+
+    async def in_background(self, chore: Callable[[], None]) -> None:
+        await trio.sleep(0.3)
+        chore()
+
+
+async def test_an_invented_group_is_written_beside_the_requests_and_not_again_and_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    file = BackgroundFile()
+    groups = table(file)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(groups.write_large)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(100):
+            groups.find(f"g{number}")
+            assert file.writes <= 4
+            await trio.sleep(0.1)
+        assert 3 <= file.writes <= 4
+        await trio.sleep(5)
+        assert "g99" in json.loads(file.text)["subscriptionGroupTable"]
+        nursery.cancel_scope.cancel()
 
 
 def test_removal_counts_once() -> None:
