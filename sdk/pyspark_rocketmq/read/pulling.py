@@ -233,10 +233,12 @@ class Strides:
                 unreachable = None
             if result.min_offset > at:
                 return self._lost(at, end, result)
-            if trio.current_time() >= deadline:
+            # One look at the clock: it may pass the deadline between two.
+            left_s = deadline - trio.current_time()
+            if left_s <= 0:
                 self._behind(at, end, result, unreachable)
                 return None
-            await trio.sleep(min(pause_s, deadline - trio.current_time()))
+            await trio.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, BEHIND_PAUSE_MAX_S)
             try:
                 result = await self._asked(at, end)
