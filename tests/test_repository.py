@@ -112,7 +112,6 @@ def test_fragments_of_the_changelog_have_names_that_towncrier_takes() -> None:
 TESTED_FROM_OUTSIDE = {
     "sdk/admin",
     "server/cluster",
-    "server/commands",
 }
 """Packages without a folder of tests, as the architecture page says."""
 

@@ -18,7 +18,7 @@ class BatchReader(DataSourceReader):
     """Reads between two sets of offsets.
 
     It takes no filters from Spark. Spark 4.3 plans a Python reader once for all queries of a DataFrame, view or table
-    reference, and plans it anew only when one of them has filters; a later query without filters then reads by the
+    reference, and plans it again only when one of them has filters; a later query without filters then reads by the
     plan of the earlier one, and the reader does not learn of it. So the plan must not depend on filters. For the same
     reason later actions of a DataFrame read up to the offsets that the first one found.
 

@@ -15,13 +15,13 @@ from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.entry_repair import EntryRepair
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush import Flusher
 from triomq_server.store.index import Index
-from triomq_server.store.mending import Mender
 from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
@@ -65,7 +65,7 @@ class MessageStore:
     Attributes:
         disk: the store's files; for the broker's own tables beside it.
         commitlog, consume_queues, index, checkpoint: the parts on disk; no index where the configuration has none.
-        dispatcher, flusher, cleaner, queue_removal, mender: the parts that work on them.
+        dispatcher, flusher, cleaner, queue_removal, entry_repair: the parts that work on them.
         arrival_listeners: called with each message that became readable, from `notify_arrivals`.
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
@@ -99,7 +99,7 @@ class MessageStore:
         self.flusher = Flusher(config, disk, self.commitlog, self.consume_queues, self.index, self.checkpoint)
         self.cleaner = Cleaner(config, disk, self.commitlog, self.consume_queues, self.index, clock, local_time)
         self.queue_removal = QueueRemoval(self.commitlog, self.consume_queues, self.dispatcher)
-        self.mender = Mender(
+        self.entry_repair = EntryRepair(
             self.commitlog, self.consume_queues, self.dispatcher.tags_code, self.dispatcher.entry_mended
         )
         self.recovery_report: RecoveryReport | None = None
@@ -380,7 +380,7 @@ class MessageStore:
             max_messages,
             matcher,
             correct=correct,
-            damaged=self.mender.report,
+            damaged=self.entry_repair.report,
         )
 
     def record_at(self, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:

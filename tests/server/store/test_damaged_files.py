@@ -32,7 +32,7 @@ async def closed(tmp_path: Path, make_config: MakeConfig, make_record: MakeRecor
 
 
 async def all_numbers(store: MessageStore, record_number: Callable[[memoryview], int], most: int = 1) -> list[int]:
-    """The numbers of all records that the queues give, in order; where an entry is being mended, waits for that."""
+    """The numbers of all records that the queues give, in order; where an entry is being repaired, waits for that."""
     found = []
     for queue_id in range(QUEUES):
         at, high = store.queue_bounds("T", queue_id)

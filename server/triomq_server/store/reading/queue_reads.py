@@ -43,7 +43,7 @@ def read_queue(
         matcher: which; None for all.
         correct: whether next offsets may be corrected (not on a plain slave).
         damaged: called with an entry that does not point to its record. It and what is behind it are not served: until
-            it has been mended, the queue ends there.
+            it has been repaired, the queue ends there.
     """
     low = queue.min_offset if queue is not None else 0
     high = queue.max_offset if queue is not None else 0

@@ -1,8 +1,8 @@
-"""Mending of damaged consume queue entries that a pull met.
+"""Repair of damaged consume queue entries that a pull met.
 
-An entry that does not point to its record is not served. Until it is mended the queue ends there for readers: their
+An entry that does not point to its record is not served. Until it is repaired the queue ends there for readers: their
 pulls are held, as at a queue's real end. A task searches the log between the entry's sound neighbours for the record
-with the entry's number, a piece at a time, and writes the entry anew. Without such a record the entry is blanked, and
+with the entry's number, a piece at a time, and writes the entry again. Without such a record the entry is blanked, and
 readers skip it. Either is an arrival, which ends the waiting of held pulls.
 """
 
@@ -32,16 +32,16 @@ _NEIGHBOURS = 200
 Search = Generator[None, None, LogRecord | None]
 
 
-class Mender:
-    """Mends the entries reported to it, in a task.
+class EntryRepair:
+    """Repairs the entries reported to it, in a task.
 
     Args:
         log, queues: of the store.
         tags_code: the tags code that the entry of a record has.
-        arrived: called with queue, number and tags code of each entry that has been mended.
+        arrived: called with queue, number and tags code of each entry that has been repaired.
 
     Attributes:
-        rebuilt, blanked: how many entries were written anew, and for how many there was no record.
+        rebuilt, blanked: how many entries were written again, and for how many there was no record.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Mender:
         self.blanked = 0
 
     def report(self, queue: ConsumeQueue, number: int) -> None:
-        """This entry does not point to its record: mend it soon."""
+        """This entry does not point to its record: repair it soon."""
         where = queue.topic, queue.queue_id
         if where in self._reported or len(self._reported) < QUEUES_WAITING:
             self._reported[where] = number
             self._wanted.set()
 
-    async def mend_forever(self) -> NoReturn:
-        """Task: mend what is reported."""
+    async def repair_forever(self) -> NoReturn:
+        """Task: repair what is reported."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

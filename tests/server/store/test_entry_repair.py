@@ -1,4 +1,4 @@
-"""Damaged queue entries met by pulls, and what readers see of their mending."""
+"""Damaged queue entries met by pulls, and what readers see of their repair."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_pull_ends_at_a_damaged_entry_until_it_is_mended(
         await wait_all_tasks_blocked()
         assert [(arrival.queue_id, arrival.next_offset) for arrival in arrivals] == [(0, 4)]
         assert numbers(store, 0, 32, record_number) == list(range(8))
-        assert (store.mender.rebuilt, store.mender.blanked) == (1, 0)
+        assert (store.entry_repair.rebuilt, store.entry_repair.blanked) == (1, 0)
     assert "entry 3 was damaged: built again" in caplog.text
 
 
@@ -107,7 +107,7 @@ async def test_an_entry_without_a_sound_record_is_skipped(
             reads += 1
         assert found == [n for n in range(40) if n not in (3, 4, 20)]
         assert reads < 12
-        assert store.mender.blanked == 3
+        assert store.entry_repair.blanked == 3
     assert caplog.text.count("no sound record for it in the log; readers skip it") == 1
 
 
