@@ -28,10 +28,14 @@ class Connections:
     Args:
         hub: where the links belong, and what calls their handlers.
         poller: reads sockets; without one each link's own task does.
+
+    Attributes:
+        accepted: connections of a server that are open, also those that have not said yet whether they speak TLS.
     """
 
     def __init__(self, hub: Hub, poller: Poller | None = None) -> None:
         self.hub = hub
+        self.accepted = 0
         self._poller = poller
 
     async def serve(

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import socket
 from collections.abc import Callable
 from typing import NoReturn, Self
 
@@ -23,6 +24,9 @@ from triomq_server.wire.transport import Listen, address_of, listen_tcp
 from triomq_server.wire.write_batch import WriteBatch
 
 _log = logging.getLogger(__name__)
+
+ACCEPTED_AT_ONCE = 64
+"""Connections that are accepted in one turn of the loop: a burst of strangers before others would take a turn each."""
 
 _REFUSED_AT_ONCE = 100
 """Connections that are closed with the reserve descriptor before the next pause."""
@@ -181,7 +185,7 @@ async def _accept_forever(
     full = failing = False
     while True:
         try:
-            stream = await listener.accept()
+            streams = await _accept_some(listener)
         except OSError as error:
             if not failing:
                 _log.warning("cannot accept connections for the time being: %s", error)
@@ -192,11 +196,37 @@ async def _accept_forever(
             continue
         reserve.take()
         failing = False
-        if len(hub.links) >= limits.connections:
-            if not full:
-                _log.warning("refusing connections: %d are open (maxConnections)", limits.connections)
-            full = True
-            await trio.aclose_forcefully(stream)
-            continue
-        full = False
-        hub.start_soon(serve_accepted, stream, connections, tls)
+        for stream in streams:
+            if connections.accepted >= limits.connections:
+                if not full:
+                    _log.warning("refusing connections: %d are open (maxConnections)", limits.connections)
+                full = True
+                hub.start_soon(trio.aclose_forcefully, stream)
+                continue
+            full = False
+            connections.accepted += 1
+            hub.start_soon(_serve_counted, stream, connections, tls)
+
+
+async def _serve_counted(stream: trio.abc.Stream, connections: Connections, tls: TlsSettings | None) -> None:
+    try:
+        await serve_accepted(stream, connections, tls)
+    finally:
+        connections.accepted -= 1
+
+
+async def _accept_some(listener: trio.abc.Listener[trio.abc.Stream]) -> list[trio.abc.Stream]:
+    """Wait for a connection, and take those that wait behind it. Raises OSError if there is none to be had."""
+    streams = [await listener.accept()]
+    if isinstance(listener, trio.SocketListener):
+        waiting = socket.socket(fileno=listener.socket.fileno())
+        waiting.setblocking(False)
+        try:
+            while len(streams) < ACCEPTED_AT_ONCE:
+                accepted, _ = waiting.accept()
+                streams.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
+        except OSError:
+            pass  # none waits, or what is wrong shows itself at the next call
+        finally:
+            waiting.detach()
+    return streams

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import socket
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import trio
@@ -10,7 +13,7 @@ from memory_network import MemoryNetwork
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.wire.command import Command
-from triomq_server.wire import AnswerTimeoutError, Handlers, Limits, LinkClosedError, open_link, serve
+from triomq_server.wire import AnswerTimeoutError, Handlers, Limits, LinkClosedError, TlsSettings, open_link, serve
 
 
 def echo(link, command):
@@ -213,3 +216,54 @@ async def test_silent_server(autojump_clock, network, start) -> None:
     async with open_link(address, dial=network.dial) as link:
         with pytest.raises(AnswerTimeoutError):
             await link.request(Command.request(1), 5)
+
+
+async def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop(nursery) -> None:
+    (address,) = await nursery.start(partial(serve, Handlers(plain={1: echo}), host="127.0.0.1", port=0))
+    host, _, port = address.rpartition(":")
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    with ExitStack() as stack:
+        # Without a wait in between: the server has not seen any of them when the last one asks.
+        strangers = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(200)]
+        last = strangers[-1]
+        last.sendall(Command.request(1).encode())
+        nursery.start_soon(count_turns)
+        with trio.fail_after(30):
+            await trio.lowlevel.wait_readable(last)
+        assert last.recv(1000)
+    assert turns < 50
+    nursery.cancel_scope.cancel()
+
+
+async def test_connections_that_say_nothing_count_where_tls_is_possible(nursery, caplog) -> None:
+    limits = Limits(connections=5)
+    (address,) = await nursery.start(
+        partial(serve, Handlers(plain={1: echo}), host="127.0.0.1", port=0, limits=limits, tls=TlsSettings())
+    )
+    host, _, port = address.rpartition(":")
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(8)]
+        with trio.fail_after(30):
+            await trio.lowlevel.wait_readable(strangers[5])
+        assert strangers[5].recv(1) == b""
+        strangers[0].close()
+        await wait_all_tasks_blocked()
+        while True:  # until the server has seen that there is room
+            late = stack.enter_context(socket.create_connection((host, int(port))))
+            late.sendall(Command.request(1).encode())
+            with trio.fail_after(30):
+                await trio.lowlevel.wait_readable(late)
+            try:
+                if late.recv(1000):
+                    break
+            except ConnectionResetError:
+                pass
+    assert "refusing connections: 5 are open" in caplog.text
+    nursery.cancel_scope.cancel()
