@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import trio
@@ -11,6 +12,10 @@ LOG_EVERY_S: Final = 10.0
 
 NAMES_SHOWN: Final = 5
 """How many topics or peers one line names."""
+
+
+HOSTS_APART: Final = 64
+"""Lines of so many hosts are counted by host; those of further ones together."""
 
 
 class Repeats:
@@ -43,3 +48,38 @@ class Repeats:
         self._count = 0
         self._names.clear()
         return count, names
+
+
+class PeerLog:
+    """Log lines that peers can cause as often as they like: each kind is written for a host every ten seconds at most.
+
+    Args:
+        log: where they go.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._repeats: dict[tuple[str, str], Repeats] = {}
+
+    def write(self, level: int, peer: str, message: str, *args: object) -> None:
+        """Write a line, or count it for the next one of its kind.
+
+        Args:
+            level: of `logging`.
+            peer: `ip:port` of who caused it.
+            message: the line with places for `args`; it tells the kinds apart.
+            args: what goes into it.
+        """
+        key = message, peer.rpartition(":")[0]
+        if key not in self._repeats and len(self._repeats) >= HOSTS_APART:
+            key = message, ""
+        due = self._repeats.setdefault(key, Repeats()).add(key[1] or peer.rpartition(":")[0])
+        if due is None:
+            return
+        count, hosts = due
+        if count == 1:
+            self._log.log(level, message, *args)
+        else:
+            self._log.log(
+                level, f"{message} (and %d more like it since the last such line, of %s)", *args, count - 1, hosts
+            )

@@ -17,6 +17,7 @@ import trio
 
 from triomq_protocol.errors import RemoteProtocolError
 from triomq_protocol.replication import ReportDecoder, encode_transfer_head
+from triomq_server.repeats import PeerLog
 from triomq_server.replication import rules
 from triomq_server.replication.receivers import Receiver, open_receiver
 from triomq_server.replication.rules import HaSettings
@@ -119,12 +120,12 @@ class HaMaster:
         self._log = log
         self._settings = settings
         self._links: list[SlaveLink] = []
-        self._refusing = False
         self._waiters = OffsetWaiters()
         self.releasing: Callable[[], AbstractContextManager[object]] = nullcontext
         """Opened around the release of waiting sends, so that their answers can leave together."""
         self.refused: deque[RefusedSlave] = deque(maxlen=REFUSED_REMEMBERED)
         """The last slaves that were turned away, for operators."""
+        self._peer_log = PeerLog(_log)
         self._strangers = 0
         self._next_stranger_line = -math.inf
         self.acknowledged_offset = 0
@@ -202,21 +203,17 @@ class HaMaster:
         host = peer_name(stream).rpartition(":")[0]
         of_host = sum(link.peer.rpartition(":")[0] == host for link in self._links)
         if len(self._links) >= MOST_SLAVES or of_host >= MOST_OF_HOST:
-            if not self._refusing:
-                _log.warning(
-                    "refusing %s: %d slaves are connected, %d of them from there", host, len(self._links), of_host
-                )
-            self._refusing = True
+            message = "refusing %s: %d slaves are connected, %d of them from there"
+            self._peer_log.write(logging.WARNING, f"{host}:0", message, host, len(self._links), of_host)
             await trio.aclose_forcefully(stream)
             return
-        self._refusing = False
         now = trio.current_time()
         link = SlaveLink(peer_name(stream), last_report=now, last_write=now)
         if not rules.is_known_slave(link.peer, self._settings.slave_networks):
             self._refuse_stranger(link.peer)
             async with stream:
                 return
-        _log.info("slave %s connected", link.peer)
+        self._peer_log.write(logging.INFO, link.peer, "slave %s connected", link.peer)
         with self._connected(link), link.scope:
             async with stream:
                 with (
@@ -226,7 +223,9 @@ class HaMaster:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._read_reports, receiver, link)
                         nursery.start_soon(self._write_frames, writer, link)
-        _log.info("slave %s disconnected, it had %s", link.peer, link.acknowledged_offset)
+        self._peer_log.write(
+            logging.INFO, link.peer, "slave %s disconnected, it had %s", link.peer, link.acknowledged_offset
+        )
 
     def _refuse_stranger(self, peer: str) -> None:
         """Log it once a minute: unknown peers may connect often."""
@@ -294,10 +293,12 @@ class HaMaster:
                 if not silence.cancelled_caught:
                     break
                 if trio.current_time() >= link.last_report + housekeeping_s:
-                    _log.warning("slave %s said nothing for %g s, closing", link.peer, housekeeping_s)
+                    self._peer_log.write(
+                        logging.WARNING, link.peer, "slave %s said nothing for %g s, closing", link.peer, housekeeping_s
+                    )
                     break
         except (trio.BrokenResourceError, RemoteProtocolError) as error:
-            _log.info("slave %s: %s", link.peer, failure_reason(error))
+            self._peer_log.write(logging.INFO, link.peer, "slave %s: %s", link.peer, failure_reason(error))
         finally:
             link.scope.cancel()
 
@@ -324,7 +325,9 @@ class HaMaster:
         decision = rules.check_report(offset, log_max=log_max, first=first, compat_49=self._settings.compat_49)
         if decision is not rules.Report.ACCEPT:
             self.refused.append(RefusedSlave(link.peer, offset, log_max, trio.current_time()))
-            _log.error(
+            self._peer_log.write(
+                logging.ERROR,
+                link.peer,
                 "slave %s reports offset %d, this log ends at %d (%s): closing; "
                 "if its history differs from this master's, it must be emptied before it can follow",
                 link.peer, offset, log_max, decision.name,
@@ -339,7 +342,9 @@ class HaMaster:
                 file_bytes=self._settings.file_bytes,
                 compat_49=self._settings.compat_49,
             )
-            _log.info("slave %s has %d, sending from %d", link.peer, offset, link.next_offset)
+            self._peer_log.write(
+                logging.INFO, link.peer, "slave %s has %d, sending from %d", link.peer, offset, link.next_offset
+            )
             link.wake.set()
         self._update_acknowledged()
         return True
@@ -365,7 +370,7 @@ class HaMaster:
                     await writer.send([encode_transfer_head(link.next_offset, 0)])
                     link.last_write = trio.current_time()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
-            _log.info("slave %s: %s", link.peer, failure_reason(error))
+            self._peer_log.write(logging.INFO, link.peer, "slave %s: %s", link.peer, failure_reason(error))
         finally:
             link.idle = False
             link.scope.cancel()
@@ -406,7 +411,9 @@ class HaMaster:
         if link.next_offset is None or link.lost_position or link.next_offset >= self._log.log_min_offset:
             return
         link.lost_position = True
-        _log.error(
+        self._peer_log.write(
+            logging.ERROR,
+            link.peer,
             "slave %s wants offset %d, this log begins at %d: it can never catch up and must be emptied",
             link.peer, link.next_offset, self._log.log_min_offset,
         )  # fmt: skip

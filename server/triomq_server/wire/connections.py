@@ -50,7 +50,7 @@ class Connections:
             with link.scope:
                 await self._read(link)
         except RemoteProtocolError as error:
-            _log.warning("closing %s: %s", link.peer, error)
+            hub.peer_log.write(logging.WARNING, link.peer, "closing %s: %s", link.peer, error)
         except ENDINGS as error:
             _log.debug("%s ended: %r", link.peer, error)
         except Exception:  # noqa: BLE001 (the task's outermost edge)

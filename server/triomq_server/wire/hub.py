@@ -14,6 +14,7 @@ import trio
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.wire.command import Command
+from triomq_server.repeats import PeerLog
 from triomq_server.wire.handlers import Answer, Handlers, WaitingHandler
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link, LinkWriter
@@ -37,6 +38,7 @@ class Hub:
         writer: writes for all links.
         stopping: nothing is read any more.
         waiting_requests: how many handlers wait now.
+        peer_log: for lines that peers can cause.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Hub:
         self._nursery = nursery
         self.limits = limits
         self._on_batch_end = on_batch_end
+        self.peer_log = PeerLog(_log)
         self._progress = trio.Event()
         self._slicing = trio.Lock()
         self._sliced = False
@@ -106,7 +109,7 @@ class Hub:
                 try:
                     answer = handler(link, command)
                 except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
-                    answer = _failure(link, command, error)
+                    answer = self._failure(link, command, error)
                 if answer is None or command.flag & 2:
                     pass
                 elif type(answer) is bytes:
@@ -147,7 +150,7 @@ class Hub:
         try:
             answer = self._handlers.default(link, command)
         except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
-            answer = _failure(link, command, error)
+            answer = self._failure(link, command, error)
         if answer is not None and not command.flag & 2:
             self._answer(link, command, answer)
 
@@ -156,7 +159,7 @@ class Hub:
             try:
                 answer = await handler(link, command)
             except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
-                answer = _failure(link, command, error)
+                answer = self._failure(link, command, error)
             if answer is not None and not command.flag & 2:
                 self._answer(link, command, answer)
         finally:
@@ -171,7 +174,7 @@ class Hub:
         except StopIteration as end:
             answer: Answer = end.value
         except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
-            answer = _failure(link, command, error)
+            answer = self._failure(link, command, error)
         else:
             link.slices = slices, command
             return
@@ -199,11 +202,22 @@ class Hub:
             try:
                 answer = answer.encode()
             except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
-                answer = _failure(link, command, error).encode()
+                answer = self._failure(link, command, error).encode()
         if isinstance(answer, list):
             answer = b"".join(answer)
         if answer is not None:
             link.send(answer)
+
+    def _failure(self, link: Link, command: Command, error: Exception) -> Command:
+        """The answer to a request whose handler failed. JSON whatever the request's encoding, as RocketMQ does."""
+        if isinstance(error, HeaderError | BodyError):
+            message = "request code %d of %s cannot be used: %s"
+            self.peer_log.write(logging.INFO, link.peer, message, command.code, link.peer, error)
+            remark = str(error)
+        else:
+            _log.error("request code %d of %s failed", command.code, link.peer, exc_info=error)
+            remark = f"{type(error).__name__}: {error}"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark, serialize=0)
 
     def count_incomplete(self, link: Link, size_bytes: int) -> None:
         """A link has so many bytes of an incomplete frame; may close links."""
@@ -220,7 +234,7 @@ class Hub:
             oldest = now
             for link in list(self.links):
                 if now - link.active_at >= idle_s:
-                    _log.info("closing %s: idle for %g s", link.peer, idle_s)
+                    self.peer_log.write(logging.INFO, link.peer, "closing %s: idle for %g s", link.peer, idle_s)
                     link.close()
                 else:
                     oldest = min(oldest, link.active_at)
@@ -241,14 +255,3 @@ class Hub:
     def _note_progress(self) -> None:
         if self.stopping:
             self._progress.set()
-
-
-def _failure(link: Link, command: Command, error: Exception) -> Command:
-    """The answer to a request whose handler failed. JSON whatever the request's encoding, as RocketMQ does."""
-    if isinstance(error, HeaderError | BodyError):
-        _log.info("request code %d of %s cannot be used: %s", command.code, link.peer, error)
-        remark = str(error)
-    else:
-        _log.error("request code %d of %s failed", command.code, link.peer, exc_info=error)
-        remark = f"{type(error).__name__}: {error}"
-    return command.answer(ResponseCode.SYSTEM_ERROR, remark, serialize=0)

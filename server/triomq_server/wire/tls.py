@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from triomq_server.wire.connections import Connections
-from triomq_server.wire.transport import StreamTransport, transport_over
+from triomq_server.wire.transport import StreamTransport, peer_name, transport_over
 
 _log = logging.getLogger(__name__)
 _HANDSHAKE = b"\x16"
@@ -50,7 +50,8 @@ async def serve_accepted(stream: trio.abc.Stream, connections: Connections, tls:
         else:
             await connections.serve(transport_over(stream))
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
-        _log.info("a connection ended before its first frame: %r", error)
+        message = "a connection ended before its first frame: %r"
+        connections.hub.peer_log.write(logging.INFO, peer_name(stream), message, error)
     except Exception:  # noqa: BLE001 (the task's outermost edge)
         _log.exception("closing a connection after a fault of our own")
     finally:
@@ -63,12 +64,15 @@ async def _serve_socket(stream: trio.SocketStream, connections: Connections, tls
         first = await stream.socket.recv(1, socket.MSG_PEEK)
     if first != _HANDSHAKE:
         if tls.mode is TlsMode.ENFORCING:
-            _log.info("closing %s: it does not speak TLS, and only TLS is allowed", stream.socket.getpeername())
+            peer = peer_name(stream)
+            message = "closing %s: it does not speak TLS, and only TLS is allowed"
+            connections.hub.peer_log.write(logging.INFO, peer, message, peer)
         else:
             await connections.serve(transport_over(stream))
         return
     if tls.mode is TlsMode.DISABLED or tls.context is None:
-        _log.info("closing %s: it speaks TLS, which is off", stream.socket.getpeername())
+        peer = peer_name(stream)
+        connections.hub.peer_log.write(logging.INFO, peer, "closing %s: it speaks TLS, which is off", peer)
         return
     name = stream.socket.getpeername()
     secured = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)

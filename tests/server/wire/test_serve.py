@@ -12,6 +12,7 @@ import trio
 from memory_network import MemoryNetwork
 from trio.testing import wait_all_tasks_blocked
 
+from triomq_protocol.errors import HeaderError
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import AnswerTimeoutError, Handlers, Limits, LinkClosedError, TlsSettings, open_link, serve
 
@@ -267,3 +268,20 @@ async def test_connections_that_say_nothing_count_where_tls_is_possible(nursery,
                 pass
     assert "refusing connections: 5 are open" in caplog.text
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("request_bytes", [b"noise, and no frame at all", Command.request(2).encode()])
+async def test_a_peer_that_sends_what_cannot_be_used_fills_no_log(
+    autojump_clock, network, start, caplog, request_bytes
+) -> None:
+    def refuse(link, command):
+        raise HeaderError("topic", "is missing")
+
+    caplog.set_level("INFO")
+    address = await start(Handlers(plain={2: refuse}))
+    for _ in range(50):
+        stream = await network.dial(address)
+        await stream.send_all(request_bytes)
+        await stream.receive_some()
+        await stream.aclose()
+    assert 1 <= len([record for record in caplog.records if record.levelname in ("INFO", "WARNING")]) <= 2
