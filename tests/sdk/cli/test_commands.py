@@ -15,6 +15,7 @@ import pytest
 
 from triomq._cli import groups, topics
 from triomq._cli import messages as _commands
+from triomq_server.commands import admin
 
 
 def run(capsys, *arguments):
@@ -77,7 +78,6 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["offsets", "reset", "G", "T", "earliest"], "give --yes"),
         (["topics", "T", "--delete"], "give --yes"),
         (["topics", "T", "--delete", "--queues", "4", "--yes"], "--queues belongs to --create"),
-        (["admin", "cut", "vm:1"], "give --yes"),
     ],
 )
 def test_bad_options_are_noticed_before_any_broker_is_asked(capsys, monkeypatch, arguments, what):
@@ -94,28 +94,6 @@ def test_bad_options_are_noticed_before_any_broker_is_asked(capsys, monkeypatch,
 def test_formats_that_can_be_filled_in_go_on(capsys, monkeypatch, template):
     monkeypatch.setattr(_commands.trio, "run", lambda *_: None)
     assert run(capsys, "consume", "T", "--format", template) == (0, "", "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        (["offsets", "reset", "G", "T", "earliest"], "Nothing was moved."),
-        (["admin", "cut", "vm:1"], "Nothing was dropped."),
-    ],
-)
-def test_no_is_an_answer(arguments, what):
-    terminal, inner = os.openpty()
-    try:
-        os.write(terminal, b"n\n")
-        done = subprocess.run(
-            [sys.executable, "-m", "triomq", *arguments, "-n", "127.0.0.1:1"],
-            stdin=inner, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-    finally:
-        os.close(terminal)
-        os.close(inner)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == what
 
 
 @pytest.mark.parametrize("command", ["topics", "broker", "admin ha"])
@@ -238,6 +216,7 @@ def test_the_cli_says_what_it_lacks(tmp_path):
 _SAY = """
 import click, sys
 from triomq._cli import messages as _commands
+from triomq_server.commands import admin
 from triomq._cli import topics
 
 _commands.triomq.add_command(click.Command("say", callback=lambda: click.echo("x")))
@@ -284,3 +263,31 @@ def test_offsets_are_asked_about_only_after_a_look_at_what_there_is(capsys, monk
     assert (code, "Move" in out, "no route" in err) == (1, False, True)
     code, out, err = run(capsys, "offsets", "reset", "G", "T", "earliest")
     assert (code, "Move group G in topic T to earliest?" in out, len(looks)) == (1, True, 2)
+    assert err.splitlines()[-1] == "Nothing was moved."
+
+
+def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
+    async def slave_to_cut(_name_servers, broker):
+        if broker == "nobody":
+            raise admin.AdminError("nobody is no broker")
+        return "127.0.0.1:2"
+
+    async def cut(_name_servers, address):
+        cuts.append(address)
+        return 7
+
+    cuts = []
+    monkeypatch.setattr(admin, "slave_to_cut", slave_to_cut)
+    monkeypatch.setattr(admin, "cut", cut)
+    for stdin, broker, options, expected in (
+        (Terminal("y\n"), "nobody", [], (1, "nobody is no broker")),
+        (io.StringIO("y\n"), "vm:1", [], (2, "give --yes")),  # not a terminal: the `y` does not count
+        (Terminal("n\n"), "vm:1", [], (1, "Nothing was dropped.")),
+        (Terminal("y\n"), "vm:1", [], (0, "")),
+        (io.StringIO(), "vm:1", ["--yes"], (0, "")),
+    ):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        code, out, err = run(capsys, "admin", "cut", broker, *options)
+        assert (code, expected[1] in err) == (expected[0], True), err
+        assert ("7 bytes dropped" in out) == (code == 0)
+    assert cuts == ["127.0.0.1:2"] * 2
