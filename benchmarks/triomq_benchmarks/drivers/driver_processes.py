@@ -117,6 +117,7 @@ class Load:
             "brokerName": BROKER_NAME,
             "topic": topic(body_bytes),
             "queues": QUEUES,
+            "sendFirst": True,  # client-go alone reads this
         }
         before = target.broker.cpu_s()
         answer = self.driver.call(command, seconds + GRACE_S)

@@ -31,6 +31,7 @@ type command struct {
 	BodyBytes   int     `json:"bodyBytes"`
 	Count       int64   `json:"count"`
 	MaxSeconds  float64 `json:"maxSeconds"`
+	SendFirst   bool    `json:"sendFirst"`
 }
 
 type answer struct {
@@ -169,8 +170,10 @@ func send(asked command) answer {
 	for i := range r.body {
 		r.body[i] = byte('a' + i%26)
 	}
-	if err := r.firstSend(); err != nil {
-		return answer{Error: err.Error()}
+	if asked.SendFirst {
+		if err := r.firstSend(); err != nil {
+			return answer{Error: err.Error()}
+		}
 	}
 	cpuBefore, begin := cpuSeconds(), time.Now()
 	r.deadline = begin.Add(time.Duration(asked.MaxSeconds * float64(time.Second)))
