@@ -115,7 +115,7 @@ class FileOffsets:
             owner = os.read(file, 32).decode("ascii", "replace").strip()
             os.close(file)
             raise InvalidCall(
-                f"the offset file {self._path} is in use by another consumer, of process {owner or 'unknown'}: its client "
+                f"the offset file {self._path} is in use by another consumer, {f'of process {owner}' if owner else 'which has just opened it'}: its client "
                 "has the same instance_name, or both were given this file; give one of them another one"
             ) from None
         except OSError as error:

@@ -143,6 +143,11 @@ def slave_state(row: Row, rows: list[Row]) -> str:
 
 def outage_text(rows: list[Row]) -> str:
     """Which sets have no master and which brokers do not answer; empty if all is well."""
+    if not rows:
+        return (
+            "no broker is registered: they are all down, or the name server has just started and knows them within 30 "
+            "seconds (`triomq broker` starts one)"
+        )
     names = dict.fromkeys(row.member.name for row in rows)
     headed = {row.member.name for row in rows if row.member.broker_id == 0}
     parts = [f"broker {name}: no master is registered" for name in names if name not in headed]

@@ -44,4 +44,5 @@ def test_a_slave_without_its_master_is_not_called_clean(row: Row, others: list[R
 def test_an_outage_is_named() -> None:
     assert outage_text([master(), slave("CLEAN")]) == ""
     assert outage_text([slave("CLEAN")]).startswith("broker a: no master is registered (")
+    assert outage_text([]).startswith("no broker is registered")
     assert "a:0 at 127.0.0.1:1 does not answer" in outage_text([master(error="refused"), slave("CLEAN")])
