@@ -114,8 +114,9 @@ class FileOffsets:
         except BlockingIOError:
             owner = os.read(file, 32).decode("ascii", "replace").strip()
             os.close(file)
+            whose = f"of process {owner}" if owner else "which has just opened it"
             raise InvalidCall(
-                f"the offset file {self._path} is in use by another consumer, {f'of process {owner}' if owner else 'which has just opened it'}: its client "
+                f"the offset file {self._path} is in use by another consumer, {whose}: its client "
                 "has the same instance_name, or both were given this file; give one of them another one"
             ) from None
         except OSError as error:
