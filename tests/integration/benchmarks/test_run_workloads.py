@@ -94,14 +94,18 @@ def share_processes() -> list[int]:
 
 async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -> None:
     killed: list[int] = []
+    reported: set[int] = set()
+    workload = attrs.evolve(SHORT, duration_s=5)  # long enough that both have reported long before it ends
 
     def on_row(row: IntervalRow) -> None:
-        if row.second >= 0 and not killed:
+        if row.second >= 0 and row.sent:
+            reported.add(row.worker)
+        if len(reported) == 2 and not killed:
             killed.append(max(share_processes()))
             os.kill(killed[0], signal.SIGKILL)
 
     with trio.fail_after(LIMIT_S):
-        result = await run_workload(SHORT, ours, ProcessEngine(2), seed=1, on_row=on_row)
+        result = await run_workload(workload, ours, ProcessEngine(2), seed=1, on_row=on_row)
     dead = [worker for worker in result.workers if worker.failure]
     assert [worker.pid for worker in dead] == killed
     assert dead[0].failure == "was killed by SIGKILL during the run"
@@ -112,8 +116,8 @@ async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -
     assert result.decision.status is RunStatus.INCOMPLETE
     # The other one went on to its end.
     alive = next(worker for worker in result.workers if not worker.failure)
-    assert alive.sent == 250
-    assert sum(row.sent for row in result.rows if row.worker == alive.worker) == 250
+    assert alive.sent == 550
+    assert sum(row.sent for row in result.rows if row.worker == alive.worker) == 550
 
 
 @pytest.mark.slow
