@@ -15,6 +15,7 @@ from typing import NoReturn
 import trio
 
 from triomq_protocol.record.check import Finding, LogRecord, claimed_size, read_record
+from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues
 from triomq_server.store.damage import next_sound
@@ -25,7 +26,6 @@ _log = logging.getLogger(__name__)
 
 QUEUES_WAITING = 1000
 """More queues are not remembered at once; the next pull reports them again."""
-LOG_PAUSE_S = 10.0
 _RECORDS_PER_STEP = 1000
 _NEIGHBOURS = 200
 
@@ -57,8 +57,7 @@ class EntryRepair:
         self._arrived = arrived
         self._reported: dict[tuple[str, int], int] = {}
         self._wanted = trio.Event()
-        self._logged_at = -LOG_PAUSE_S
-        self._unlogged = 0
+        self._outcomes = Repeats()
         self.rebuilt = 0
         self.blanked = 0
 
@@ -78,10 +77,10 @@ class EntryRepair:
                 where, number = next(iter(self._reported.items()))
                 del self._reported[where]
                 if (queue := self._queues.get(*where)) is not None:
-                    await self._mend(queue, number)
+                    await self._repair(queue, number)
                 await trio.lowlevel.checkpoint()
 
-    async def _mend(self, queue: ConsumeQueue, number: int) -> None:
+    async def _repair(self, queue: ConsumeQueue, number: int) -> None:
         unit = queue.unit(number)
         if unit is None or self._is_sound(queue, number, unit):
             return
@@ -200,11 +199,7 @@ class EntryRepair:
         segment.flushed = min(segment.flushed, place[1])
 
     def _say(self, queue: ConsumeQueue, number: int, outcome: str) -> None:
-        """One line per `LOG_PAUSE_S` at most: damage may have hit thousands of entries."""
-        now = trio.current_time()
-        if now < self._logged_at + LOG_PAUSE_S:
-            self._unlogged += 1
-            return
-        more = f" ({self._unlogged} more entries since the last such line)" if self._unlogged else ""
-        self._logged_at, self._unlogged = now, 0
-        _log.error("%s: entry %d was damaged: %s%s", queue, number, outcome, more)
+        """Log it now and then: damage may have hit thousands of entries."""
+        if due := self._outcomes.add(str(queue)):
+            more = f" ({due[0] - 1} more entries since the last such line)" if due[0] > 1 else ""
+            _log.error("%s: entry %d was damaged: %s%s", queue, number, outcome, more)
