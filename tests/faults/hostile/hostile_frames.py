@@ -1,4 +1,4 @@
-"""Requests that no client of good will sends, made from a seed: bytes only, no sockets.
+"""Requests that no well-behaved client sends, made from a seed: bytes only, no sockets.
 
 Each is one frame, or the beginning of one. They name no broker, topic or group of the innocent clients beside them, and
 no usable setting: a server without access control would rightly obey those.

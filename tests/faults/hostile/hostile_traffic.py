@@ -1,4 +1,4 @@
-"""Hostile traffic against all ports of a name server, a master and a slave, beside two clients of good will.
+"""Hostile traffic against all ports of a name server, a master and a slave, beside two well-behaved clients.
 
     python tests/faults/hostile/hostile_traffic.py --minutes 60 --seed 3 --csv samples.csv --json result.json
 
@@ -37,7 +37,7 @@ SAMPLE_EVERY_S = 10.0
 
 @attrs.define
 class Probes:
-    """Requests of a stranger of good will, each over a connection of its own.
+    """Requests of a well-behaved unknown client, each over a connection of its own.
 
     Attributes:
       answers: how long they took, from the connection's begin.
@@ -106,7 +106,7 @@ async def run(
 
     Args:
       directory: empty; keeps the servers' files.
-      seed: of the hostile traffic. What the clients of good will do, and when all this happens, is not repeatable.
+      seed: of the hostile traffic. What the well-behaved clients do, and when all this happens, is not repeatable.
       seconds: how long the hostile traffic lasts at least.
       frames: how many hostile frames are sent at least.
       cpu: part of a processor that the strangers may use.

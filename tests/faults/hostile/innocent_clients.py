@@ -1,4 +1,4 @@
-"""Two clients of good will: one sends and remembers what was acknowledged, the other consumes; and what they met."""
+"""Two well-behaved clients: one sends and remembers what was acknowledged, the other consumes; and what they met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers send hostile bytes to all ports of real servers, while two clients of good will go on.
+"""Strangers send hostile bytes to all ports of real servers, while two well-behaved clients go on.
 
 TRIOMQ_SEED sets the seed. `python tests/faults/hostile/hostile_traffic.py --minutes 60` does it for longer, with figures.
 """

@@ -55,6 +55,11 @@ async def all_numbers(store: MessageStore, record_number: Callable[[memoryview],
     return sorted(found)
 
 
+def give_length(file: Path, length: int) -> None:
+    """Cut a file off, or let it go on with bytes that mean nothing."""
+    file.write_bytes(file.read_bytes()[:length].ljust(length, b"\xff"))
+
+
 async def assert_whole(config: StoreConfig, make_record: MakeRecord, record_number: Any) -> None:
     """All records are there, by queue and by key; numbers go on; nothing of the damage is left at the next start."""
     async with open_store(config) as store:
@@ -81,7 +86,7 @@ async def test_a_queue_file_of_a_wrong_length_is_built_again(
     base: int, length: int, abort: bool, closed: StoreConfig, make_record: MakeRecord, record_number: Any, caplog: Any
 ) -> None:
     file = queue_file(closed, base)
-    file.write_bytes(file.read_bytes()[:length].ljust(length, b"\xff"))
+    give_length(file, length)
     if abort:
         file_of(closed, "abort").write_bytes(b"")
     await assert_whole(closed, make_record, record_number)
@@ -149,7 +154,7 @@ async def test_an_index_file_of_a_wrong_length_is_built_again(
     number: int, length: int, abort: bool, closed: StoreConfig, make_record: MakeRecord, record_number: Any, caplog: Any
 ) -> None:
     file = index_file(closed, number)
-    file.write_bytes(file.read_bytes()[:length].ljust(length, b"\xff"))
+    give_length(file, length)
     if abort:
         file_of(closed, "abort").write_bytes(b"")
     await assert_whole(closed, make_record, record_number)
