@@ -371,4 +371,4 @@ def _tags(expression: str | None) -> frozenset[str] | None:
     try:
         return tags_of(expression)
     except ValueError as error:
-        raise BadOption(f"tags: {error}; the form is a || b") from None
+        raise BadOption(f"tags: {error}; the form is a || b, and the option sql takes SQL92 expressions") from None

@@ -104,6 +104,7 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "readPreference": "-1"}, "or the id of a broker"),
         ({**LEAST, "tags": "a", "sql": "x > 1"}, "tags and sql"),
         ({**LEAST, "tags": " || "}, "tags: "),
+        ({**LEAST, "tags": "price > 10"}, "the option sql takes SQL92"),
         ({**LEAST, "sql": "n >="}, "in 'n >='"),
         ({**LEAST, "topic": " "}, "topic is empty"),
         ({"namesrv": "h:1", "subscribePattern": "("}, "not a regular expression"),

@@ -1,6 +1,8 @@
 """Tag codes and tag subscriptions (docs/protocol/messages.md §6)."""
 
+import re
 from functools import lru_cache
+from typing import Final
 
 import attrs
 
@@ -18,6 +20,9 @@ __all__ = [
     "select_by_hash",
     "tags_code",
 ]
+
+_NO_TAG: Final = re.compile(r"[\s<>='\"()]")
+"""What an SQL92 expression has and a tag that is subscribed to has not."""
 
 _TAG_CODES: dict[str, int] = {}
 _TAG_CODES_MAX = 4096
@@ -71,16 +76,22 @@ def parse_subscription(expression: str | None) -> TagFilter:
 
 
 def check_tags(expression: str | None) -> TagFilter:
-    """Parse what a user gives as `A || B`: like :func:`parse_subscription`, which brokers need, but without `&&`.
+    """Parse what a user gives as `A || B`: like :func:`parse_subscription`, which brokers need, but only plain tags.
 
-    To RocketMQ `A && B` is one tag of this name: the subscription would match nothing.
+    To RocketMQ `A && B`, or an SQL92 expression in the place of tags, is one tag of this name: the subscription would
+    match nothing.
 
     Raises:
-        LocalProtocolError: there is no tag in it, or a `&&`.
+        LocalProtocolError: there is no tag in it, a `&&`, or what looks like an SQL92 expression.
     """
     parsed = parse_subscription(expression)
     if any("&&" in tag for tag in parsed.tags):
         raise LocalProtocolError(
             f"{expression!r} has &&, but a message has one tag; only || joins tags, and SQL92 has AND for properties"
+        )
+    if any(map(_NO_TAG.search, parsed.tags)):
+        raise LocalProtocolError(
+            f"{expression!r} is no list of tags like 'a || b': a tag has no blanks, quotes, parentheses or comparison "
+            "signs"
         )
     return parsed

@@ -81,7 +81,7 @@ def filter_of(tags: str | None, sql: str | None) -> str | Sql:
         try:
             check_tags(tags)
         except LocalProtocolError as error:
-            raise click.UsageError(f"the tags {tags!r} cannot be used: {error}") from None
+            raise click.UsageError(f"the tags cannot be used: {error}; give an SQL92 expression as --sql") from None
         return tags
     if tags is not None:
         raise click.UsageError("give either --tags or --sql; an expression can test the tag: TAGS = 'a'")

@@ -24,6 +24,10 @@ ALL: Final = "*"
 """The expression that takes every message."""
 
 
+SQL_FORMS: Final = "an SQL92 expression is given to subscribe as triomq.Sql('...'), and to pull as sql='...'"
+"""Where an expression belongs that was given as tags."""
+
+
 @attrs.frozen
 class Sql:
     """An SQL92 expression over properties, instead of tags: ``Sql("a > 5 AND b = 'x'")``; the broker evaluates it.
@@ -104,7 +108,7 @@ def make_subscription(topic: str, expression: str | Sql | ClassFilter | None, ve
         version_ms: the time now, in ms since 1970.
 
     Raises:
-        InvalidCall: it names no tag, or is of another type.
+        InvalidCall: it names no tag, is no list of tags, or is of another type.
     """
     if isinstance(expression, Sql):
         if not expression.expression.strip():
@@ -118,7 +122,7 @@ def make_subscription(topic: str, expression: str | Sql | ClassFilter | None, ve
     try:
         tags = check_tags(expression)
     except LocalProtocolError as error:
-        raise InvalidCall(f"the tags {expression!r} cannot be used: {error}") from error
+        raise InvalidCall(f"the tags cannot be used: {error}; {SQL_FORMS}") from error
     return Subscription(topic, tags.expression, "TAG", tags, version_ms)
 
 

@@ -67,6 +67,8 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["consume", "T", "--sql", ""], "empty"),
         (["pull", "T", "--queue", "vm"], "BROKER:ID"),
         (["pull", "T", "--tags", "a && b"], "only || joins tags"),
+        (["pull", "T", "--tags", "b = 1"], "give an SQL92 expression as --sql"),
+        (["consume", "T", "--tags", "b > 1 AND a = 2"], "give an SQL92 expression as --sql"),
         (["pull", "T", "--tags", "a", "--sql", "b = 1"], "give either --tags or --sql"),
         (["consume", "T", "--tags", "a", "--sql", "b = 1"], "give either --tags or --sql"),
         (["consume", "T", "--tags", "a && b"], "only || joins tags"),

@@ -50,3 +50,28 @@ def test_versions_only_grow():
 def test_what_cannot_be_used(expression):
     with pytest.raises(errors.InvalidCall):
         make_subscription("T", expression, 0)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "price > 10 AND region = 'EU'",
+        "TAGS IN ('a', 'b')",
+        "a IS NULL",
+        "(a)",
+        "a=1",
+        "a<1",
+        "a || b>5",
+        "'a'",
+        '"a"',
+        "a b",
+    ],
+)
+def test_an_sql_expression_is_not_taken_for_a_tag(expression):
+    with pytest.raises(errors.InvalidCall, match=r"no list of tags.*triomq\.Sql\('\.\.\.'\).*sql='\.\.\.'"):
+        make_subscription("T", expression, 0)
+
+
+@pytest.mark.parametrize("tag", ["eu-west", "a/b", "a.b", "a:b", "a|b", "5", "100%", "@x", "a,b", "标签"])
+def test_what_tags_are_made_of(tag):
+    assert make_subscription("T", f"{tag} || other", 0).exact_tags == {tag, "other"}
