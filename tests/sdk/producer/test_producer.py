@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 
 import pytest
 import trio
@@ -411,6 +412,58 @@ async def test_what_is_neither_a_function_nor_has_the_methods_is_no_callback(aut
         with pytest.raises(errors.InvalidCall, match="on_success"):
             await client.producer("G").send(triomq.Message("T", b"x"), callback)
     assert not sends(cluster.broker)
+
+
+class Called:
+    """An object that is called like a function."""
+
+    def __call__(self, result):
+        pass
+
+    def with_both(self, result, error):
+        pass
+
+    def with_one(self, result):
+        pass
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda result: None,
+        lambda: None,
+        lambda result, error, more: None,
+        lambda result, *, error: None,
+        Called(),
+        Called().with_one,
+        partial(lambda result, error: None, "bound"),
+        partial(lambda result, error: None, error=None),
+    ],
+)
+async def test_a_function_that_cannot_take_result_and_error_is_no_callback(autojump_clock, cluster, callback):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match=r"cannot be called with \(result, error\)"):
+            await client.producer("G").send(triomq.Message("T", b"x"), callback)
+    assert not sends(cluster.broker)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda result, error: None,
+        lambda *both: None,
+        lambda result, error, more=None: None,
+        lambda result, error, *, more=None: None,
+        Called().with_both,
+        partial(lambda number, result, error: None, 5),
+        partial(lambda result, error, number: None, number=5),
+        {}.setdefault,
+    ],
+)
+async def test_functions_that_take_both_are_callbacks(autojump_clock, cluster, callback):
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x"), callback)
+    assert len(sends(cluster.broker)) == 1
 
 
 @pytest.mark.parametrize(
