@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from triomq_protocol.names import LMQ_PREFIX
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments
 from triomq_server.store.removed_queues import RemovedQueues
@@ -69,8 +68,8 @@ class ConsumeQueue:
         removed_before: records in front of this log offset belong to a removed queue of this name; they get no entry.
         damaged: whether its files have been found to be damaged: what is missing has to be built again from the log.
         known_end: a damaged queue has had entries up to this number, whether or not their records are still there.
-        numbered: whether its records carry its id and their numbers in it, as all do but those of light queues, which
-            belong to another queue.
+        numbered: whether its records carry their numbers in it; not so once it has been found that RocketMQ gave them
+            others than their entries have.
         buffer, position, limit: the file being written, where the next entry goes, and where `make_space` is needed.
     """
 
@@ -105,7 +104,7 @@ class ConsumeQueue:
         self.max_physical_offset = -1
         self.damaged = False
         self.known_end = 0
-        self.numbered = not topic.startswith(LMQ_PREFIX)
+        self.numbered = True
         self._current: Segment | None = None
         self.buffer: mmap.mmap = _NOTHING
         self.position = 0

@@ -1,7 +1,8 @@
 """Whether consume queue entries point to their records: what a pull compares before it serves a slice of the log.
 
 An entry may be damaged without looking so. Its record says in its head which one it is: size, queue, number in the
-queue and place in the log.
+queue and place in the log. RocketMQ may have given a record further entries in other queues, light ones mostly; then
+its properties say in which, and with which numbers.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ import mmap
 import struct
 from itertools import repeat
 
+from triomq_protocol.names import LMQ_PREFIX
+from triomq_protocol.properties import get_property
+from triomq_protocol.record.check import LogRecord, read_record
 from triomq_protocol.record.layout import ENTRY_CHECKED, MESSAGE_MAGIC
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
 
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+MULTI_NUMBERS = "INNER_MULTI_QUEUE_OFFSET"
+"""The properties that name the further queues of a record, and its numbers there, separated by commas."""
+
+MULTI_MARK = MULTI_DISPATCH.encode()
+_MOST_DIGITS = 19
 _HEAD_BYTES = ENTRY_CHECKED.size
 _unpack = ENTRY_CHECKED.unpack_from
 
@@ -68,6 +78,33 @@ def entry_fits(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, si
     if record is None:
         return False
     own_size, magic, queue_id, own_number, own_offset = _unpack(record)
-    return (own_size, magic, own_offset) == (size, MESSAGE_MAGIC, offset) and (
-        not queue.numbered or (queue_id, own_number) == (queue.queue_id, number)
-    )
+    if (own_size, magic, own_offset) != (size, MESSAGE_MAGIC, offset):
+        return False
+    if not queue.numbered or (queue_id, own_number) == (queue.queue_id, number):
+        return True
+    found = read_record(bytes(record), 0, size, offset, check_crc=False)
+    return isinstance(found, LogRecord) and further_number(found, queue) == number
+
+
+def number_in(record: LogRecord, queue: ConsumeQueue) -> int | None:
+    """The number that a record has in a queue, its own or a further one; None: it does not belong there."""
+    if (record.topic, record.queue_id) == (queue.topic, queue.queue_id):
+        return record.queue_offset
+    return further_number(record, queue)
+
+
+def further_number(record: LogRecord, queue: ConsumeQueue) -> int | None:
+    """The number that a record's properties give it in a queue that is not its own; None: they do not name it.
+
+    A further queue has the record's queue id, a light queue has 0.
+    """
+    if MULTI_MARK not in record.properties:
+        return None
+    text = str(record.properties, "utf-8", "replace")
+    topics = (get_property(text, MULTI_DISPATCH) or "").split(",")
+    numbers = (get_property(text, MULTI_NUMBERS) or "").split(",")
+    is_its_id = queue.queue_id == record.queue_id or (not queue.queue_id and queue.topic.startswith(LMQ_PREFIX))
+    if len(topics) != len(numbers) or queue.topic not in topics or not is_its_id:
+        return None
+    number = numbers[topics.index(queue.topic)]
+    return int(number) if number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS else None

@@ -19,7 +19,7 @@ from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues
 from triomq_server.store.damage import next_sound
-from triomq_server.store.entries import entry_fits
+from triomq_server.store.entries import entry_fits, number_in
 from triomq_server.store.files.segments import Segment
 
 _log = logging.getLogger(__name__)
@@ -142,9 +142,7 @@ class EntryRepair:
             end = min(segment.size, self._commitlog.max_offset - segment.base)
             found = read_record(segment.buffer, at, end, segment.base + at, check_crc=False)
             if isinstance(found, LogRecord):
-                if (found.topic, found.queue_id, found.queue_offset) == (queue.topic, queue.queue_id, number) and (
-                    enters_queue(found.sys_flag)
-                ):
+                if number_in(found, queue) == number and enters_queue(found.sys_flag):
                     return found
                 at += found.size
             elif found is Finding.BLANK:
@@ -186,9 +184,7 @@ class EntryRepair:
         if record is None or claimed_size(record, offset) != size:
             return None
         found = read_record(bytes(record), 0, size, offset, check_crc=True)
-        if not isinstance(found, LogRecord) or (found.topic, found.queue_id) != (queue.topic, queue.queue_id):
-            return None
-        return found.queue_offset
+        return number_in(found, queue) if isinstance(found, LogRecord) else None
 
     def _write(self, queue: ConsumeQueue, number: int, offset: int, size: int, code: int) -> None:
         place = queue.locate(number)

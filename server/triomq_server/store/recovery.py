@@ -19,7 +19,7 @@ from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, QueueGap
 from triomq_server.store.damage import Sound, bridge, copy_aside, next_sound
 from triomq_server.store.dispatch.dispatcher import Dispatcher
-from triomq_server.store.entries import entry_fits
+from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment
@@ -128,7 +128,7 @@ class Recovery:
         for queue in damaged:
             begin = min(begin, max(queue.max_physical_offset, self._commitlog.min_offset))
         yield from self._index_again(begin)
-        yield from self._dispatch(begin, end)
+        yield from self._dispatch(begin, end, damaged)
         self._dispatcher.dispatched_offset = end
         self._keep_numbers(damaged, end)
         for queue in self._queues:
@@ -342,8 +342,11 @@ class Recovery:
         # So that dispatch, which may come to the last record again, knows which of its keys are in.
         self._dispatcher.update_index()
 
-    def _dispatch(self, begin: int, end: int) -> Steps:
-        """Dispatch everything in between; missing queue entries in front of it are made good first."""
+    def _dispatch(self, begin: int, end: int, damaged: list[ConsumeQueue]) -> Steps:
+        """Dispatch everything in between; missing queue entries in front of it are made good first.
+
+        Records enter queues other than their own, as RocketMQ may have given them, only where these are `damaged`.
+        """
         filled: set[ConsumeQueue] = set()
         while True:
             try:
@@ -351,6 +354,11 @@ class Recovery:
                     if record is not None:
                         queue = self._queues.get(record.topic, record.queue_id)
                         self._dispatcher.dispatch(record, fill=queue in filled)
+                        for other in damaged if MULTI_MARK in record.properties else ():
+                            number = further_number(record, other)
+                            if number is not None and other is not queue and enters_queue(record.sys_flag):
+                                code = self._dispatcher.tags_code(record)
+                                other.put(record.offset, record.size, code, number, fill=other in filled)
                     else:
                         self._dispatcher.update_index()
                         yield

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.consume_queue import UNIT
+from triomq_server.store.consume_queue import UNIT, ConsumeQueue
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
@@ -27,15 +27,15 @@ class Everything:
         return True
 
 
-def change_entry(store: MessageStore, number: int, offset: int = 0, size: int = 0) -> None:
+def change_entry(store: MessageStore, number: int, offset: int = 0, size: int = 0, topic: str = "T") -> None:
     """Add to an entry's log offset and size."""
-    buffer, at, _ = store.consume_queues.get("T", 0).locate(number)
+    buffer, at, _ = store.consume_queues.get(topic, 0).locate(number)
     before = UNIT.unpack_from(buffer, at)
     UNIT.pack_into(buffer, at, before[0] + offset, before[1] + size, before[2])
 
 
-def numbers(store: MessageStore, at: int, most: int, record_number: Any) -> list[int]:
-    result = store.read("T", 0, at, most, None)
+def numbers(store: MessageStore, at: int, most: int, record_number: Any, topic: str = "T") -> list[int]:
+    result = store.read(topic, 0, at, most, None)
     joined = b"".join(result.slices)
     size = len(joined) // max(1, result.message_count)
     return [record_number(memoryview(joined)[n * size :]) for n in range(result.message_count)]
@@ -126,3 +126,55 @@ async def test_records_that_are_numbered_otherwise_are_served(
         await wait_all_tasks_blocked()
         assert numbers(store, 0, 10, record_number) == list(range(10))
         assert numbers(store, 10, 10, record_number) == [10]
+
+
+FURTHER = ["%LMQ%light", "copies"]
+
+
+def start_with_further_entries(store: MessageStore, make_record: MakeRecord, count: int = 20) -> None:
+    """Records of which every second has entries in two further queues, as RocketMQ makes them."""
+    queues: list[ConsumeQueue] = [store.consume_queues.obtain(topic, 0) for topic in FURTHER]
+    for n in range(count):
+        record = make_record(n)
+        if n % 2:
+            places = ",".join(str(queue.max_offset) for queue in queues)
+            text = f"INNER_MULTI_DISPATCH\x01{','.join(FURTHER)}\x02INNER_MULTI_QUEUE_OFFSET\x01{places}"
+            record.properties += b"\x02" + text.encode()
+        result = store.append(record)
+        for queue in queues if n % 2 else ():
+            queue.push(result.physical_offset, result.size_bytes, 0)
+
+
+@pytest.mark.parametrize("topic", FURTHER)
+async def test_entries_of_records_that_belong_to_another_queue_are_served_and_built_again(
+    topic: str, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    async with open_store(make_config("/s"), disk=memory_disk) as store:
+        start_with_further_entries(store, make_record)
+        await wait_all_tasks_blocked()
+        assert numbers(store, 0, 32, record_number, topic) == list(range(1, 20, 2))
+        change_entry(store, 3, 1, topic=topic)
+        change_entry(store, 5, 2 * store.consume_queues.get(topic, 0).unit(5)[1], topic=topic)  # to the next but one
+        for at in (3, 5):
+            assert numbers(store, 0, 32, record_number, topic) == list(range(1, 2 * at, 2))
+            await wait_all_tasks_blocked()
+        assert numbers(store, 0, 32, record_number, topic) == list(range(1, 20, 2))
+        assert store.read("T", 0, 0, 32, None).message_count == 10  # a file
+        assert (store.entry_repair.rebuilt, store.entry_repair.blanked) == (2, 0)
+
+
+@pytest.mark.parametrize("topic", FURTHER)
+async def test_lost_files_of_a_queue_with_records_of_another_are_built_again(
+    topic: str, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    async with open_store(make_config("/s", mapped_file_size_consume_queue=100), disk=memory_disk) as store:
+        start_with_further_entries(store, make_record, 40)
+    damage = memory_disk.files[f"/s/consumequeue/{topic}/0/{100:020d}"]
+    UNIT.pack_into(damage.buffer, 20, 1, 1, 1)
+    async with open_store(make_config("/s", mapped_file_size_consume_queue=100), disk=memory_disk) as store:
+        found, at = [], 0
+        while more := numbers(store, at, 32, record_number, topic):
+            found += more
+            at = len(found)
+        assert found == list(range(1, 40, 2))
+        assert store.entry_repair.rebuilt == store.entry_repair.blanked == 0
