@@ -21,6 +21,7 @@ from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.broker.tables.held_pulls import HeldPulls
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
+from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.metadata import MetadataSync
@@ -52,6 +53,7 @@ class Broker:
         store: its messages.
         topics, groups, offsets: its tables; topics and groups persist each change, offsets every few seconds.
         delay_offsets: how far delayed messages have been delivered, for slaves to fetch.
+        undelivered: delayed messages that were damaged when they were due.
         clients: producers and consumers with a live link.
         filters: compiled property filters of consumer groups.
         stats: counters of traffic.
@@ -76,6 +78,7 @@ class Broker:
     groups: GroupTable
     offsets: OffsetTable
     delay_offsets: DelayOffsets
+    undelivered: Undelivered
     clients: ClientTable
     filters: ConsumerFilters
     stats: BrokerStats

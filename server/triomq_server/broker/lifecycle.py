@@ -40,6 +40,7 @@ from triomq_server.broker.tables.held_pulls import SCAN_S, HeldPulls
 from triomq_server.broker.tables.offset_resets import Resets
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
+from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
@@ -167,12 +168,12 @@ class _Run:
         groups = GroupTable(config, self._file("subscriptionGroup.json"), clock)
         resets = None
         if not config.store.compat_49:
-            resets_path = posixpath.join(config.store.store_path_root_dir, "triomq", "offsetResets.json")
-            resets = Resets(ConfigFile(resets_path, self._disk), clock)
+            resets = Resets(self._own_file("offsetResets.json"), clock)
         offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets)
         delay_offsets = DelayOffsets(self._file("delayOffset.json"), careful=not config.store.compat_49)
+        undelivered = Undelivered(self._own_file("undeliveredDelays.json"))
         filters = ConsumerFilters(self._file("consumerFilter.json"), clock)
-        for table in (topics, groups, offsets, delay_offsets, filters):
+        for table in (topics, groups, offsets, delay_offsets, undelivered, filters):
             table.load()
         if not config.store.compat_49 and (found := topics.recover(store.readable_queues())):
             _log.error(
@@ -199,6 +200,7 @@ class _Run:
             groups=groups,
             offsets=offsets,
             delay_offsets=delay_offsets,
+            undelivered=undelivered,
             clients=ClientTable(),
             filters=filters,
             stats=BrokerStats(config.broker_cluster_name, clock()),
@@ -220,6 +222,9 @@ class _Run:
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(posixpath.join(self._config.store.store_path_root_dir, "config", name), self._disk)
+
+    def _own_file(self, name: str) -> ConfigFile:
+        return ConfigFile(posixpath.join(self._config.store.store_path_root_dir, "triomq", name), self._disk)
 
     async def _start(self, broker: Broker, background: trio.Nursery) -> None:
         """Start listeners first, so that every registered address is served; then the background tasks."""

@@ -1,7 +1,8 @@
 """Delivery of delayed messages: when they are due, they are copied from the schedule topic into their own.
 
 A level with messages has one task, which sleeps until the first of them is due; an idle level has none, and a slave's
-levels are all idle. It answers to `ScheduleMessageService`; rules: docs/protocol/store.md §19,
+levels are all idle. Where an entry is damaged, the level waits until it has been built again; a damaged record is
+passed over and remembered. It answers to `ScheduleMessageService`; rules: docs/protocol/store.md §19,
 docs/protocol/messages.md §11.
 """
 
@@ -13,11 +14,12 @@ from typing import NoReturn
 
 import trio
 
-from triomq_protocol.errors import BodyError
 from triomq_protocol.names import HALF_TOPIC, KEYS, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TAGS, UNIQ_KEY
+from triomq_protocol.record.check import LogRecord, read_record
 from triomq_protocol.record.view import RecordView
 from triomq_server.broker.broker import Broker
 from triomq_server.config import BrokerRole, FlushDiskType
+from triomq_server.repeats import Repeats
 from triomq_server.store import AppendStatus, NewRecord
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class Schedule:
         self._broker = broker
         self._store = broker.store
         self._offsets = broker.delay_offsets
+        self._undelivered = broker.undelivered
+        self._skipped = Repeats()
         self._delays_ms = broker.config.store.delay_levels_ms
         self._as_in_49 = broker.compat_49
         self._busy: set[int] = set()
@@ -80,6 +84,7 @@ class Schedule:
                     await self._deliver_as_master()
                 await self._role_changed.wait()
         finally:
+            self._undelivered.persist()
             self._offsets.persist()
 
     async def _deliver_as_master(self) -> None:
@@ -90,6 +95,7 @@ class Schedule:
                 try:
                     for queue_id in range(len(self._delays_ms)):
                         self.delayed(queue_id)
+                    nursery.start_soon(self._deliver_repaired)
                     await trio.sleep_forever()
                 finally:
                     self._nursery = None  # a message that arrives while the nursery closes must not start a task in it
@@ -109,7 +115,9 @@ class Schedule:
                 return
             now_ms = self._broker.clock()
             due_ms = self._due_ms(queue_id, first[2], now_ms)
-            if due_ms > now_ms:
+            if not self._store.check_entry(SCHEDULE_TOPIC, queue_id, offset):
+                await trio.sleep(RETRY_S)  # until the entry has been built again
+            elif due_ms > now_ms:
                 await trio.sleep(min((due_ms - now_ms) / 1000, LONGEST_SLEEP_S))
             elif not await self._deliver_due(queue_id, offset):
                 await trio.sleep(RETRY_S)
@@ -135,18 +143,18 @@ class Schedule:
         for following in range(offset, offset + BATCH_MAX):
             unit = store.queue_unit(SCHEDULE_TOPIC, queue_id, following)
             now_ms = broker.clock()
-            if unit is None or self._due_ms(queue_id, unit[2], now_ms) > now_ms:
+            if unit is None or not store.check_entry(SCHEDULE_TOPIC, queue_id, following):
                 break
-            record = self._copy(unit[0], unit[1])
-            if record is not None:
-                result = store.append(record)
-                if result.status is not AppendStatus.PUT_OK:
-                    self._note_refusal(record.topic, result.status)
+            if self._due_ms(queue_id, unit[2], now_ms) > now_ms:
+                break
+            delayed = self._record(unit[0], unit[1])
+            if delayed is None:
+                self._note_damage(queue_id, following, unit[0])
+            elif (record := self._copy(delayed)) is not None:
+                if (end := self._append(record)) is None:
                     stored = False
                     break
-                self._refused = False
-                log_end = result.end_offset
-                broker.stats.count_put(record.topic, 1, result.size_bytes)
+                log_end = end
             offset = following + 1
         store.notify_arrivals()
         try:
@@ -158,6 +166,58 @@ class Schedule:
         await trio.lowlevel.checkpoint()
         return stored
 
+    def _append(self, record: NewRecord) -> int | None:
+        """Store a message at its time; the log offset behind it, None if the store refused it."""
+        result = self._store.append(record)
+        if result.status is not AppendStatus.PUT_OK:
+            self._note_refusal(record.topic, result.status)
+            return None
+        self._refused = False
+        self._broker.stats.count_put(record.topic, 1, result.size_bytes)
+        return result.end_offset
+
+    async def _append_until_taken(self, record: NewRecord) -> int:
+        while True:
+            end = self._append(record)
+            if end is not None:
+                return end
+            await trio.sleep(RETRY_S)
+
+    async def _deliver_repaired(self) -> None:
+        """Deliver what was damaged when it was due, and has been repaired since."""
+        log_end = 0
+        for queue_id, number in list(self._undelivered.places):
+            unit = self._store.queue_unit(SCHEDULE_TOPIC, queue_id, number)
+            if unit is None or unit[0] < self._store.log_min_offset:
+                self._undelivered.remove(queue_id, number)
+                continue
+            delayed = self._record(unit[0], unit[1])
+            if delayed is None:
+                continue
+            if (record := self._copy(delayed)) is not None:
+                log_end = await self._append_until_taken(record)
+                _log.info("a delayed message for %s, repaired at log offset %d, is delivered", record.topic, unit[0])
+            self._undelivered.remove(queue_id, number)
+            await trio.lowlevel.checkpoint()
+        if log_end:
+            self._store.notify_arrivals()
+            if self._waits:
+                await self._wait_until_safe(log_end)
+            await self._undelivered.persist_in_background()
+
+    def _note_damage(self, queue_id: int, number: int, physical_offset: int) -> None:
+        """Remember a message that cannot be delivered at its time; not if its log file has expired."""
+        if physical_offset < self._store.log_min_offset:
+            return
+        self._undelivered.note(queue_id, number)
+        if due := self._skipped.add(str(queue_id)):
+            _log.error(
+                "a delayed message of level %d is damaged and cannot be delivered: queue offset %d of %s, log offset %d; "
+                "it will be at the first start after a repair%s",
+                queue_id + 1, number, SCHEDULE_TOPIC, physical_offset,
+                f" ({due[0] - 1} more since the last such line)" if due[0] > 1 else "",
+            )  # fmt: skip
+
     def _note_refusal(self, topic: str, status: AppendStatus) -> None:
         if not self._refused:
             _log.error(
@@ -167,22 +227,23 @@ class Schedule:
             )
         self._refused = True
 
-    def _copy(self, physical_offset: int, size_bytes: int) -> NewRecord | None:
-        """The message as it is stored at its time, all properties kept; None if it is gone or must not be delivered."""
+    def _record(self, physical_offset: int, size_bytes: int) -> RecordView | None:
+        """The delayed message that an entry points to; None if there is no sound one."""
         data = self._store.record_at(physical_offset, size_bytes)
-        try:
-            delayed = None if data is None else RecordView(data)
-        except BodyError as error:
-            _log.error("the delayed message at log offset %d cannot be read: %s", physical_offset, error)
+        if data is None:
             return None
-        if delayed is None:
-            return None
+        # The copy gets a checksum of its own, by which nobody would notice a damaged body.
+        found = read_record(bytes(data), 0, len(data), physical_offset, check_crc=True)
+        return RecordView(data) if isinstance(found, LogRecord) else None
+
+    def _copy(self, delayed: RecordView) -> NewRecord | None:
+        """The message as it is stored at its time, all properties kept; None if it must not be delivered."""
         properties = delayed.properties
         topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
         if topic is None or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
             _log.error(
                 "the delayed message at log offset %d is dropped: it is for %s, queue %r",
-                physical_offset,
+                delayed.physical_offset,
                 topic,
                 queue_id,
             )
@@ -229,4 +290,6 @@ async def persist_delay_offsets(broker: Broker) -> NoReturn:
     while True:
         await trio.sleep(max(broker.config.store.flush_delay_offset_interval, 1) / 1000)
         if not broker.is_slave:
+            # Before the progress, which counts these messages as delivered.
+            await broker.undelivered.persist_in_background()
             await broker.delay_offsets.persist_in_background(broker.store.flush)

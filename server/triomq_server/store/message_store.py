@@ -13,8 +13,9 @@ from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.record.check import store_timestamp_of
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueues, UnusableTopic
+from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.entries import entry_fits
 from triomq_server.store.entry_repair import EntryRepair
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.config_files import ConfigFile
@@ -430,6 +431,17 @@ class MessageStore:
         """Log offset, size and tags code that the consume queue holds at this queue offset; None if it has none."""
         queue = self._table.get((topic, queue_id))
         return None if queue is None else queue.unit(offset)
+
+    def check_entry(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the entry at this queue offset points to its record, or is blank; if not, it is repaired soon."""
+        queue = self._table.get((topic, queue_id))
+        unit = None if queue is None else queue.unit(offset)
+        if queue is None or unit is None or unit[1] == BLANK_SIZE or 0 <= unit[0] < self.commitlog.min_offset:
+            return True
+        if entry_fits(self.commitlog, queue, offset, unit[0], unit[1]):
+            return True
+        self.entry_repair.report(queue, offset)
+        return False
 
     def record_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Log offset of the message at this queue offset, -1 if there is none."""

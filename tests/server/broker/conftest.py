@@ -41,6 +41,7 @@ from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.broker.tables.held_pulls import HeldPulls
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
+from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.config import BrokerConfig, StoreConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
@@ -408,6 +409,7 @@ async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
             groups=GroupTable(config, None, clock),
             offsets=OffsetTable(None),
             delay_offsets=DelayOffsets(None),
+            undelivered=Undelivered(None),
             clients=ClientTable(),
             filters=ConsumerFilters(None, clock),
             stats=BrokerStats(config.broker_cluster_name, clock()),

@@ -16,11 +16,13 @@ from memory_network import MemoryNetwork
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.properties import decode_properties
 from triomq_protocol.record.view import RecordView, iter_records
+from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import serve_broker
 from triomq_server.broker.admin.ha import CHANGE_ROLE
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
+from triomq_server.store.consume_queue import UNIT
 
 NAMESRV = "127.0.0.1:9876"
 SLAVE_PORT = 10921
@@ -279,6 +281,56 @@ async def test_a_store_that_refuses_is_asked_again(open_broker: Any) -> None:
         await peer.ask(Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=4194304"))
         await trio.sleep(0.2)
         assert [len(body) for body in await bodies(peer)] == [5, 100_000]
+
+
+# -- damage
+
+ENTRIES_FILE = "/store/consumequeue/SCHEDULE_TOPIC_XXXX/0/" + "0" * 20
+
+
+async def test_a_damaged_entry_is_built_again_and_its_message_delivered(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        for body in (b"0", b"1", b"2"):
+            await peer.put(**delayed(1, body))
+            await trio.sleep(0.3)
+        entries = broker.disk.files[ENTRIES_FILE].buffer
+        entries[UNIT.size + 3] ^= 1  # the log offset
+        entries[2 * UNIT.size + 11] ^= 1  # the size
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"0", b"1", b"2"]
+        assert (await runtime(peer))["triomqEntriesRebuilt"] == "2"
+    assert "entry 1 was damaged: built again" in caplog.text
+
+
+async def test_a_damaged_record_is_passed_over_and_delivered_after_its_repair(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    log = "/store/commitlog/" + "0" * 20
+    async with open_broker(disk=disk) as broker:
+        peer = await broker.peer()
+        for body in (b"first", b"second", b"third"):
+            await peer.put(**delayed(1, body))
+        at = disk.files[log].buffer.find(b"second")
+        disk.files[log].buffer[at] ^= 1
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"first", b"third"]
+        assert (await runtime(peer))["triomqDelayedUndelivered"] == "1"
+    assert "level 1 is damaged and cannot be delivered: queue offset 1" in caplog.text
+    disk.files[log].buffer[at] ^= 1
+    for _ in range(2):
+        async with open_broker(disk=disk) as broker:
+            peer = await broker.peer()
+            await trio.sleep(2)
+            assert await bodies(peer) == [b"first", b"third", b"second"]
+            assert (await runtime(peer))["triomqDelayedUndelivered"] == "0"
+
+
+async def runtime(peer: Any) -> dict[str, str]:
+    return KVTable.decode((await peer.ask(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))).body).table
 
 
 # -- roles

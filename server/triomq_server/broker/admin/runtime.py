@@ -164,6 +164,7 @@ def _store(broker: Broker) -> dict[str, str]:
         "dispatchMaxBuffer": "0",
         "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
         **_schedule(broker),
+        **_damage(broker),
     }
 
 
@@ -172,6 +173,15 @@ def _schedule(broker: Broker) -> dict[str, str]:
     return {
         f"scheduleMessageOffset_{level}": f"{offset},{broker.store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]}"
         for level, offset in broker.delay_offsets.table.items()
+    }
+
+
+def _damage(broker: Broker) -> dict[str, str]:
+    """What damage has been met since the start; RocketMQ has no such figures."""
+    return {
+        "triomqEntriesRebuilt": str(broker.store.entry_repair.rebuilt),
+        "triomqEntriesBlanked": str(broker.store.entry_repair.blanked),
+        "triomqDelayedUndelivered": str(len(broker.undelivered.places)),
     }
 
 

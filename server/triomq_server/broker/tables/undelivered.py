@@ -1,0 +1,71 @@
+"""Delayed messages that were damaged when they were due, so that they are delivered once their records are repaired.
+
+The delay levels go on behind them: one damaged record must not hold up all that follow. RocketMQ forgets them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from triomq_protocol.wire import fastjson
+from triomq_server.store.files.config_files import ConfigFile, damaged
+
+_log = logging.getLogger(__name__)
+
+REMEMBERED = 10_000
+"""More are not kept; those noted first are forgotten."""
+
+
+class Undelivered:
+    """Queue id and queue offset in the schedule topic of each such message, in memory and in a file.
+
+    Args:
+        file: `triomq/undeliveredDelays.json`; None keeps them in memory only.
+    """
+
+    def __init__(self, file: ConfigFile | None) -> None:
+        self._file = file
+        self.places: dict[tuple[int, int], None] = {}
+        """In the order in which they were noted."""
+        self._changed = False
+
+    def note(self, queue_id: int, queue_offset: int) -> None:
+        """This message was due, and is damaged."""
+        self.places[queue_id, queue_offset] = None
+        if len(self.places) > REMEMBERED:
+            del self.places[next(iter(self.places))]
+        self._changed = True
+
+    def remove(self, queue_id: int, queue_offset: int) -> None:
+        """This message has been delivered, or is gone."""
+        self.places.pop((queue_id, queue_offset), None)
+        self._changed = True
+
+    def load(self) -> None:
+        """Read the file; a missing one is no error. Raises OSError or ConfigFileDamaged."""
+        content = self._file.load() if self._file is not None else None
+        if self._file is None or content is None:
+            return
+        try:
+            self.places = dict.fromkeys(msgspec.convert(content, list[tuple[int, int]]))
+        except msgspec.ValidationError as error:
+            raise damaged(self._file.path, f"does not hold what it should: {error}") from error
+
+    def persist(self) -> None:
+        """Write the file if anything has changed; if the disk fails, it logs an error, and the next call tries
+        again."""
+        if self._file is None or not self._changed:
+            return
+        try:
+            self._file.save(fastjson.dumps([list(place) for place in self.places]))
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self._file.path, error)
+        else:
+            self._changed = False
+
+    async def persist_in_background(self) -> None:
+        """As `persist`, without holding up the event loop."""
+        if self._file is not None and self._changed:
+            await self._file.in_background(self.persist)
