@@ -7,6 +7,7 @@ A handler that need not wait is called in the middle of a receive batch; one tha
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Generator
 
 import trio
@@ -21,6 +22,9 @@ from triomq_server.wire.link import Link, LinkWriter
 
 _log = logging.getLogger(__name__)
 
+TURN_S = 0.01
+"""How long handlers are called before other tasks run: one receive may hold thousands of requests."""
+
 _OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -33,6 +37,7 @@ class Hub:
         limits: of connections, bytes, waiting requests, idle time.
         on_closed: called once for each link that has ended.
         on_batch_end: called after the handlers of one receive batch, when its answers have been written.
+        now: a clock in seconds, for `TURN_S`. Trio's own would take three times as long to read.
 
     Attributes:
         writer: writes for all links.
@@ -49,6 +54,7 @@ class Hub:
         *,
         on_closed: Callable[[Link], None] | None = None,
         on_batch_end: Callable[[], None] | None = None,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.links: set[Link] = set()
         self.writer = LinkWriter(nursery, limits.output_bytes, on_closed, limits.unsent)
@@ -60,6 +66,8 @@ class Hub:
         self.limits = limits
         self._on_batch_end = on_batch_end
         self.peer_log = PeerLog(_log)
+        self._now = now
+        self._turn_ends = 0.0
         self._progress = trio.Event()
         self._slicing = trio.Lock()
         self._sliced = False
@@ -73,6 +81,11 @@ class Hub:
         """Handlers are about to be called; no other task runs until ``end_batch``."""
         self.writer.in_batch = True
         self._sliced = False
+        self._turn_ends = self._now() + TURN_S
+
+    def turn_is_over(self) -> bool:
+        """Whether other tasks should run before more handlers are called."""
+        return self._now() > self._turn_ends
 
     def end_batch(self, links: list[Link]) -> None:
         """Write the answers of these links, then let the owner do what follows from the batch."""
@@ -91,12 +104,14 @@ class Hub:
     def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
         """Call the handlers of the commands from index ``taken`` on; returns how many are done.
 
-        Stops early when the link's unsent answers exceed its limit: one receive may hold hundreds of pull requests. Stops
-        too at a request that is done in slices (``Link.slices``), which is for ``finish_slices``.
+        Stops early when the link's unsent answers exceed its limit, since one receive may hold hundreds of pull requests,
+        and when the turn is over. Stops too at a request that is done in slices (``Link.slices``), which is for
+        ``finish_slices``.
         """
         plain = self._handlers.plain.get
         unsent = link.unsent
         output_most = self.limits.output_bytes
+        now, turn_ends = self._now, self._turn_ends
         while taken < len(commands):
             command = commands[taken]
             taken += 1
@@ -120,7 +135,7 @@ class Hub:
                     link.unsent_bytes += sum(map(len, answer))
                 else:
                     self._answer(link, command, answer)
-            if link.unsent_bytes > output_most or link.closed:
+            if link.unsent_bytes > output_most or link.closed or now() > turn_ends:
                 break
         return taken
 

@@ -126,11 +126,15 @@ class Poller:
                 served.append(link)
                 try:
                     if self._receive(polled):
+                        if hub.turn_is_over():
+                            break
                         continue
                 except Exception as error:  # noqa: BLE001 (ends this link, and is logged by its task)
                     polled.error = error
                 self.pause(polled)
                 polled.needs_task.set()
+                if hub.turn_is_over():
+                    break  # the others are still ready when the poller has its next turn
         finally:
             try:
                 hub.end_batch(served)
@@ -155,7 +159,12 @@ class Poller:
             self._hub.count_incomplete(link, len(decoder.incomplete))
         if commands:
             taken = self._hub.dispatch(link, commands, 0)
-            if taken < len(commands) or link.unsent_bytes > self._output_bytes or link.slices is not None:
+            if (
+                taken < len(commands)
+                or decoder.more
+                or link.unsent_bytes > self._output_bytes
+                or link.slices is not None
+            ):
                 polled.commands, polled.taken = commands, taken
                 return False
         return decoder.fault is None

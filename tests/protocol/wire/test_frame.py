@@ -245,3 +245,26 @@ def test_a_length_that_is_off_by_one(serialize: SerializeType, off_by: int) -> N
         assert found == []
         (command,) = decoder.feed(b"!")
         assert command.body == b"body!"
+
+
+def test_frames_are_decoded_so_many_at_once() -> None:
+    frames = b"".join(Command.request(10, opaque=number).encode() for number in range(7))
+    for cut in (0, 1, 20, len(frames) - 1, len(frames)):
+        decoder = FrameDecoder(frames_at_once=3)
+        rounds = []
+        for data in (frames[:cut], frames[cut:]):
+            rounds.append([command.opaque for command in decoder.feed(data)])
+            while decoder.more:
+                rounds.append([command.opaque for command in decoder.feed(b"")])
+        assert [opaque for one in rounds for opaque in one] == list(range(7))
+        assert max(map(len, rounds)) == 3
+        assert not decoder.incomplete
+
+
+def test_what_is_no_frame_behind_those_decoded_at_once_is_a_fault_later() -> None:
+    decoder = FrameDecoder(frames_at_once=1)
+    assert len(decoder.feed(Command.request(10).encode() * 2 + b"\xff" * 8)) == 1
+    assert decoder.fault is None
+    assert len(decoder.feed(b"")) == 1
+    assert not decoder.more
+    assert isinstance(decoder.fault, RemoteProtocolError)
