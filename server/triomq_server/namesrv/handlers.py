@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from typing import NoReturn
 
 import attrs
+import trio
 
 from triomq_protocol.codes import FAQ, RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -48,8 +50,9 @@ from triomq_server.config import (
     load_properties,
     printed,
 )
-from triomq_server.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from triomq_server.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig, KvConfigFullError
 from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
+from triomq_server.repeats import NAMES_SHOWN, PeerLog
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Handlers, Link, ignored
 
@@ -75,6 +78,7 @@ class NameServer:
         kv: key-value configuration.
         config_file: where code 318 writes the configuration.
         clock: milliseconds from any fixed time; must not jump.
+        peer_log: for lines that peers can cause.
     """
 
     config: NamesrvConfig
@@ -82,6 +86,8 @@ class NameServer:
     kv: KvConfig
     config_file: ConfigFile
     clock: Callable[[], int]
+    peer_log: PeerLog = attrs.field(init=False, factory=lambda: PeerLog(_log))
+    _gone: trio.Event = attrs.field(init=False, factory=trio.Event)
 
     def handlers(self) -> Handlers:
         """The table for ``serve``."""
@@ -91,11 +97,7 @@ class NameServer:
                 code.GET_KV_CONFIG: self.get_kv,
                 code.UNREGISTER_BROKER: self.unregister_broker,
                 code.GET_ROUTEINFO_BY_TOPIC: self.get_route,
-                code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
-                code.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
                 code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-                code.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
-                code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
                 code.GET_NAMESRV_CONFIG: self.get_config,
                 code.QUERY_DATA_VERSION: self.query_data_version,
             },
@@ -109,6 +111,10 @@ class NameServer:
                 code.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
                 code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
                 code.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
+                code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
+                code.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
+                code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
+                code.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
                 code.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
                 code.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
                 code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_ununit_topics,
@@ -118,15 +124,33 @@ class NameServer:
 
     def link_closed(self, link: Link) -> None:
         """A connection has ended: brokers registered over it are gone until they register again."""
-        for address in self.routes.channel_closed(link, link.peer):
-            _log.info("broker %s is gone with its connection from %s", address, link.peer)
+        if lost := self.routes.channel_closed(link, link.peer):
+            message = "%d brokers are gone with a connection from %s: %s"
+            self.peer_log.write(logging.INFO, link.peer, message, len(lost), link.peer, _some(lost))
+        self._wake_removal()
 
     def expire(self) -> None:
         """Drop brokers that have been silent too long."""
-        for address, channel in self.routes.expire(self.clock()):
-            _log.warning("broker %s has not registered for 120 s; it is dropped", address)
+        silent = self.routes.expire(self.clock())
+        if silent:
+            names = _some([address for address, _ in silent])
+            _log.warning("%d brokers have not registered for 120 s and are dropped: %s", len(silent), names)
+        for _, channel in silent:
             assert isinstance(channel, Link)
             channel.close()
+        self._wake_removal()
+
+    async def remove_gone(self) -> NoReturn:
+        """Task: remove the topics of broker sets that have gone, in slices."""
+        while True:
+            self._gone = trio.Event()
+            for _ in self.routes.remove_in_slices():
+                await trio.lowlevel.checkpoint()
+            await self._gone.wait()
+
+    def _wake_removal(self) -> None:
+        if self.routes.has_gone_topics:
+            self._gone.set()
 
     # Brokers
 
@@ -153,13 +177,16 @@ class NameServer:
         )
         try:
             master = yield from recording
-        except TooManyBrokersError as error:
+        except (TooManyBrokersError, ValueError) as error:
+            self.peer_log.write(logging.WARNING, link.peer, "refusing a registration of %s: %s", link.peer, error)
             return command.answer(ResponseCode.SYSTEM_ERROR, str(error), RegisterBrokerResponse())
         answer = RegisterBrokerResponse()
         if master is not None:
             answer = RegisterBrokerResponse(ha_server_addr=master.ha_server_addr, master_addr=master.broker_addr)
-        orders = self.kv.namespace(ORDER_TOPIC_CONFIG)
-        return command.answer(header=answer, body=b"" if orders is None else KVTable(table=orders).encode())
+        orders = yield from self.kv.namespace(ORDER_TOPIC_CONFIG)
+        if orders is None:
+            return command.answer(header=answer)
+        return command.answer(header=answer, body=(yield from KVTable(table=orders).encode_in_slices()))
 
     def unregister_broker(self, _link: Link, command: Command) -> Command:
         """104."""
@@ -167,6 +194,7 @@ class NameServer:
         self.routes.unregister(
             BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         )
+        self._wake_removal()
         return command.answer()
 
     def query_data_version(self, _link: Link, command: Command) -> Command:
@@ -197,7 +225,8 @@ class NameServer:
 
     def get_cluster_info(self, _link: Link, command: Command) -> Slices:
         """106."""
-        return command.answer(body=(yield from self.routes.cluster_info().encode_in_slices()))
+        info = yield from self.routes.cluster_info()
+        return command.answer(body=(yield from info.encode_in_slices()))
 
     def get_all_topics(self, _link: Link, command: Command) -> Slices:
         """206."""
@@ -211,10 +240,11 @@ class NameServer:
             )
         )
 
-    def get_system_topics(self, _link: Link, command: Command) -> Command:
+    def get_system_topics(self, _link: Link, command: Command) -> Slices:
         """304."""
-        names, address = self.routes.system_topics()
-        return command.answer(body=TopicList(topic_list=names, broker_addr=address).encode())
+        names, address = yield from self.routes.system_topics()
+        topics = TopicList(topic_list=names, broker_addr=address)
+        return command.answer(body=(yield from topics.encode_in_slices()))
 
     def get_unit_topics(self, _link: Link, command: Command) -> Slices:
         """311."""
@@ -236,18 +266,20 @@ class NameServer:
         self.routes.delete_topic(header.topic, header.cluster_name)
         return command.answer()
 
-    def wipe_write_permission(self, link: Link, command: Command) -> Command:
+    def wipe_write_permission(self, link: Link, command: Command) -> Slices:
         """205."""
         header = command.header(WipeWritePermOfBrokerRequest)
-        count = self.routes.wipe_write_permission(header.broker_name)
-        _log.info("%s took the write permission of %s, %d topics", link.peer, header.broker_name, count)
+        count = yield from self.routes.wipe_write_permission(header.broker_name)
+        message = "%s took the write permission of %s, %d topics"
+        self.peer_log.write(logging.INFO, link.peer, message, link.peer, header.broker_name, count)
         return command.answer(header=WipeWritePermOfBrokerResponse(wipe_topic_count=count))
 
-    def add_write_permission(self, link: Link, command: Command) -> Command:
+    def add_write_permission(self, link: Link, command: Command) -> Slices:
         """327."""
         header = command.header(AddWritePermOfBrokerRequest)
-        count = self.routes.add_write_permission(header.broker_name)
-        _log.info("%s gave write permission to %s, %d topics", link.peer, header.broker_name, count)
+        count = yield from self.routes.add_write_permission(header.broker_name)
+        message = "%s gave write permission to %s, %d topics"
+        self.peer_log.write(logging.INFO, link.peer, message, link.peer, header.broker_name, count)
         return command.answer(header=AddWritePermOfBrokerResponse(add_topic_count=count))
 
     # Key-value configuration
@@ -258,7 +290,10 @@ class NameServer:
         if header.namespace is None or header.key is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
         if header.value is not None:
-            await self.kv.put(header.namespace, header.key, header.value)
+            try:
+                await self.kv.put(header.namespace, header.key, header.value)
+            except KvConfigFullError as error:
+                return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
         return command.answer()
 
     def get_kv(self, _link: Link, command: Command) -> Command:
@@ -276,14 +311,14 @@ class NameServer:
         await self.kv.delete(header.namespace, header.key)
         return command.answer()
 
-    def get_kv_list(self, _link: Link, command: Command) -> Command:
+    def get_kv_list(self, _link: Link, command: Command) -> Slices:
         """219."""
         header = command.header(GetKVListByNamespaceRequest)
-        pairs = self.kv.namespace(header.namespace)
+        pairs = yield from self.kv.namespace(header.namespace)
         if pairs is None:
             remark = f"No config item, Namespace: {_shown(header.namespace)}"
             return command.answer(ResponseCode.QUERY_NOT_FOUND, remark)
-        return command.answer(body=KVTable(table=pairs).encode())
+        return command.answer(body=(yield from KVTable(table=pairs).encode_in_slices()))
 
     # Own configuration
 
@@ -305,7 +340,7 @@ class NameServer:
         except ConfigError as error:
             return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
         for warning in warnings:
-            _log.warning("configuration of %s: %s", link.peer, warning)
+            self.peer_log.write(logging.WARNING, link.peer, "configuration of %s: %s", link.peer, warning)
         await self.config_file.save_in_background(dump_properties(self.config.to_properties()).encode())
         return command.answer()
 
@@ -333,6 +368,11 @@ def _register_body(header: RegisterBrokerRequest, body: bytes) -> Generator[None
 def _topic_list(command: Command, names: Names) -> Slices:
     topics = yield from names
     return command.answer(body=(yield from TopicList(topic_list=topics).encode_in_slices()))
+
+
+def _some(names: list[str]) -> str:
+    """The first few, for a log line."""
+    return ", ".join(names[:NAMES_SHOWN]) + (" and others" if len(names) > NAMES_SHOWN else "")
 
 
 def _shown(text: str | None) -> str:

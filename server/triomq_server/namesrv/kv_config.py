@@ -1,19 +1,31 @@
 """Key-value configuration of the name server: namespaces of texts that outlive it (docs/protocol/namesrv.md §5).
 
 The best known namespace is ORDER_TOPIC_CONFIG. Every change rewrites the whole file; changes that come while it is
-being written are written together after it.
+being written are written together after it. The table is bounded, since any client may add to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import trio
 
 from triomq_protocol.wire import fastjson
-from triomq_protocol.wire.fastjson import java_map_order
+from triomq_protocol.wire.fastjson import java_map_order, java_map_order_in_slices
 from triomq_server.store.files.config_files import ConfigFile
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """Namespace of topic -> ``broker:queues;broker:queues``, which brokers receive when they register."""
+
+
+MOST_PAIRS = 20_000
+"""Values of all namespaces, and namespaces, which stay when they are empty."""
+MOST_CHARACTERS = 4 << 20
+"""Of namespaces, keys and values together; beyond that, nothing is added."""
+
+
+class KvConfigFullError(Exception):
+    """A value is not set, since the table holds as much as it may."""
 
 
 class KvConfig:
@@ -29,6 +41,12 @@ class KvConfig:
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
         self._table = _table_of(file.load())
+        self._pairs = sum(map(len, self._table.values()))
+        self._characters = sum(
+            len(namespace) + len(key) + len(value)
+            for namespace, pairs in self._table.items()
+            for key, value in pairs.items()
+        )
         self._changes = 0
         self._written = 0
         self._writing = trio.Lock()
@@ -37,29 +55,41 @@ class KvConfig:
         """One value, or None."""
         return self._table.get(namespace or "", {}).get(key or "")
 
-    def namespace(self, name: str | None) -> dict[str, str] | None:
-        """All pairs of a namespace in the order Java would list them; None if there never was one."""
+    def namespace(self, name: str | None) -> Generator[None, None, dict[str, str] | None]:
+        """All pairs of a namespace in the order Java would list them; None if there never was one. In slices."""
         pairs = self._table.get(name or "")
-        return None if pairs is None else {key: pairs[key] for key in java_map_order(pairs)}
+        if pairs is None:
+            return None
+        keys = yield from java_map_order_in_slices(pairs)
+        return {key: pairs[key] for key in keys if key in pairs}
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set one value; returns when it is on disk. Raises OSError when it cannot be written; it is set all the
-        same."""
+        """Set one value; returns when it is on disk.
+
+        Raises:
+            OSError: it cannot be written; it is set all the same.
+            KvConfigFullError: there are `MOST_PAIRS` or `MOST_CHARACTERS` already; nothing is set.
+        """
+        before = self._table.get(namespace, {}).get(key)
+        pairs = self._pairs + (before is None)
+        namespaces = len(self._table) + (namespace not in self._table)
+        size = len(value) - len(before) if before is not None else len(namespace) + len(key) + len(value)
+        if pairs > MOST_PAIRS or namespaces > MOST_PAIRS or self._characters + max(size, 0) > MOST_CHARACTERS:
+            raise KvConfigFullError(
+                f"{self._pairs} values of {self._characters} characters are kept; {MOST_PAIRS} of {MOST_CHARACTERS} are "
+                "possible"
+            )
+        self._pairs, self._characters = pairs, self._characters + size
         self._table.setdefault(namespace, {})[key] = value
         await self._persist()
 
     async def delete(self, namespace: str | None, key: str | None) -> None:
         """Remove one value if it is there; the namespace stays. Raises OSError when the file cannot be written."""
-        self._table.get(namespace or "", {}).pop(key or "", None)
+        value = self._table.get(namespace or "", {}).pop(key or "", None)
+        if value is not None:
+            self._pairs -= 1
+            self._characters -= len(namespace or "") + len(key or "") + len(value)
         await self._persist()
-
-    def encode(self) -> bytes:
-        """The file's content."""
-        table = {
-            namespace: {key: pairs[key] for key in java_map_order(pairs)}
-            for namespace, pairs in ((name, self._table[name]) for name in java_map_order(self._table))
-        }
-        return fastjson.dumps({"configTable": table})
 
     async def _persist(self) -> None:
         self._changes += 1
@@ -68,8 +98,18 @@ class KvConfig:
             if self._written >= change:
                 return
             covered = self._changes
-            await self._file.save_in_background(self.encode())
+            table = {namespace: dict(pairs) for namespace, pairs in self._table.items()}
+            await self._file.in_background(lambda: self._file.save(_content_of(table)))
             self._written = covered
+
+
+def _content_of(table: dict[str, dict[str, str]]) -> bytes:
+    """The content of the file that keeps a table."""
+    ordered = {
+        namespace: {key: table[namespace][key] for key in java_map_order(table[namespace])}
+        for namespace in java_map_order(table)
+    }
+    return fastjson.dumps({"configTable": ordered})
 
 
 def _table_of(document: object) -> dict[str, dict[str, str]]:

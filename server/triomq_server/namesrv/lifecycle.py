@@ -88,6 +88,7 @@ async def serve_namesrv(
         addresses = await nursery.start(run)
         _log.info("name server listens on %s", ", ".join(addresses))
         task_status.started(addresses[0])
+        nursery.start_soon(restarted, server.remove_gone)
         await restarted(partial(_expire_forever, server))
 
 

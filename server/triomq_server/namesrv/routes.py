@@ -8,7 +8,7 @@ answers are equal byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable
 from typing import TypeVar
 
 import attrs
@@ -24,7 +24,23 @@ TOPICS_PER_SLICE = 2048
 """After how many topics of a registration or a list other requests have their turns."""
 
 MOST_BROKERS = 10_000
-"""Addresses of brokers; a list of all of them is made in one go."""
+"""Addresses of brokers, and broker sets."""
+
+MOST_CLUSTERS_OF_SET = 16
+"""Clusters that brokers of one set may name."""
+
+MOST_TOPICS = 500_000
+"""Topics of all sets together; one that two sets have counts twice. An entry takes some 500 bytes."""
+
+MOST_SETS_OF_TOPIC = 1000
+"""Sets that have one topic: its route is made in one go."""
+
+MOST_NAME_CHARACTERS = 255
+"""Of an address, a topic, and the name of a set or cluster."""
+
+
+MOST_BROKERS_OF_CONNECTION = 1000
+"""Addresses that may register over one connection; all of them go with it in one go."""
 
 
 class TooManyBrokersError(Exception):
@@ -34,10 +50,10 @@ class TooManyBrokersError(Exception):
 NO_VERSION = DataVersion(counter=-1, timestamp=-1)
 """Of a broker whose topics are still being recorded."""
 
-V = TypeVar("V")
+K = TypeVar("K", bound=Hashable)
 
 Names = Generator[None, None, list[str]]
-"""Work in slices that returns the names of topics, in the order of a Java map."""
+"""Work in slices that returns names, in the order of a Java map."""
 
 
 @attrs.frozen
@@ -81,6 +97,9 @@ class Master:
 class RouteTable:
     """All brokers and topics that are registered. Nothing of it is kept anywhere else.
 
+    The topics of a broker set that has gone are not in any answer from that moment on. Their entries are removed in
+    slices, by `remove_in_slices` or by the next look-up that needs it, since there may be hundreds of thousands.
+
     Args:
         compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered
             over it, and a broker that unregisters removes the entry of its id, even if another broker has taken that
@@ -97,6 +116,12 @@ class RouteTable:
         self._clusters_of: dict[str, dict[str, None]] = {}
         # Broker name -> its topics, so that a set can go without a look at those of all others.
         self._own_topics: dict[str, dict[str, None]] = {}
+        # The same of sets that have gone: what is still to be removed from `_topics`.
+        self._gone_topics: dict[str, dict[str, None]] = {}
+        # Address -> the sets in which it stands, and connection -> the addresses that registered over it last: a
+        # connection that ends must not be looked for among all brokers.
+        self._sets_of: dict[str, dict[str, None]] = {}
+        self._addresses_of: dict[Hashable, dict[str, None]] = {}
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
 
@@ -128,10 +153,14 @@ class RouteTable:
             For a slave its master, if that is alive.
 
         Raises:
-            TooManyBrokersError: it is a new one, and there are `MOST_BROKERS`.
+            TooManyBrokersError: there are `MOST_BROKERS` addresses or sets, `MOST_BROKERS_OF_CONNECTION` of this
+                connection, `MOST_CLUSTERS_OF_SET` clusters, `MOST_TOPICS` topics or `MOST_SETS_OF_TOPIC` sets of one
+                topic, and this one would be new.
+            ValueError: a name or an address has more than `MOST_NAME_CHARACTERS`.
         """
-        if len(self._live) >= MOST_BROKERS and broker.broker_addr not in self._live:
-            raise TooManyBrokersError(f"{MOST_BROKERS} brokers are registered; {broker.broker_addr} is one too many")
+        # Else topics that an earlier set of this name had would be there again.
+        yield from self._remove_gone(broker.broker_name)
+        self._check_limits(broker, channel)
         self._clusters.setdefault(broker.cluster_name, {})[broker.broker_name] = None
         self._clusters_of.setdefault(broker.broker_name, {})[broker.cluster_name] = None
         data = self._brokers.get(broker.broker_name)
@@ -142,21 +171,29 @@ class RouteTable:
         addresses = _addresses(data)
         # A broker that changed its role: one address must not stand under two ids.
         for other in [i for i, a in addresses.items() if a == broker.broker_addr and i != broker.broker_id]:
-            del addresses[other]
+            self._take_address(data, other)
         is_first |= broker.broker_id not in addresses
+        self._take_address(data, broker.broker_id)
         addresses[broker.broker_id] = broker.broker_addr
+        self._sets_of.setdefault(broker.broker_addr, {})[broker.broker_name] = None
         takes_topics = broker.broker_id == 0 and (is_first or self._is_new(broker.broker_addr, data_version))
         live = LiveBroker(
             now_ms, NO_VERSION if takes_topics else data_version, channel, broker.ha_server_addr, broker.broker_name
         )
+        self._drop_live(broker.broker_addr)
         self._live[broker.broker_addr] = live
+        self._addresses_of.setdefault(channel, {})[broker.broker_addr] = None
         if filter_servers:
             self._filter_servers[broker.broker_addr] = list(filter_servers)
         elif filter_servers is not None:
             self._filter_servers.pop(broker.broker_addr, None)
         if takes_topics:
             own = self._own_topics.setdefault(broker.broker_name, {})
+            space = MOST_TOPICS - sum(map(len, self._own_topics.values())) - sum(map(len, self._gone_topics.values()))
             for number, (topic, config) in enumerate(topics.items(), 1):
+                if topic not in own:
+                    space -= 1
+                    self._check_topic(topic, broker.broker_name, space)
                 self._topics.setdefault(topic, {})[broker.broker_name] = _queue_data(broker.broker_name, config)
                 own[topic] = None
                 if not number % TOPICS_PER_SLICE:
@@ -169,14 +206,14 @@ class RouteTable:
 
     def unregister(self, broker: BrokerIdentity) -> None:
         """Remove a broker that unregisters. While its set has another member, the topics stay."""
-        self._live.pop(broker.broker_addr, None)
+        self._drop_live(broker.broker_addr)
         self._filter_servers.pop(broker.broker_addr, None)
         data = self._brokers.get(broker.broker_name)
         if data is None:
             return
         addresses = _addresses(data)
         if self._compat_49 or addresses.get(broker.broker_id) == broker.broker_addr:
-            addresses.pop(broker.broker_id, None)
+            self._take_address(data, broker.broker_id)
         if not addresses:
             self._drop_set(broker.broker_name, broker.cluster_name)
 
@@ -187,7 +224,7 @@ class RouteTable:
             channel: as given to ``register``.
             peer: the address of the other end, for which RocketMQ looks too when no broker used the connection.
         """
-        lost = [address for address, live in self._live.items() if live.channel == channel]
+        lost = list(self._addresses_of.get(channel, ()))
         if self._compat_49:
             del lost[1:]
         for address in lost or [peer]:
@@ -200,6 +237,16 @@ class RouteTable:
         for address, _ in silent:
             self._forget(address)
         return silent
+
+    @property
+    def has_gone_topics(self) -> bool:
+        """Whether `remove_in_slices` has something to do."""
+        return bool(self._gone_topics)
+
+    def remove_in_slices(self) -> Generator[None, None, None]:
+        """Remove what is left of sets that have gone; yields after each slice. Several may be under way."""
+        while self._gone_topics:
+            yield from self._remove_gone(next(iter(self._gone_topics)))
 
     def check_version(
         self, broker_addr: str, data_version: DataVersion, now_ms: int
@@ -233,13 +280,13 @@ class RouteTable:
         if not queues:
             del self._topics[topic]
 
-    def wipe_write_permission(self, broker_name: str) -> int:
-        """Let producers see no writable queue on a broker set; returns the number of its topics."""
-        return self._change_permission(broker_name, lambda permission: permission & ~PERM_WRITE)
+    def wipe_write_permission(self, broker_name: str) -> Generator[None, None, int]:
+        """Let producers see no writable queue on a broker set; in slices, returns the number of its topics."""
+        return (yield from self._change_permission(broker_name, lambda permission: permission & ~PERM_WRITE))
 
-    def add_write_permission(self, broker_name: str) -> int:
-        """Make all queues of a broker set readable and writable; returns the number of its topics."""
-        return self._change_permission(broker_name, lambda _: PERM_READ | PERM_WRITE)
+    def add_write_permission(self, broker_name: str) -> Generator[None, None, int]:
+        """Make all queues of a broker set readable and writable; in slices, returns the number of its topics."""
+        return (yield from self._change_permission(broker_name, lambda _: PERM_READ | PERM_WRITE))
 
     # Look-ups
 
@@ -248,7 +295,7 @@ class RouteTable:
         queues = self._topics.get(topic) if topic is not None else None
         if not queues:
             return None
-        names = java_map_order(queues)
+        names = [name for name in java_map_order(queues) if name not in self._gone_topics]
         brokers = [self._brokers[name] for name in names if name in self._brokers]
         if not brokers:
             return None
@@ -260,17 +307,28 @@ class RouteTable:
             queue_datas=[queues[name] for name in names],
         )
 
-    def cluster_info(self) -> ClusterInfo:
-        """All broker sets by name, and the names by cluster."""
-        return ClusterInfo(
-            broker_addr_table={name: _copy(data) for name, data in _in_java_order(self._brokers)},
-            cluster_addr_table={
-                cluster: list(java_map_order(names)) for cluster, names in _in_java_order(self._clusters)
-            },
-        )
+    def cluster_info(self) -> Generator[None, None, ClusterInfo]:
+        """All broker sets by name, and the names by cluster; yields after each slice of a long table."""
+        brokers: dict[str, BrokerData] = {}
+        for number, name in enumerate((yield from java_map_order_in_slices(self._brokers)), 1):
+            if (data := self._brokers.get(name)) is not None:
+                brokers[name] = _copy(data)
+            if not number % TOPICS_PER_SLICE:
+                yield
+        clusters: dict[str, list[str]] = {}
+        number = 0
+        for cluster in (yield from java_map_order_in_slices(self._clusters)):
+            if (names := self._clusters.get(cluster)) is not None:
+                clusters[cluster] = yield from java_map_order_in_slices(names)
+                number += 1 + len(names)
+            if number >= TOPICS_PER_SLICE:
+                number = 0
+                yield
+        return ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
 
     def all_topics(self) -> Names:
         """Every topic. Like the other lists of topics, it yields after each slice of a long table."""
+        yield from self.remove_in_slices()
         return (yield from java_map_order_in_slices(self._topics))
 
     def topics_of_cluster(self, cluster: str) -> Names:
@@ -284,16 +342,25 @@ class RouteTable:
                     yield
         return (yield from java_map_order_in_slices(found))
 
-    def system_topics(self) -> tuple[list[str], str | None]:
+    def system_topics(self) -> Generator[None, None, tuple[list[str], str | None]]:
         """Cluster and broker names, which are topics too, and the address of some broker that knows the others."""
         names: dict[str, None] = {}
-        for cluster, brokers in _in_java_order(self._clusters):
+        number = 0
+        for cluster in (yield from java_map_order_in_slices(self._clusters)):
+            brokers = yield from java_map_order_in_slices(self._clusters.get(cluster, ()))
             names[cluster] = None
-            names.update(dict.fromkeys(java_map_order(brokers)))
-        address = next(
-            (a for _, data in _in_java_order(self._brokers) for _, a in sorted(_addresses(data).items())), None
-        )
-        return list(java_map_order(names)), address
+            names.update(dict.fromkeys(brokers))
+            number += 1 + len(brokers)
+            if number >= TOPICS_PER_SLICE:
+                number = 0
+                yield
+        address = None
+        for name in (yield from java_map_order_in_slices(self._brokers)):
+            data = self._brokers.get(name)
+            if data is not None and data.broker_addrs:
+                address = data.broker_addrs[min(data.broker_addrs)]
+                break
+        return (yield from java_map_order_in_slices(names)), address
 
     def unit_topics(self) -> Names:
         """Topics of units (sysFlag bit 1) on at least one broker."""
@@ -320,12 +387,54 @@ class RouteTable:
         live = self._live.get(address) if address is not None else None
         return None if address is None or live is None else Master(address, live.ha_server_addr)
 
+    def _check_limits(self, broker: BrokerIdentity, channel: Hashable) -> None:
+        """Raise TooManyBrokersError for a registration that brings one too many of something, ValueError for a long
+        name."""
+        address, name = broker.broker_addr, broker.broker_name
+        for text in (address, name, broker.cluster_name, broker.ha_server_addr):
+            _check_length(text)
+        clusters = self._clusters_of.get(name, {})
+        of_connection = self._addresses_of.get(channel, {})
+        for what, known, new, most in (
+            ("brokers are registered", self._live, address, MOST_BROKERS),
+            ("broker sets are registered", self._brokers, name, MOST_BROKERS),
+            (f"clusters are named by brokers of {name}", clusters, broker.cluster_name, MOST_CLUSTERS_OF_SET),
+            ("brokers are registered over this connection", of_connection, address, MOST_BROKERS_OF_CONNECTION),
+        ):
+            if len(known) >= most and new not in known:
+                raise TooManyBrokersError(f"{most} {what}; {new} is one too many")
+
+    def _check_topic(self, topic: str, broker_name: str, space: int) -> None:
+        """Raise TooManyBrokersError if a topic that is new for a set is one too many, ValueError for a long name."""
+        _check_length(topic)
+        if space < 0:
+            raise TooManyBrokersError(
+                f"{MOST_TOPICS} topics of all broker sets are registered; {topic} is one too many"
+            )
+        sets = self._topics.get(topic)
+        if sets is not None and len(sets) >= MOST_SETS_OF_TOPIC:
+            raise TooManyBrokersError(
+                f"{MOST_SETS_OF_TOPIC} broker sets have the topic {topic}; {broker_name} is one too many"
+            )
+
+    def _drop_live(self, broker_addr: str) -> LiveBroker | None:
+        """Take an address from the table of live brokers."""
+        live = self._live.pop(broker_addr, None)
+        if live is not None:
+            _discard(self._addresses_of, live.channel, broker_addr)
+        return live
+
+    def _take_address(self, data: BrokerData, broker_id: int) -> None:
+        """Take the address of an id from a set, if there is one."""
+        address = _addresses(data).pop(broker_id, None)
+        if address is not None and address not in _addresses(data).values():
+            _discard(self._sets_of, address, data.broker_name or "")
+
     def _forget(self, broker_addr: str) -> None:
         """Remove one address from every table, and its broker set when it was the last one."""
-        live = self._live.pop(broker_addr, None)
+        live = self._drop_live(broker_addr)
         self._filter_servers.pop(broker_addr, None)
-        # Without the name all sets are searched; a link that carried thousands of brokers would take minutes to close.
-        for name in [live.broker_name] if live is not None else list(self._brokers):
+        for name in [live.broker_name] if live is not None else list(self._sets_of.get(broker_addr, ())):
             data = self._brokers.get(name)
             if data is None:
                 continue
@@ -333,7 +442,7 @@ class RouteTable:
             ids = [broker_id for broker_id, address in addresses.items() if address == broker_addr]
             if not ids:
                 continue
-            del addresses[ids[0]]
+            self._take_address(data, ids[0])
             if not addresses:
                 self._drop_set(name, *self._clusters_of.get(name, ()))
             return
@@ -350,21 +459,38 @@ class RouteTable:
                 names.pop(broker_name, None)
                 if not names:
                     del self._clusters[cluster]
-        for topic in self._own_topics.pop(broker_name, ()):
-            queues = self._topics.get(topic)
-            if queues is not None and queues.pop(broker_name, None) is not None and not queues:
-                del self._topics[topic]
+        topics = self._own_topics.pop(broker_name, None)
+        if topics:
+            self._gone_topics[broker_name] = topics
 
-    def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
+    def _remove_gone(self, broker_name: str) -> Generator[None, None, None]:
+        """Remove the topics of a set that has gone, unless that has been done; yields after each slice."""
+        number = 0
+        while (topics := self._gone_topics.get(broker_name)) is not None:
+            if topics:
+                topic, _ = topics.popitem()
+                queues = self._topics.get(topic)
+                if queues is not None and queues.pop(broker_name, None) is not None and not queues:
+                    del self._topics[topic]
+            else:
+                del self._gone_topics[broker_name]
+            number += 1
+            if not number % TOPICS_PER_SLICE:
+                yield
+
+    def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
         count = 0
-        for topic in self._own_topics.get(broker_name, ()):
+        for number, topic in enumerate(list(self._own_topics.get(broker_name, ())), 1):
             data = self._topics.get(topic, {}).get(broker_name)
             if data is not None:
                 data.perm = change(data.perm)
                 count += 1
+            if not number % TOPICS_PER_SLICE:
+                yield
         return count
 
     def _topics_where(self, matches: Callable[[int], object]) -> Names:
+        yield from self.remove_in_slices()
         found = []
         for number, (topic, queues) in enumerate(list(self._topics.items()), 1):
             if any(matches(data.topic_sys_flag) for data in queues.values()):
@@ -372,6 +498,11 @@ class RouteTable:
             if not number % TOPICS_PER_SLICE:
                 yield
         return (yield from java_map_order_in_slices(found))
+
+
+def _check_length(name: str) -> None:
+    if len(name) > MOST_NAME_CHARACTERS:
+        raise ValueError(f"{name[:50]!r}... has {len(name)} characters; at most {MOST_NAME_CHARACTERS} are possible")
 
 
 def _addresses(data: BrokerData) -> dict[int, str]:
@@ -396,5 +527,10 @@ def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
     )
 
 
-def _in_java_order(table: dict[str, V]) -> Iterable[tuple[str, V]]:
-    return [(key, table[key]) for key in java_map_order(table)]
+def _discard(table: dict[K, dict[str, None]], key: K, name: str) -> None:
+    """Take a name from a set in a table, and the set when it is empty."""
+    names = table.get(key)
+    if names is not None:
+        names.pop(name, None)
+        if not names:
+            del table[key]

@@ -54,13 +54,13 @@ async def test_compressed_registration_carries_no_flags(desk) -> None:
 async def test_damaged_compressed_registration_is_refused(desk, body) -> None:
     with pytest.raises(BodyError):
         await desk.ask(Code.REGISTER_BROKER, fields(compressed="true"), body)
-    assert desk.server.routes.cluster_info().broker_addr_table == {}
+    assert to_the_end(desk.server.routes.cluster_info()).broker_addr_table == {}
 
 
 async def test_registration_that_is_no_json_is_refused(desk) -> None:
     with pytest.raises(BodyError):
         await desk.ask(Code.REGISTER_BROKER, fields(), b"{{{")
-    assert desk.server.routes.cluster_info().broker_addr_table == {}
+    assert to_the_end(desk.server.routes.cluster_info()).broker_addr_table == {}
 
 
 @pytest.mark.parametrize("broker_id", ["x", ""])
