@@ -48,6 +48,9 @@ SET_OFFLINE = "set at its broker (no member is online)"
 TAIL_GROUP = TOOLS_GROUP
 """The group of a look without ``--group``: brokers always have it, and it commits nothing."""
 
+END_S = 2.0
+"""A topic is read to its end, for ``--until-end``, when nothing has come for so long."""
+
 
 class StartingOffsets:
     """The offset store of a look: where to start, and nothing is kept."""
@@ -72,13 +75,14 @@ class StartingOffsets:
 @click.option(
     "-g", "--group", help="Share the topic with this consumer group, and commit. Default: read only, commit nothing."
 )
-@click.option("--from", "start", default="latest", show_default=True, metavar="earliest|latest|TIME|OFFSET",
-              help="Where to start: TIME is 2026-11-21T12:00 or ms since 1970; with --group only if it has no offset.")  # fmt: skip
+@click.option("--from", "start", metavar="earliest|latest|TIME|OFFSET",
+              help="Where to start: TIME is 2026-11-21T12:00 or ms since 1970; with --group only if it has no offset. "
+              "Default: latest; with --until-end earliest.")  # fmt: skip
 @click.option("--tags", help="Only messages with these tags: a || b.")
 @click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
 @click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue; not with --group.")
 @click.option("-m", "--max", "--count", "most", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--until-end", is_flag=True, help="Stop when nothing has come for two seconds.")
+@click.option("--until-end", is_flag=True, help=f"Stop when nothing has come for {END_S:g} s.")
 @click.option("--format", "template", metavar="TEXT",
               help="A line per message: '{stored} {broker}:{queue} {offset} {tags} {body}'.")  # fmt: skip
 @json_option
@@ -86,7 +90,7 @@ def consume(
     topic: str,
     name_servers: str,
     group: str | None,
-    start: str,
+    start: str | None,
     tags: str | None,
     sql: str | None,
     queue: str | None,
@@ -104,6 +108,9 @@ def consume(
         raise click.UsageError("give either --queue or --group: a group's queues are shared out by its members")
     expression = filter_of(tags, sql)
     only = queue_of(topic, queue) if queue else None
+    if start is None:
+        # From latest on there is nothing until somebody sends.
+        start = "earliest" if until_end else "latest"
     begin = _start_from(start) if group else None
     since_ms = _since_ms(start)
     show = _printer(template, as_json=as_json)
@@ -113,7 +120,9 @@ def consume(
             assert begin is not None
             async with client.lite_pull_consumer(group, start_from=begin) as consumer:
                 await consumer.subscribe(topic, expression)
-                await _print_all(consumer, show, most, until_end=until_end)
+                printed = await _print_all(consumer, show, most, until_end=until_end)
+            if not printed:
+                _say_nothing_came(topic, f"for group {group}, which starts at {start} where it has no offset")
             return
         async with client.pull_consumer(TAIL_GROUP) as looker:
             queues = await looker.fetch_queues(topic)
@@ -124,7 +133,9 @@ def consume(
             TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
         ) as consumer:
             await consumer.assign(queues, expression)
-            await _print_all(consumer, show, most, until_end=until_end, since_ms=since_ms)
+            printed = await _print_all(consumer, show, most, until_end=until_end, since_ms=since_ms)
+        if not printed:
+            _say_nothing_came(topic, f"from {start} on")
 
     with_client(name_servers, work)
 
@@ -136,21 +147,29 @@ async def _print_all(
     *,
     until_end: bool,
     since_ms: int = 0,
-) -> None:
+) -> int:
+    """Print messages until there are none, or as many as wanted; returns how many were printed."""
+    printed = 0
     left = most if most is not None else sys.maxsize
     while left > 0:
-        batch = await consumer.poll(2.0)
+        batch = await consumer.poll(END_S)
         # The last message before a time is the nearest to it when there is none after it.
         wanted = [message for message in batch if message.stored_ms >= since_ms]
         for message in wanted[:left]:
             show(message)
+        printed += len(wanted[:left])
         left -= len(wanted)
         if not batch and until_end:
-            return
+            return printed
     if left < 0 and consumer.auto_commit:
         # The last answer had more than was printed: those come again.
         last = batch[left - 1]
         await consumer.seek(last.queue, last.queue_offset + 1)
+    return printed
+
+
+def _say_nothing_came(topic: str, start: str) -> None:
+    click.echo(f"no message of topic {topic} came within {END_S:g} s, {start}", err=True)
 
 
 def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessage], None]:

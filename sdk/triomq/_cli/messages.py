@@ -101,7 +101,7 @@ def triomq() -> None:
 @click.option("--file", "file", metavar="PATH", help="Send this file's bytes as one message; - for standard input.")
 @click.option("-g", "--group", default="triomq-cli", show_default=True, help="Producer group.")
 @click.option("--tags", help="Tag to filter by.")
-@click.option("--keys", help="Index keys, separated by blanks.")
+@click.option("--keys", help="Index keys, separated by blanks: 'a b' is two keys. A key has no blanks.")
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="User property; repeatable.")
 @click.option("--queue", "queue", metavar="BROKER:ID", help="The queue it must go to.")
 @click.option("--delay", "delay_level", type=click.IntRange(0, 18), default=0, help="Delay level, 1-18.")

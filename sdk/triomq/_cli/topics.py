@@ -93,7 +93,7 @@ def _delete(topic: str, name_servers: str, *, yes: bool, as_json: bool) -> None:
         await client.admin.delete_topic(topic)
         say({"deleted": topic}, f"deleted {topic}", as_json=as_json)
 
-    with_client(name_servers, work)
+    with_client(name_servers, work, route_wait_s=0)
 
 
 def _create(topic: str, queues: int, name_servers: str, *, yes: bool) -> None:
@@ -107,7 +107,7 @@ def _create(topic: str, queues: int, name_servers: str, *, yes: bool) -> None:
     async def work(client: Client) -> None:
         await client.admin.create_topic(topic, queues=queues)
 
-    with_client(name_servers, work)
+    with_client(name_servers, work, route_wait_s=0)
 
 
 def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:
@@ -120,7 +120,7 @@ def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:
         except RouteNotFound:
             pass
 
-    with_client(name_servers, look)
+    with_client(name_servers, look, route_wait_s=0)
     return found
 
 

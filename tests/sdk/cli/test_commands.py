@@ -244,7 +244,7 @@ def test_a_topic_is_deleted_after_a_question_that_says_what_is_lost(capsys, monk
     settings = {"broker-a": topics.TopicSettings(8, 8, 6)}
     changes = []
     monkeypatch.setattr(topics, "_settings_now", lambda *_: settings)
-    monkeypatch.setattr(topics, "with_client", lambda *_: changes.append("deleted"))
+    monkeypatch.setattr(topics, "with_client", lambda *_, **__: changes.append("deleted"))
     monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
     code, out, err = run(capsys, "topics", "orders", "--delete")
     assert "Delete topic orders and its messages (8 queues RW- on broker-a)?" in out

@@ -1,0 +1,97 @@
+"""Commands against brokers on memory streams, on a virtual clock: what they print, and how long they wait."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from triomq._cli import messages, options
+from triomq_protocol.names import MASTER_ID
+
+VIRTUAL_S = 1.0
+"""A command that does not wait for anything takes less of the virtual clock."""
+
+
+class CommandLine:
+    """Runs commands; `passed_s` is how long the last one took on the virtual clock."""
+
+    def __init__(self, cluster, capsys):
+        self.cluster = cluster
+        self.passed_s = 0.0
+        self._capsys = capsys
+
+    def __call__(self, *arguments):
+        self.passed_s = 0.0
+        code = messages.run(list(arguments))
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+    def open_client(self, _name_servers, **more):
+        return self.cluster.client(**more)
+
+
+@pytest.fixture
+def command_line(system_cluster, capsys, monkeypatch):
+    system_cluster.broker.consumers.serves_groups = True
+    line = CommandLine(system_cluster, capsys)
+    plain_run = trio.run
+
+    def run(work):
+        clock = trio.testing.MockClock(autojump_threshold=0)
+
+        async def timed():
+            started = clock.current_time()
+            try:
+                return await work()
+            finally:
+                line.passed_s += clock.current_time() - started
+
+        return plain_run(timed, clock=clock)
+
+    monkeypatch.setattr(trio, "run", run)
+    monkeypatch.setattr(options, "open_client", line.open_client)
+    return line
+
+
+@pytest.mark.parametrize("change", [["--create"], ["--delete", "--yes"]])
+def test_a_change_without_a_master_is_refused_at_once(command_line, change):
+    name_server = command_line.cluster.name_server
+    name_server.brokers["broker-a"].broker_addrs = {1: "broker-a-1:10911"}
+    assert MASTER_ID not in name_server.routes["T"].broker_datas[0].broker_addrs
+    code, out, err = command_line("topics", "T", *change)
+    assert (code, out) == (1, "")
+    assert "no master of broker-a is registered" in err
+    assert command_line.passed_s < VIRTUAL_S
+
+
+@pytest.mark.parametrize("change", [["--create"], ["--delete", "--yes"]])
+def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
+    command_line.cluster.broker.up = False
+    code, out, err = command_line("topics", "T", *change)
+    assert (code, out) == (1, "")
+    assert "broker-a-0:10911" in err
+    assert command_line.passed_s < VIRTUAL_S
+
+
+@pytest.mark.parametrize("group", [[], ["-g", "G"]])
+def test_until_the_end_is_from_the_beginning(command_line, group):
+    for number in range(3):
+        command_line.cluster.broker.store("T", 0, b"m%d" % number)
+    code, out, err = command_line("consume", "T", "--until-end", *group)
+    assert (code, out.split(), err) == (0, ["m0", "m1", "m2"], "")
+    # The group has its offsets now.
+    code, out, err = command_line("consume", "T", "--until-end", *group)
+    assert (code, out.split()) == (0, [] if group else ["m0", "m1", "m2"])
+    assert err == (
+        "no message of topic T came within 2 s, for group G, which starts at earliest where it has no offset\n"
+        if group
+        else ""
+    )
+
+
+def test_where_nothing_comes_the_start_is_named(command_line):
+    command_line.cluster.broker.store("T", 0, b"m")
+    code, out, err = command_line("consume", "T", "--until-end", "--from", "latest")
+    assert (code, out, err) == (0, "", "no message of topic T came within 2 s, from latest on\n")
+    assert command_line("consume", "T", "--until-end", "--tags", "a")[2].endswith("from earliest on\n")
