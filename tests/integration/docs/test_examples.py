@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,20 +44,31 @@ async def test_readme_sends_and_pulls(cluster: Cluster, capfd: pytest.CaptureFix
     assert "b'hello'" in capfd.readouterr().out
 
 
-async def test_readme_consumes(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_readme_consumes_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
     send, _, consume = blocks("README.md")[:3]
     await trio.to_thread.run_sync(run, send, "README.md", cluster.name_servers)
-    # Its last line would run until it is interrupted.
-    main = run(consume.replace("trio.run(main)", ""), "README.md", cluster.name_servers)["main"]
-    printed = ""
-    with trio.move_on_after(120):
+    script = tmp_path / "consume.py"
+    script.write_text(consume.replace("127.0.0.1:9876", cluster.name_servers))
+    with trio.fail_after(240):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(main)  # type: ignore[arg-type]
-            while "en b'hello'" not in printed:
-                await trio.sleep(0.05)
-                printed += capfd.readouterr().out
-            nursery.cancel_scope.cancel()
-    assert "en b'hello'" in printed
+            process = await nursery.start(
+                partial(
+                    trio.run_process, [sys.executable, "-u", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    check=False,
+                )
+            )  # fmt: skip
+            printed = b""
+            while b"en b'hello'" not in printed:
+                data = await process.stdout.receive_some()
+                assert data, (printed, await process.stderr.receive_some())
+                printed += data
+            process.send_signal(signal.SIGINT)
+            errors = await process.stderr.receive_some()
+    assert (process.returncode, errors) == (0, b"")
+    # What was handled is committed, and the group is left.
+    async with triomq.open_client(cluster.name_servers) as client:
+        assert (await client.groups.progress("readme")).lag == 0
+        assert await client.groups.members("readme") is None
 
 
 async def test_tutorial(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
