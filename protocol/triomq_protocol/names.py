@@ -79,6 +79,8 @@ RETRY_TOPIC: Final = "RETRY_TOPIC"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QID: Final = "REAL_QID"
 TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+"""The producer group of a half message."""
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 UNIQ_KEY: Final = "UNIQ_KEY"
 CLUSTER: Final = "CLUSTER"
@@ -93,7 +95,7 @@ RESERVED_PROPERTIES: Final = frozenset(
         REAL_TOPIC,
         REAL_QID,
         TRAN_MSG,
-        "PGROUP",
+        PGROUP,
         "MIN_OFFSET",
         "MAX_OFFSET",
         "BUYER_ID",

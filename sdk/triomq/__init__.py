@@ -28,6 +28,14 @@ from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendCallback, SendFunction, SendResult, SendStatus
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._producer.batches import split_batch
+from triomq._message.transaction import (
+    TransactionState,
+    Transaction,
+    TransactionResult,
+    TransactionListener,
+    TransactionCheck,
+    LocalTransaction,
+)
 
 # What is consumed, from where, how much is held, and what handlers answer
 from triomq._message.subscription import Sql
@@ -78,6 +86,12 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "split_batch",
+    "TransactionState",
+    "Transaction",
+    "TransactionResult",
+    "TransactionListener",
+    "TransactionCheck",
+    "LocalTransaction",
     "Sql",
     "ReadPreference",
     "IllegalOffset",

@@ -39,11 +39,13 @@ from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._message.hooks import ConsumeHook, PullHook, SendHook
 from triomq._message.message import MAX_BODY_BYTES, check_group
+from triomq._message.transaction import TransactionCheck, TransactionListener
 from triomq._numbers import check_count, check_seconds
 from triomq._producer.faults import FaultStrategy
 from triomq._producer.producer import Producer
 from triomq._producer.retry import Retries, RetryPolicy
 from triomq._producer.sender import Sender, SendSettings
+from triomq._producer.transactions import check_listener
 from triomq._transport.dialing import Dialer, dial_tcp
 from triomq._transport.link import HEADER_BYTES_MAX, Handler
 from triomq._transport.links import Backoff, Links
@@ -173,6 +175,8 @@ class Client(metaclass=NoPublicConstructor):
         retry: RetryPolicy | None = None,
         faults: FaultStrategy | None = None,
         hooks: Sequence[SendHook] = (),
+        transactions: TransactionListener | TransactionCheck | None = None,
+        max_checks: int = 16,
     ) -> Producer:
         """A producer of a group; the client closes it, unless it is closed before.
 
@@ -187,6 +191,10 @@ class Client(metaclass=NoPublicConstructor):
             retry: what is tried again; default :class:`triomq.plugins.Retries`.
             faults: which brokers are avoided; default none, :class:`triomq.plugins.LatencyFaults` is upstream's table.
             hooks: see :class:`triomq.plugins.SendHook`.
+            transactions: a :class:`triomq.TransactionListener`, or a function like its method ``check``: answers brokers
+                that ask what became of a transaction. Needed for transactions; the group's name must then stay the
+                same after a restart.
+            max_checks: how many of these checks may run at the same time.
 
         Raises:
             InvalidCall: a number is out of range, or the group's name cannot be used or is in use.
@@ -196,6 +204,7 @@ class Client(metaclass=NoPublicConstructor):
         check_seconds("send_timeout_s", send_timeout_s)
         check_count("max_in_flight", max_in_flight, 1)
         check_count("max_in_flight_bytes", max_in_flight_bytes, 1)
+        check_count("max_checks", max_checks, 1)
         settings = SendSettings(
             timeout_s=send_timeout_s,
             max_body_bytes=max_body_bytes,
@@ -205,7 +214,9 @@ class Client(metaclass=NoPublicConstructor):
             route_wait_s=self._route_wait.wait_s,
             faults=faults,
         )
-        self._heartbeats.add_producer(group)
+        if transactions is not None:
+            check_listener(group, transactions)
+        self._heartbeats.add_producer(group, answers=transactions is not None)
         sender = Sender(
             group,
             self._routes,
@@ -225,9 +236,12 @@ class Client(metaclass=NoPublicConstructor):
             sender,
             spawn=self._nursery.start_soon,
             leave=leave,
+            asked=self._requests.producers,
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
             hooks=hooks,
+            transactions=transactions,
+            max_checks=max_checks,
         )
         self._members.append(producer)
         return producer

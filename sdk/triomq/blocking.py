@@ -18,7 +18,8 @@ cell can be run twice.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Self, TypeVar, Unpack, cast, overload
 
@@ -36,8 +37,10 @@ from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer import pull_consumer as _pull
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
+from triomq._message.transaction import Transaction, TransactionState
 from triomq._producer import producer as _producer
 from triomq._producer.queue_selectors import QueueSelector
+from triomq._producer.transactions import Transactions
 from triomq.errors import InvalidCall
 
 __all__ = [
@@ -107,11 +110,13 @@ def _kept_factory(
 class Producer(ClosingProxy[_producer.Producer]):
     """Sends the messages of one group; see :class:`triomq.Producer`.
 
-    Callbacks are called in the client's thread: they must be quick, and must not call this client.
+    Callbacks are called in the client's thread: they must be quick, and must not call this client.  Plain functions that
+    carry out transactions, or answer for them, are called in worker threads, and may.
     """
 
     send_oneway = blocking_method(_producer.Producer.send_oneway)
     send_batch = blocking_method(_producer.Producer.send_batch)
+    send_in_transaction = blocking_method(_producer.Producer.send_in_transaction)
     queues = blocking_method(_producer.Producer.queues)
     flush = blocking_method(_producer.Producer.flush)
 
@@ -155,6 +160,31 @@ class Producer(ClosingProxy[_producer.Producer]):
             return None
 
         return self._call(run)
+
+    @contextmanager
+    def transaction(self, message: Message) -> Iterator[Transaction]:
+        """Send a half message; the end of the block commits it, an exception rolls it back.
+
+        What ends the program, such as ``KeyboardInterrupt``, says neither; see :meth:`triomq.Producer.transaction`.
+        """
+
+        async def begin(core: _producer.Producer) -> tuple[Transactions, Transaction]:
+            transactions = core._transactional()  # noqa: SLF001
+            return transactions, await transactions.begin_safely(message)
+
+        transactions, transaction = self._call(begin)
+        state = TransactionState.COMMIT
+        try:
+            yield transaction
+        except Exception:
+            state = TransactionState.ROLLBACK
+            raise
+        except BaseException:
+            state = TransactionState.UNKNOWN
+            raise
+        finally:
+            if state is not TransactionState.UNKNOWN:
+                self._call(lambda _: transactions.end(transaction, state))
 
     @property
     def in_flight(self) -> int:

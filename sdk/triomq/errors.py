@@ -177,6 +177,14 @@ class Overloaded(TransientError):
     advice = "wait for earlier requests to finish, or raise the limit"
 
 
+class TransactionRolledBack(TransientError):
+    """The half message was not stored as safely as its broker is configured to store it; it was rolled back, and the
+    local transaction was not begun."""
+
+    retriable = False
+    advice = "nothing is delivered; check the broker's disk and slaves, then try again"
+
+
 class RouteError(MQError):
     """No known broker serves this topic in the way asked for; the route may be out of date."""
 

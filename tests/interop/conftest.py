@@ -235,6 +235,14 @@ class JavaClient:
         """Client id to queue id to offset, as the members of an online group have them in memory."""
         return dict(self._call("status", servers, topic=topic, group=group, client=client)["clients"])
 
+    def transact(self, servers: str, group: str, topic: str, bodies: Sequence[str], check: str) -> list[str]:
+        """Send half messages, each told the state that its body begins with; returns their ids.
+
+        The producer stays open until `close`, and answers every check with `check`; when that is UNKNOW, it is closed
+        at once.
+        """
+        return list(self._call("transact", servers, group=group, topic=topic, bodies=bodies, check=check)["ids"])
+
     def close(self, servers: str) -> None:
         """Close the clients of servers that are about to stop."""
         self._call("close", servers)

@@ -20,9 +20,14 @@ import trio
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.spawn import Spawn
 from triomq._message.message import MessageQueue
+from triomq._message.received import ReceivedMessage
 from triomq._transport.link import Handler, Link
 from triomq_protocol.codes import VERSION, RequestCode, ResponseCode, version_description
+from triomq_protocol.errors import BodyError
+from triomq_protocol.names import PGROUP
+from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests import (
+    CheckTransactionStateRequest,
     ConsumeMessageDirectlyRequest,
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
@@ -63,8 +68,15 @@ class AskedConsumer(Protocol):
         """Give one message to the handler, now, also of a queue that is not assigned (309)."""
 
 
+class AskedProducer(Protocol):
+    """A producer group as brokers see it that ask about its transactions."""
+
+    def asked(self, link: Link, header: CheckTransactionStateRequest, message: ReceivedMessage, /) -> None:
+        """What has become of the transaction of this message? (39)"""
+
+
 class BrokerRequests:
-    """Answers brokers on behalf of one client's consumers.
+    """Answers brokers on behalf of one client's consumers and producers.
 
     Args:
         spawn: starts tasks.
@@ -75,6 +87,8 @@ class BrokerRequests:
     def __init__(self, spawn: Spawn, name_servers: NameServerGroup, started_ms: int) -> None:
         self.consumers: dict[str, AskedConsumer] = {}
         """Consumer group -> its consumer."""
+        self.producers: dict[str, AskedProducer] = {}
+        """Producer group -> who answers for its transactions."""
         self._spawn = spawn
         self._name_servers = name_servers
         self._started_ms = started_ms
@@ -89,6 +103,7 @@ class BrokerRequests:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consumer_status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+            RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
         }
 
     # --- 40 --------------------------------------------------------------------------------------------------
@@ -144,6 +159,23 @@ class BrokerRequests:
         if header.jstack_enable:
             info.jstack = thread_stacks()
         return command.answer(ResponseCode.SUCCESS, body=info.encode())
+
+    # --- 39 --------------------------------------------------------------------------------------------------
+
+    def _check_transaction(self, link: Link, command: Command) -> None:
+        header = command.header(CheckTransactionStateRequest)
+        try:
+            record = RecordView(command.body)
+            message = ReceivedMessage(record, MessageQueue(record.topic, header.bname or "", record.queue_id))
+            group = message.properties.get(PGROUP, "")
+        except BodyError as error:
+            log.warning("%s asks about a transaction, and sends no message: %s", link.address, error)
+            return
+        producer = self.producers.get(group)
+        if producer is None:
+            log.info("%s asks about a transaction of group %.255s, which is not ours", link.address, group)
+            return
+        producer.asked(link, header, message)
 
     # --- 309 -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ HEARTBEAT_EVERY_S: Final = 30.0
 API_TIMEOUT_S: Final = 3.0
 """How long a broker may take to answer (``mqClientApiTimeout``)."""
 
+MASTERS_AGAIN_S: Final = 3.0
+"""How soon the name server is asked again for all masters when it has not answered."""
+
 LEAVE_TIMEOUT_S: Final = 2.0
 """How long unregistering may hold up a producer or consumer that ends."""
 
@@ -71,6 +74,9 @@ class Heartbeats:
         self._nursery = nursery
         self._every_s = every_s
         self._producers: set[str] = set()
+        # Groups that brokers ask about transactions: each master must know them, also one that they do not send to.
+        self._answering: set[str] = set()
+        self._masters: frozenset[str] | None = None
         self._consumers: dict[str, ConsumerData] = {}
         self._change = trio.Event()
         self._first_beats: dict[Link, trio.Event] = {}
@@ -78,8 +84,12 @@ class Heartbeats:
         links.opened.append(self._link_opened)
         routes.changed.append(self._route_changed)
 
-    def add_producer(self, group: str) -> None:
+    def add_producer(self, group: str, *, answers: bool = False) -> None:
         """Join a producer group; a heartbeat reports it at once.
+
+        Args:
+            group: its name.
+            answers: whether it answers for transactions; every master of the name server is then told.
 
         Raises:
             InvalidCall: this client is in it already.
@@ -87,6 +97,8 @@ class Heartbeats:
         if group in self._producers:
             raise InvalidCall(f"this client has a producer of group {group} already; share it, or close it first")
         self._producers.add(group)
+        if answers:
+            self._answering.add(group)
         self._change.set()
 
     def add_consumer(self, group: str, data: ConsumerData) -> None:
@@ -108,6 +120,7 @@ class Heartbeats:
     async def remove_producer(self, group: str) -> None:
         """Leave a producer group, and unregister it at every broker that answers."""
         self._producers.discard(group)
+        self._answering.discard(group)
         await self._unregister(UnregisterClientRequest(client_id=self.client_id, producer_group=group))
 
     async def remove_consumer(self, group: str) -> None:
@@ -118,9 +131,12 @@ class Heartbeats:
     async def run(self) -> None:
         """Send heartbeats for ever, every period and at every change."""
         while True:
-            with trio.move_on_after(self._every_s):
+            looks_again = bool(self._answering) and self._masters is None
+            with trio.move_on_after(min(self._every_s, MASTERS_AGAIN_S) if looks_again else self._every_s):
                 await self._change.wait()
             self._change = trio.Event()
+            if self._answering:
+                await self._look_for_masters()
             await self.beat()
 
     async def beat(self) -> None:
@@ -149,12 +165,23 @@ class Heartbeats:
         if not self._producers and not self._consumers:
             return []
         # A slave has no use for a client that only sends.
-        return [
+        found = [
             address
             for broker in self._routes.broker_addresses().values()
             for broker_id, address in broker.items()
             if self._consumers or broker_id == MASTER_ID
         ]
+        return found + sorted(self._further_masters().difference(found))
+
+    def _further_masters(self) -> frozenset[str]:
+        """The masters that are to know of a group although no route of this client names them."""
+        return (self._masters or frozenset()) if self._answering else frozenset()
+
+    async def _look_for_masters(self) -> None:
+        try:
+            self._masters = await self._routes.masters()
+        except MQError as error:
+            log.info("the masters that may ask about transactions are not known now: %s", error.reason)
 
     async def _beat_at(self, address: str) -> None:
         link = self._links.ready(address)
@@ -223,6 +250,7 @@ class Heartbeats:
 
     async def _unregister_everywhere(self, header: UnregisterClientRequest) -> None:
         known = {address for broker in self._routes.broker_addresses().values() for address in broker.values()}
+        known |= self._masters or frozenset()
         async with trio.open_nursery() as nursery:
             for link in self._links.open_links():
                 if link.address in known:

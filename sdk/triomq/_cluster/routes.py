@@ -433,11 +433,26 @@ class Routes:
     async def _some_master_is_registered(self) -> bool:
         """Whether a topic that is unknown is so although brokers serve; also True when this cannot be found out."""
         try:
-            answer = await self._name_servers.ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
-            brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
-        except (MQError, BodyError):
+            return bool(await self.masters())
+        except MQError:
             return True
-        return any(MASTER_ID in (broker.broker_addrs or {}) for broker in brokers.values())
+
+    async def masters(self) -> frozenset[str]:
+        """The addresses of all masters that are registered now.
+
+        Raises:
+            MQError: the name server could not be asked, or its answer cannot be read.
+        """
+        answer = await self._name_servers.ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        what, address = "the registered brokers", self._name_servers.chosen or ""
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=address)
+        try:
+            brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
+        except BodyError as error:
+            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        every = (broker.broker_addrs or {} for broker in brokers.values())
+        return frozenset(addresses[MASTER_ID] for addresses in every if MASTER_ID in addresses)
 
     def _store(self, topic: str, data: TopicRouteData, *, borrowed: bool) -> Route:
         known = self._entry(topic)

@@ -6,6 +6,7 @@ The bytes of its requests are made in ``request.py``, the attempts in ``attempt.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from tenacity import RetryCallState
 
@@ -37,12 +38,13 @@ class Outgoing:
         result: of the latest attempt that stored it, if the policy asked for another one nevertheless.
         last_broker: the broker of the latest attempt.
         refresh_route: whether the next attempt asks for the route again first.
+        own_properties: names and values that the client adds, as those of a half message; users cannot set them.
         retry_state: tenacity's record of the attempts; None as long as there was nothing to decide.
     """
 
     __slots__ = (
-        "attempts", "batch", "body", "born_ms", "deadline", "flag", "last_broker", "pinned", "properties",
-        "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key", "wait_until",
+        "attempts", "batch", "body", "born_ms", "deadline", "flag", "last_broker", "own_properties", "pinned",
+        "properties", "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key", "wait_until",
         "waited_in_vain",
     )  # fmt: skip
 
@@ -65,17 +67,23 @@ class Outgoing:
         self.refresh_route = False
         self.result: SendResult | None = None
         self.retry: tuple[int, int] | None = None
+        self.own_properties: Mapping[str, str] | None = None
         self.retry_state: RetryCallState | None = None
 
 
-def properties_text(message: Message, unique_key: str) -> str:
+def properties_text(message: Message, unique_key: str, own: Mapping[str, str] | None = None) -> str:
     """The property string, UNIQ_KEY included.
+
+    Args:
+        message: what users send.
+        unique_key: its id.
+        own: what the client adds.
 
     Raises:
         MessageIllegal: it is longer than a stored record can hold.
     """
     tags, keys = message.tags, message.keys
-    if message.properties is None and message.wait_store_ok and message.delay_level <= 0:
+    if message.properties is None and message.wait_store_ok and message.delay_level <= 0 and own is None:
         # What most messages look like, without building a table.
         text = f"{UNIQ_KEY}\x01{unique_key}"
         if keys:
@@ -85,6 +93,8 @@ def properties_text(message: Message, unique_key: str) -> str:
     else:
         pairs = dict(message.property_pairs())
         pairs[UNIQ_KEY] = unique_key
+        if own is not None:
+            pairs |= own
         text = encode_properties(pairs)
     if len(text) > MAX_PROPERTIES_BYTES // 4 and len(text.encode()) > MAX_PROPERTIES_BYTES:
         raise MessageIllegal(
@@ -96,6 +106,6 @@ def properties_text(message: Message, unique_key: str) -> str:
 def use_properties(out: Outgoing, message: Message) -> None:
     """Send a message with the properties that hooks have added to it; without them, if they are too many."""
     try:
-        out.properties = properties_text(message, out.unique_key)
+        out.properties = properties_text(message, out.unique_key, out.own_properties)
     except MessageIllegal as error:
         log.warning("message %s goes without what hooks added: %s", out.unique_key, error.reason)

@@ -7,22 +7,33 @@ calls.  A message costs no task, no channel and no cancel scope unless something
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, overload
 
 import trio
 
+from triomq._cluster.broker_requests import AskedProducer
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
 from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
+from triomq._message.transaction import (
+    LocalTransaction,
+    Transaction,
+    TransactionCheck,
+    TransactionListener,
+    TransactionResult,
+    TransactionState,
+)
 from triomq._producer.batches import check_batch, encode_batch
 from triomq._producer.callbacks import CallbackSend, InFlight
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
 from triomq._producer.sender import Sender
+from triomq._producer.transactions import Transactions
 from triomq.errors import InvalidCall, MessageIllegal, MQError
 
 log = logging.getLogger("triomq.producer")
@@ -44,6 +55,9 @@ class Producer(metaclass=NoPublicConstructor):
         max_in_flight: sends with a callback that may be under way.
         max_in_flight_bytes: the sum of their bodies.
         hooks: see :class:`triomq.plugins.SendHook`.
+        asked: producer group -> who answers brokers that ask about its transactions; this producer enters itself.
+        transactions: answers for the group's transactions.
+        max_checks: how many of its checks may run at the same time.
     """
 
     def __init__(
@@ -52,9 +66,12 @@ class Producer(metaclass=NoPublicConstructor):
         *,
         spawn: Spawn,
         leave: Callable[[], Awaitable[None]],
+        asked: dict[str, AskedProducer],
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         hooks: Sequence[SendHook] = (),
+        transactions: TransactionListener | TransactionCheck | None = None,
+        max_checks: int = 16,
     ) -> None:
         self._sender = sender
         self._targets = sender.targets
@@ -62,6 +79,13 @@ class Producer(metaclass=NoPublicConstructor):
         self._leave = leave
         self._hooks = tuple(hooks)
         self._in_flight = InFlight(sender, spawn, self._hooks, max_count=max_in_flight, max_bytes=max_in_flight_bytes)
+        self._transactions: Transactions | None = None
+        if transactions is not None:
+            self._transactions = Transactions(
+                sender, transactions, deliver=self._deliver, spawn=spawn, checks_at_once=max_checks
+            )
+            asked[sender.group] = self._transactions.checks
+        self._asked = asked
         self._since_checkpoint = 0
         self._closed = False
 
@@ -224,6 +248,51 @@ class Producer(metaclass=NoPublicConstructor):
             call_after_send(self._hooks, context, result)
         return result
 
+    async def send_in_transaction(self, message: Message, execute: LocalTransaction | None = None) -> TransactionResult:
+        """Send a half message, carry out a local transaction, and let the broker deliver the message or drop it.
+
+        Args:
+            message: without a delay level; consumers get it when it is committed.
+            execute: carries out the local transaction and answers what became of it; an async function is awaited, a
+                plain one runs in a thread. By default the method of the producer's listener.
+
+        Returns:
+            What the broker was told. A half message that is stored less safely than configured, as its ``status`` says,
+            is rolled back without a call of ``execute``.
+
+        Raises:
+            InvalidCall: the producer has no ``transactions=``, or the message cannot be sent in a transaction.
+            MQError: the half message could not be sent; nothing is delivered.
+
+        What ``execute`` raises is raised here; the broker is told ``UNKNOWN``, and asks the listener later.  When
+        cancelled, it is told nothing, and asks too.
+        """
+        return await self._transactional().run(message, execute)
+
+    @asynccontextmanager
+    async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
+        """Send a half message; the end of the block commits it, an exception rolls it back.
+
+        A block that is cancelled, or whose process dies, says neither: the broker asks the producer's listener later.
+
+        Args:
+            message: without a delay level; consumers get it when it is committed.
+
+        Raises:
+            InvalidCall: the producer has no ``transactions=``, or the message cannot be sent in a transaction.
+            TransactionRolledBack: the half message was stored less safely than configured; the block is not entered.
+            MQError: the half message could not be sent; the block is not entered.
+        """
+        transactions = self._transactional()
+        transaction = await transactions.begin_safely(message)
+        try:
+            yield transaction
+        except Exception:
+            await transactions.end(transaction, TransactionState.ROLLBACK)
+            raise
+        # Not for BaseException: neither what cancels nor what ends the program says how the local transaction ended.
+        await transactions.end(transaction, TransactionState.COMMIT)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a topic can be sent to now, in the order selectors see.
 
@@ -241,7 +310,7 @@ class Producer(metaclass=NoPublicConstructor):
         """Take no more messages, wait for those in flight, unregister the group.
 
         When cancelled, what is still in flight fails with :class:`~triomq.errors.ClientClosed`, and async callbacks get
-        5 s to end.
+        5 s to end.  Checks of transactions get 5 s; when cancelled, none.
         """
         if self._closed:
             await trio.lowlevel.checkpoint()
@@ -250,18 +319,23 @@ class Producer(metaclass=NoPublicConstructor):
         try:
             if not self._in_flight.aborted:
                 await self.flush()
+                if self._transactions is not None:
+                    await self._transactions.checks.aclose()
         finally:
             self.abort()
             with trio.CancelScope(shield=True):
                 await self._in_flight.end_callbacks()
                 if not self._closed:
                     self._closed = True
+                    self._asked.pop(self.group, None)
                     self._sender.close()
                     await self._leave()
 
     def abort(self) -> None:
         """Take no more messages and fail what is in flight now, each callback once."""
         self._in_flight.abort()
+        if self._transactions is not None:
+            self._transactions.checks.abort()
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
@@ -275,6 +349,20 @@ class Producer(metaclass=NoPublicConstructor):
         await self.aclose()
 
     # --- awaited sends -------------------------------------------------------------------------------------
+
+    def _transactional(self) -> Transactions:
+        self._in_flight.check_open()
+        if self._transactions is None:
+            raise InvalidCall(
+                f"the producer of group {self.group} has nobody to answer for transactions; make it with "
+                "client.producer(group, transactions=listener)"
+            )
+        return self._transactions
+
+    async def _deliver(self, message: Message, out: Outgoing, now: float) -> SendResult:
+        if self._hooks:
+            return await self._send_with_hooks(message, out, now)
+        return await self._attempts.deliver(out, now)
 
     async def _send_with_hooks(self, message: Message, out: Outgoing, now: float) -> SendResult:
         context = self._begin(message, out)

@@ -8,7 +8,7 @@ Producers use it, and consumers whose failed messages go to a retry topic.  Upst
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -117,8 +117,13 @@ class Sender:
         """Follow route changes no longer."""
         self.targets.close()
 
-    def prepare(self, message: Message, now: float) -> Outgoing:
+    def prepare(self, message: Message, now: float, own: Mapping[str, str] | None = None) -> Outgoing:
         """Check a message and give it its id and property string.
+
+        Args:
+            message: what users send.
+            now: on trio's clock.
+            own: properties that the client adds.
 
         Raises:
             MessageIllegal: a limit of size is broken.
@@ -139,12 +144,13 @@ class Sender:
         out = Outgoing(
             topic,
             message.body,
-            properties_text(message, unique_key),
+            properties_text(message, unique_key, own),
             unique_key,
             born_ms,
             now + settings.timeout_s,
         )
         out.flag = message.flag
+        out.own_properties = own
         self._let_wait(out, now)
         return out
 

@@ -254,6 +254,32 @@ class Targets:
         if self._faults is not None:
             self._faults.update(broker_name, 0.0, trio.current_time(), isolate=True)
 
+    async def master(self, queue: MessageQueue) -> Link:
+        """The link to the master of the broker that has taken a message, for requests that follow the send.
+
+        Raises:
+            BrokerNotFound: the route, asked for again, names no master.
+            MQError: it cannot be reached.
+        """
+        address = self._master_address(queue)
+        if address is not None:
+            try:
+                return await self._links.get(address)
+            except ConnectFailed:
+                log.info("the master of %s cannot be reached at %s: asking for the route", queue.broker_name, address)
+        await self._refresh(queue.topic)
+        address = self._master_address(queue)
+        if address is None:
+            raise BrokerNotFound(
+                f"broker {queue.broker_name} has no master in the route of topic {queue.topic}",
+                address=self._routes.name_server,
+            )
+        return await self._links.get(address)
+
+    def _master_address(self, queue: MessageQueue) -> str | None:
+        targets = self.known(queue.topic)
+        return targets.route.master(queue.broker_name) if targets is not None else None
+
     def several_brokers(self, topic: str) -> bool | None:
         """Whether a topic has queues on more than one broker; None as long as its route is unknown."""
         targets = self.known(topic)

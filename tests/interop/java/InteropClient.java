@@ -20,8 +20,11 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -66,6 +69,8 @@ public final class InteropClient {
         switch (command.getString("op")) {
             case "send":
                 return send(command);
+            case "transact":
+                return transact(command);
             case "pull":
                 return pull(command);
             case "offsets":
@@ -142,9 +147,10 @@ public final class InteropClient {
     /** Closes the clients of these name servers, so that they do not keep querying servers that have stopped. */
     private static JSONObject close(JSONObject command) {
         String nameServers = command.getString("nameServers");
-        DefaultMQProducer producer = PRODUCERS.remove(nameServers);
-        if (producer != null) {
-            producer.shutdown();
+        for (String key : List.copyOf(PRODUCERS.keySet())) {
+            if (key.equals(nameServers) || key.startsWith(nameServers + "#")) {
+                PRODUCERS.remove(key).shutdown();
+            }
         }
         for (String key : List.copyOf(CONSUMERS.keySet())) {
             if (key.startsWith(nameServers + "#")) {
@@ -214,6 +220,40 @@ public final class InteropClient {
         }
         JSONObject answer = new JSONObject();
         answer.put("results", results);
+        return answer;
+    }
+
+    /** Half messages, each told the state with which its body begins; the producer answers checks until it is closed. */
+    private static JSONObject transact(JSONObject command) throws Exception {
+        LocalTransactionState check = LocalTransactionState.valueOf(command.getString("check"));
+        TransactionMQProducer producer = new TransactionMQProducer(command.getString("group"));
+        producer.setNamesrvAddr(command.getString("nameServers"));
+        producer.setInstanceName("transactions-" + System.nanoTime());
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object arg) {
+                return LocalTransactionState.valueOf(new String(message.getBody(), StandardCharsets.UTF_8).split(" ")[0]);
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return check;
+            }
+        });
+        producer.start();
+        JSONArray ids = new JSONArray();
+        for (Object body : command.getJSONArray("bodies")) {
+            Message message = new Message(command.getString("topic"), body.toString().getBytes(StandardCharsets.UTF_8));
+            ids.add(producer.sendMessageInTransaction(message, null).getMsgId());
+        }
+        if (check == LocalTransactionState.UNKNOW) {
+            producer.shutdown();
+        } else {
+            PRODUCERS.put(command.getString("nameServers") + "#" + command.getString("group"), producer);
+        }
+        JSONObject answer = new JSONObject();
+        answer.put("ids", ids);
         return answer;
     }
 

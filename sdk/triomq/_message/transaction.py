@@ -1,0 +1,101 @@
+"""Transactions as users see them: a half message, what became of the local transaction, and who answers for it later.
+
+Upstream: ``TransactionListener``, ``LocalTransactionState``, ``TransactionSendResult`` (docs/protocol/client.md §6.13).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from triomq._constructors import NoPublicConstructor
+from triomq._message.message import Message
+from triomq._message.received import ReceivedMessage
+from triomq._message.send_result import SendResult
+
+
+class TransactionState(enum.IntEnum):
+    """What became of a local transaction."""
+
+    UNKNOWN = 0
+    """Not known yet: the broker asks again, up to its ``transactionCheckMax``."""
+
+    COMMIT = 8
+    """Consumers get the message."""
+
+    ROLLBACK = 12
+    """No consumer ever gets it."""
+
+
+class Transaction(metaclass=NoPublicConstructor):
+    """A half message that a broker has stored, while the local transaction is carried out.
+
+    Args:
+        message: what consumers get if it is committed.
+        result: of sending it; ``queue_offset`` and ``offset_message_id`` are the half message's.
+        commit_log_offset: where the broker keeps the half message.
+    """
+
+    __slots__ = ("_rolled_back", "commit_log_offset", "message", "result")
+
+    def __init__(self, message: Message, result: SendResult, commit_log_offset: int) -> None:
+        self.message = message
+        self.result = result
+        self.commit_log_offset = commit_log_offset
+        self._rolled_back = False
+
+    @property
+    def transaction_id(self) -> str:
+        """The message's id, under which a later check asks: keep it with what the local transaction writes."""
+        return self.result.message_id
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether :meth:`rollback` was called."""
+        return self._rolled_back
+
+    def rollback(self) -> None:
+        """Do not commit at the end of the block, although nothing is raised; this cannot be taken back."""
+        self._rolled_back = True
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.transaction_id} of topic {self.message.topic}>"
+
+
+class TransactionResult(msgspec.Struct, frozen=True):
+    """How :meth:`triomq.Producer.send_in_transaction` ended.
+
+    Args:
+        result: of sending the half message.
+        state: what the broker was told.
+    """
+
+    result: SendResult
+    state: TransactionState
+
+
+LocalTransaction = Callable[[Transaction], TransactionState | Awaitable[TransactionState]]
+"""Carries out a local transaction; an async one is awaited, a plain one runs in a thread."""
+
+TransactionCheck = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
+"""Says what became of the local transaction of a message; an async one is awaited, a plain one runs in a thread."""
+
+
+class TransactionListener(Protocol):
+    """Carries out local transactions, and answers for them; an object with these two methods is enough.
+
+    Either method may be async, and is awaited, or plain, and runs in a thread.
+    """
+
+    def execute(self, transaction: Transaction, /) -> TransactionState | Awaitable[TransactionState]:
+        """The half message is stored: carry out the local transaction."""
+
+    def check(self, message: ReceivedMessage, /) -> TransactionState | Awaitable[TransactionState]:
+        """A broker asks what became of the local transaction with the id ``message.transaction_id``.
+
+        Any client with a producer of the group may be asked, also one that has been started since.  What it raises is
+        logged and counts as ``UNKNOWN``.
+        """

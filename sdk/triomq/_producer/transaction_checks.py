@@ -1,0 +1,191 @@
+"""Checks of transactions: brokers ask what became of them, a user's function knows, and the broker is told.
+
+So many checks run at the same time and so many wait; a broker asks again about those that find no place.  Upstream:
+``ClientRemotingProcessor.checkTransactionState``, ``DefaultMQProducerImpl`` (docs/protocol/client.md §6.13).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import trio
+
+from triomq._cluster.spawn import Spawn
+from triomq._message.received import ReceivedMessage
+from triomq._message.transaction import TransactionCheck, TransactionState
+from triomq._transport.link import Link
+from triomq.errors import MQError
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import CheckTransactionStateRequest, EndTransactionRequest
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.producer")
+
+T = TypeVar("T")
+
+WAITING_MAX: Final = 2000
+"""Checks that wait for a place (the ``checkRequestHoldMax`` of Java's producer)."""
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The messages of those checks together."""
+
+GRACE_S: Final = 5.0
+"""How long checks may run on when their producer closes."""
+
+REMARK_CHARS_MAX: Final = 1000
+
+
+async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None) -> Any:
+    """Call a function of the user: an async one is awaited, a plain one runs in a thread."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object may be async to call
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        return await function(argument)
+    answer = await trio.to_thread.run_sync(function, argument, limiter=limiter)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def checked_state(answer: object, whose: str) -> TransactionState:
+    """What a user's function answered; anything that is no state counts as ``UNKNOWN``, so that no slip commits."""
+    if isinstance(answer, TransactionState):
+        return answer
+    log.warning("%s answered %.100r, which is no triomq.TransactionState: it counts as UNKNOWN", whose, answer)
+    return TransactionState.UNKNOWN
+
+
+def remark_of(when: str, error: Exception) -> str:
+    """What a broker logs about a user's function that has failed."""
+    return f"{when} Exception: {type(error).__name__}: {error}"[:REMARK_CHARS_MAX]
+
+
+class _Check:
+    """One transaction that a broker asks about; it may ask again meanwhile, and the answer is for the latest asking."""
+
+    __slots__ = ("header", "key", "link", "message", "size_bytes")
+
+    def __init__(
+        self, key: str, link: Link, header: CheckTransactionStateRequest, message: ReceivedMessage, size_bytes: int
+    ) -> None:
+        self.key = key
+        self.link = link
+        self.header = header
+        self.message = message
+        self.size_bytes = size_bytes
+
+
+class TransactionChecks:
+    """Answers the checks of one producer group.
+
+    Args:
+        group: the producer group.
+        check: the user's function.
+        spawn: starts tasks.
+        at_once: how many checks may run at the same time.
+    """
+
+    def __init__(self, group: str, check: TransactionCheck, spawn: Spawn, *, at_once: int) -> None:
+        self._group = group
+        self._check = check
+        self._spawn = spawn
+        self._at_once = at_once
+        self._limiter = trio.CapacityLimiter(at_once)
+        self._checks: dict[str, _Check] = {}
+        self._waiting: deque[_Check] = deque()
+        self._waiting_bytes = 0
+        self._dropping = False
+        self._closed = False
+        self._running: set[trio.CancelScope] = set()
+        self._ended = trio.Event()
+
+    def __len__(self) -> int:
+        """Checks that wait or run."""
+        return len(self._checks)
+
+    def asked(self, link: Link, header: CheckTransactionStateRequest, message: ReceivedMessage) -> None:
+        """A broker asks about a transaction; called by the link's reader."""
+        if self._closed:
+            return
+        key = message.message_id
+        known = self._checks.get(key)
+        if known is not None:
+            known.link, known.header = link, header
+            return
+        size_bytes = message.record.size_bytes
+        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + size_bytes > WAITING_BYTES_MAX:
+            if not self._dropping:
+                self._dropping = True
+                log.warning(
+                    "group %s cannot answer all checks of transactions: %d wait, further ones are dropped, and brokers "
+                    "ask again",
+                    self._group,
+                    len(self._waiting),
+                )
+            return
+        check = self._checks[key] = _Check(key, link, header, message, size_bytes)
+        self._waiting.append(check)
+        self._waiting_bytes += size_bytes
+        if len(self._running) < self._at_once:
+            scope = trio.CancelScope()
+            self._running.add(scope)
+            self._spawn(self._work, scope)
+
+    async def aclose(self) -> None:
+        """Take no more checks, drop those that wait, and wait for those that run, :data:`GRACE_S` at most."""
+        self._close()
+        with trio.move_on_after(GRACE_S):
+            while self._running:
+                self._ended = trio.Event()
+                await self._ended.wait()
+        self.abort()
+
+    def abort(self) -> None:
+        """Take no more checks, and cancel those that run; nobody is told anything about them."""
+        self._close()
+        for scope in self._running:
+            scope.cancel()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+
+    async def _work(self, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                while self._waiting:
+                    check = self._waiting.popleft()
+                    self._waiting_bytes -= check.size_bytes
+                    try:
+                        await self._answer(check)
+                    finally:
+                        del self._checks[check.key]
+                self._dropping = False
+        finally:
+            self._running.discard(scope)
+            self._ended.set()
+
+    async def _answer(self, check: _Check) -> None:
+        message, remark = check.message, None
+        try:
+            answer = await call_user(self._check, message, self._limiter)
+            state = checked_state(answer, f"the check of group {self._group}")
+        except Exception as error:
+            log.exception("the check of transaction %s of group %s failed", message.message_id, self._group)
+            state, remark = TransactionState.UNKNOWN, remark_of("checkLocalTransactionState", error)
+        header = check.header
+        end = EndTransactionRequest(
+            producer_group=self._group,
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=state.value,
+            from_transaction_check=True,
+            msg_id=message.message_id,
+            transaction_id=header.transaction_id,
+            bname=header.bname,
+        )
+        try:
+            check.link.notify(Command.request(RequestCode.END_TRANSACTION, end, oneway=True, remark=remark))
+        except MQError as error:
+            log.info("%s was not told the end of transaction %s: %s", check.link.address, message.message_id, error)

@@ -1,0 +1,198 @@
+"""Transactions of one producer group: half messages, and what brokers are told of their end.
+
+The end is told one way, as Java's client does: should it be lost, the broker asks (``transaction_checks.py``).  Upstream:
+``DefaultMQProducerImpl.sendMessageInTransaction`` (docs/protocol/client.md §6.13).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+import trio
+
+from triomq._cluster.spawn import Spawn
+from triomq._constructors import construct
+from triomq._message.message import Message
+from triomq._message.send_result import SendResult, SendStatus
+from triomq._message.transaction import (
+    LocalTransaction,
+    Transaction,
+    TransactionCheck,
+    TransactionListener,
+    TransactionResult,
+    TransactionState,
+)
+from triomq._producer.outgoing import Outgoing
+from triomq._producer.sender import Sender
+from triomq._producer.transaction_checks import TransactionChecks, call_user, checked_state, remark_of
+from triomq.errors import InvalidCall, MQError, ProtocolViolation, TransactionRolledBack
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.message_id import decode_offset_message_id
+from triomq_protocol.names import PGROUP, TRAN_MSG
+from triomq_protocol.record.layout import TRANSACTION_PREPARED
+from triomq_protocol.requests import EndTransactionRequest
+from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.producer")
+
+END_TIMEOUT_S: Final = 3.0
+"""How long telling a broker the end may take when its connection has to be opened again; nothing cancels it."""
+
+_INNER_GROUPS: Final = ("DEFAULT_PRODUCER", "CLIENT_INNER_PRODUCER")
+_MADE_UP: Final = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+
+Deliver = Callable[[Message, Outgoing, float], Awaitable[SendResult]]
+"""Sends a message that was prepared, and calls the hooks; the third argument is the time on trio's clock."""
+
+
+def check_listener(group: str, listener: TransactionListener | TransactionCheck) -> None:
+    """Raise :class:`InvalidCall` unless a listener can answer for the group's transactions, also after a restart."""
+    if not callable(getattr(listener, "check", listener)):
+        raise InvalidCall(
+            f"transactions is {type(listener).__name__}, neither an object with the methods execute(transaction) and "
+            "check(message) nor a function check(message)"
+        )
+    if group in _INNER_GROUPS or _MADE_UP.search(group):
+        raise InvalidCall(
+            f"the group {group} cannot have transactions: brokers ask producers of the group that sent a message about "
+            "its transaction, also after a restart; choose a name that stays the same"
+        )
+
+
+class Transactions:
+    """The transactions of one producer.
+
+    Args:
+        sender: prepares messages.
+        listener: answers for them; a :class:`TransactionListener`, or its method ``check`` alone.
+        deliver: sends half messages.
+        spawn: starts tasks for checks.
+        checks_at_once: how many checks may run at the same time.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        listener: TransactionListener | TransactionCheck,
+        *,
+        deliver: Deliver,
+        spawn: Spawn,
+        checks_at_once: int,
+    ) -> None:
+        of_object: TransactionCheck | None = getattr(listener, "check", None)
+        check = of_object if of_object is not None else cast("TransactionCheck", listener)
+        self._sender = sender
+        self._deliver = deliver
+        self._execute: LocalTransaction | None = getattr(listener, "execute", None)
+        self.checks = TransactionChecks(sender.group, check, spawn, at_once=checks_at_once)
+
+    async def begin(self, message: Message) -> Transaction:
+        """Send a half message.
+
+        Raises:
+            InvalidCall: the message cannot be sent in a transaction.
+            MQError: no attempt succeeded.
+        """
+        if not isinstance(message, Message):
+            raise InvalidCall(
+                f"a transaction has one triomq.Message, not {type(message).__name__}; brokers take no batch in a "
+                "transaction, so send each message in its own"
+            )
+        if message.delay_level:
+            raise InvalidCall(
+                f"delay_level is {message.delay_level}, but brokers deliver the message of a transaction as soon as it is "
+                "committed"
+            )
+        now = trio.current_time()
+        sender = self._sender
+        out = sender.prepare(message, now, {TRAN_MSG: "true", PGROUP: sender.group})
+        await sender.compress(out)
+        out.sys_flag |= TRANSACTION_PREPARED
+        result = await self._deliver(message, out, now)
+        try:
+            offset = decode_offset_message_id(result.offset_message_id).physical_offset
+        except BodyError as error:
+            what = f"an answer to the half message {result.message_id}"
+            raise ProtocolViolation(what, remark=str(error)) from error
+        return construct(Transaction, message, result, offset)
+
+    async def begin_safely(self, message: Message) -> Transaction:
+        """:meth:`begin`; a half message that is not stored as safely as configured is rolled back.
+
+        Raises:
+            TransactionRolledBack: it was.
+        """
+        transaction = await self.begin(message)
+        status = transaction.result.status
+        if status is not SendStatus.SEND_OK:
+            await self.end(transaction, TransactionState.ROLLBACK)
+            raise TransactionRolledBack(
+                f"the transaction of message {transaction.transaction_id}, topic {message.topic}", code=status
+            )
+        return transaction
+
+    async def run(self, message: Message, execute: LocalTransaction | None) -> TransactionResult:
+        """Send a half message, carry out the local transaction, tell the broker; see ``send_in_transaction``."""
+        execute = execute if execute is not None else self._execute
+        if not callable(execute):
+            raise InvalidCall(
+                "give send_in_transaction execute=, or the producer a listener that has the method execute"
+            )
+        transaction = await self.begin(message)
+        result = transaction.result
+        if result.status is not SendStatus.SEND_OK:
+            await self.end(transaction, TransactionState.ROLLBACK)
+            return TransactionResult(result, TransactionState.ROLLBACK)
+        try:
+            answer = await call_user(execute, transaction)
+        except Exception as error:
+            remark = remark_of("executeLocalTransactionBranch", error)
+            await self.end(transaction, TransactionState.UNKNOWN, remark)
+            raise
+        state = checked_state(answer, "execute")
+        return TransactionResult(result, await self.end(transaction, state))
+
+    async def end(
+        self, transaction: Transaction, state: TransactionState, remark: str | None = None
+    ) -> TransactionState:
+        """Tell the broker the end, one way; that it cannot be told is logged, and it asks later.
+
+        Not cancellable, and over after :data:`END_TIMEOUT_S`: the local transaction has ended, whoever waits.
+
+        Returns:
+            What it is told: ``COMMIT`` becomes ``ROLLBACK`` after :meth:`Transaction.rollback`.
+        """
+        if state is TransactionState.COMMIT and transaction.rolled_back:
+            state = TransactionState.ROLLBACK
+        result = transaction.result
+        header = EndTransactionRequest(
+            producer_group=self._sender.group,
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=transaction.commit_log_offset,
+            commit_or_rollback=state.value,
+            from_transaction_check=False,
+            msg_id=result.message_id,
+            transaction_id=result.transaction_id,
+            bname=result.queue.broker_name,
+        )
+        why: object = f"no connection within {END_TIMEOUT_S:g} s"
+        with trio.move_on_after(END_TIMEOUT_S, shield=True):
+            try:
+                link = await self._sender.targets.master(result.queue)
+                link.notify(Command.request(RequestCode.END_TRANSACTION, header, oneway=True, remark=remark))
+            except MQError as error:
+                why = error
+            else:
+                return state
+        log.warning(
+            "broker %s was not told %s of transaction %s, and will ask about it: %s",
+            result.queue.broker_name,
+            state.name,
+            result.message_id,
+            why,
+        )
+        return state
