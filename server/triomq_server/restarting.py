@@ -12,6 +12,8 @@ from typing import NoReturn
 
 import trio
 
+from triomq_server.pauses import Pauses
+
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 """The pause before a new start doubles with each failure up to this, and is short again after a task ran so long."""
@@ -25,18 +27,20 @@ async def restarted(task: Callable[[], Awaitable[object]]) -> NoReturn:
     Args:
         task: an async function; what it left undone when it failed must not hinder its next run.
     """
-    pause_s = FIRST_PAUSE_S
+    pauses = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
         started = trio.current_time()
+        failure: Exception | None = None
         try:
             await task()
-            _log.error("the task %s has ended; it starts again in %.0f s", _name(task), pause_s)
-        except Exception:  # noqa: BLE001 - whatever it is: the other tasks of the server go on
-            _log.exception("the task %s has failed; it starts again in %.0f s", _name(task), pause_s)
+        except Exception as error:  # noqa: BLE001 - whatever it is: the other tasks of the server go on
+            failure = error
         if trio.current_time() - started >= LONGEST_PAUSE_S:
-            pause_s = FIRST_PAUSE_S
+            pauses.reset()
+        pause_s = pauses.next_s()
+        how = "ended" if failure is None else "failed"
+        _log.error("the task %s has %s; it starts again in %.0f s", _name(task), how, pause_s, exc_info=failure)
         await trio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _name(task: Callable[[], Awaitable[object]]) -> str:

@@ -30,7 +30,7 @@ async def test_a_failed_task_starts_again_after_growing_pauses(
     assert pauses[11] == pytest.approx(5 * LONGEST_PAUSE_S + FIRST_PAUSE_S), "a long run ends the growth"
     assert "flush_forever has failed" in caplog.text
     assert "a value nobody thought of" in caplog.text
-    assert "flush_forever has ended" in caplog.text
+    assert f"flush_forever has ended; it starts again in {FIRST_PAUSE_S:.0f} s" in caplog.text
 
 
 async def test_a_cancelled_task_does_not_start_again() -> None:

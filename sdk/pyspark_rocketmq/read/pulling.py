@@ -17,7 +17,7 @@ import trio
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
 from pyspark_rocketmq.read.planning import QueueRange
-from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
+from triomq import Backoff, MessageQueue, MQError, PullResult, PullStatus, ReadPreference
 from triomq_protocol.record.layout import INT64, QUEUE_OFFSET_AT
 from triomq_protocol.record.view import record_starts
 
@@ -220,7 +220,8 @@ class Strides:
         time. What the master does not have either is lost.
         """
         deadline = trio.current_time() + BEHIND_LIMIT_S
-        pause_s = BEHIND_PAUSE_S
+        pauses = Backoff(first_s=BEHIND_PAUSE_S, max_s=BEHIND_PAUSE_MAX_S)
+        attempts = 0
         while True:
             if self._plan.only is None:
                 try:
@@ -238,8 +239,8 @@ class Strides:
             if left_s <= 0:
                 self._behind(at, end, result, unreachable)
                 return None
-            await trio.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, BEHIND_PAUSE_MAX_S)
+            attempts += 1
+            await trio.sleep(min(pauses.pause_s(attempts, 0.0), left_s))
             try:
                 result = await self._asked(at, end)
             except MQError as error:

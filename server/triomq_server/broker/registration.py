@@ -31,6 +31,7 @@ from triomq_protocol.requests.registration import (
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.config import BrokerConfig, register_period_ms
+from triomq_server.pauses import Pauses
 from triomq_server.restarting import restarted
 from triomq_server.wire import Link, LinkError, OpenLink
 
@@ -218,7 +219,7 @@ class _NameServer:
         self._address = address
         self._link: Link | None = None
         self._complaint: str | None = None
-        self._pause_s = RETRY_LEAST_S
+        self._pauses = Pauses(RETRY_LEAST_S, RETRY_MOST_S)
         self.scope = trio.CancelScope()
         self.wanted = trio.Event()
         self.tried = trio.Event()
@@ -247,8 +248,7 @@ class _NameServer:
                 self._link = self.last_answer = None
                 self.registered = False
                 self._end_round()
-            await trio.sleep(self._pause_s * owner.chance.uniform(0.5, 1.0))
-            self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
+            await trio.sleep(self._pauses.next_s() * owner.chance.uniform(0.5, 1.0))
 
     async def next_round(self) -> None:
         """Wait for the end of a round that begins after this call, or for the loss of the link."""
@@ -314,7 +314,7 @@ class _NameServer:
             _log.info("registered %s at name server %s", owner.identity.address, self._address)
         self.registered = True
         self._complaint = None
-        self._pause_s = RETRY_LEAST_S
+        self._pauses.reset()
         header = answer.header(RegisterBrokerResponse)
         order = KVTable.decode(answer.body).table if answer.body else None
         self.last_answer = RegistrationAnswer(header.master_addr, header.ha_server_addr, order)

@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from triomq_server.config import FlushDiskType, StoreConfig
+from triomq_server.pauses import Pauses
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueues
 from triomq_server.store.files.checkpoint import Checkpoint
@@ -64,7 +65,7 @@ class Flusher:
         self._broken = False
         self._look_at = float("inf")
         """When the disk is tried again."""
-        self._pause_s = LOOK_AGAIN_S
+        self._pauses = Pauses(LOOK_AGAIN_S, LOOK_AGAIN_MOST_S)
         self._queues_in_doubt = False
         """Queues or index may not be on the disk, whatever a later flush says."""
         self._owed = False
@@ -138,8 +139,8 @@ class Flusher:
                     "the disk refused to take the log; the store accepts no messages until it does", exc_info=True
                 )
                 self._broken = True
-                self._pause_s = LOOK_AGAIN_S
-                self._look_at = trio.current_time() + self._pause_s
+                self._pauses.reset()
+                self._look_at = trio.current_time() + self._pauses.next_s()
                 self.failed()
                 self._waiters.fail_all()
                 return
@@ -164,8 +165,7 @@ class Flusher:
                 lost = await self._disk.run(partial(write_again, dirty))
             except OSError as error:
                 _log.warning("the disk still refuses the log: %s; no messages are accepted", error)
-                self._pause_s = min(2 * self._pause_s, LOOK_AGAIN_MOST_S)
-                self._look_at = trio.current_time() + self._pause_s
+                self._look_at = trio.current_time() + self._pauses.next_s()
                 return
             if lost is not None:
                 _log.critical(
