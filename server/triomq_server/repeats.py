@@ -73,7 +73,10 @@ class PeerLog:
         key = message, peer.rpartition(":")[0]
         if key not in self._repeats and len(self._repeats) >= HOSTS_APART:
             key = message, ""
-        due = self._repeats.setdefault(key, Repeats()).add(key[1] or peer.rpartition(":")[0])
+        repeats = self._repeats.get(key)
+        if repeats is None:
+            repeats = self._repeats[key] = Repeats()
+        due = repeats.add(key[1] or peer.rpartition(":")[0])
         if due is None:
             return
         count, hosts = due

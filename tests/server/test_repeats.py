@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from triomq_server.repeats import HOSTS_APART, LOG_EVERY_S, PeerLog
+from triomq_server import repeats
+from triomq_server.repeats import HOSTS_APART, LOG_EVERY_S, PeerLog, Repeats
 
 _log = logging.getLogger("peers")
 
@@ -37,3 +38,18 @@ async def test_many_hosts_share_their_lines(
     for host in range(10_000):
         lines.write(logging.WARNING, f"10.0.{host >> 8}.{host & 255}:5", "noise of %d", host)
     assert len(caplog.messages) == HOSTS_APART + 1
+
+
+async def test_a_counted_line_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Repeats] = []
+
+    class Counted(Repeats):
+        def __init__(self) -> None:
+            super().__init__()
+            built.append(self)
+
+    monkeypatch.setattr(repeats, "Repeats", Counted)
+    lines = PeerLog(_log)
+    for port in range(1000):
+        lines.write(logging.INFO, f"10.0.0.1:{port}", "noise")
+    assert len(built) == 1
