@@ -232,7 +232,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         client=_client(given),
         topic=given.text("topic"),
         group=given.text("producerGroup") or DEFAULT_WRITE_GROUP,
-        batch_rows=given.number("batchSize") or 128,
+        batch_rows=given.number("batchSize") or 512,
         in_flight=given.number("maxInFlight") or 16,
         replicated=given.choice("acks", {"stored": False, "replicated": True}, False),
     )

@@ -117,6 +117,7 @@ class Producer(ClosingProxy[_producer.Producer]):
     send_oneway = blocking_method(_producer.Producer.send_oneway)
     send_batch = blocking_method(_producer.Producer.send_batch)
     send_in_transaction = blocking_method(_producer.Producer.send_in_transaction)
+    send_elements = blocking_method(_producer.Producer.send_elements)
     queues = blocking_method(_producer.Producer.queues)
     flush = blocking_method(_producer.Producer.flush)
 

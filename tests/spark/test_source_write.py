@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from source_topics import Topics, bodies
 
-from pyspark_rocketmq.rows.row_messages import ROW_KEY
+from pyspark_rocketmq.rows.row_keys import ROW_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

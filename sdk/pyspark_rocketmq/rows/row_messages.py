@@ -1,26 +1,17 @@
-"""Rows -> messages, each with a key by which readers can drop duplicates.
-
-A task that is run again sends all its rows again. The key is the same then: it is derived from the query, the batch and
-the partition, which do not change, and from the row's contents, since the order of rows may change when a shuffle is
-read again; equal rows are counted. Pure.
-"""
+"""Rows -> messages, one by one: for rows that cannot be in a batch, and for saying what is wrong with a row. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from hashlib import blake2b
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import attrs
 import pyarrow as pa
 
 from pyspark_rocketmq.errors import WriteFailed
+from pyspark_rocketmq.rows.batch_elements import NOT_WRITTEN, row_content
+from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
 from triomq import Message, MQError
-from triomq_protocol.names import RESERVED_PROPERTIES
-
-ROW_KEY: Final = "spark_row_key"
-"""The property that holds the key."""
 
 
 @attrs.frozen
@@ -43,68 +34,55 @@ class RowReader:
         scope: query or job, batch and partition, as text.
         topic: the topic of rows that do not name one.
         max_body_bytes: larger bodies are refused.
+        keys: gives each row its key.
     """
 
-    def __init__(self, scope: str, topic: str | None, max_body_bytes: int) -> None:
+    def __init__(self, scope: str, topic: str | None, max_body_bytes: int, keys: RowKeys) -> None:
         self._scope = scope
         self._topic = topic
         self._max_body_bytes = max_body_bytes
-        self._seen: Counter[str] = Counter()
-        self._rows = 0
+        self._keys = keys
 
-    def messages(self, batch: pa.RecordBatch) -> Iterator[RowMessage]:
+    def messages(self, batch: pa.RecordBatch, numbers: Iterable[int]) -> Iterator[RowMessage]:
         """The messages of some rows, in their order.
+
+        Args:
+            batch: the rows.
+            numbers: their numbers in the task.
 
         Raises:
             WriteFailed: a row cannot be a message; the text gives the row and the reason.
         """
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-        for row in range(batch.num_rows):
-            yield self._message({name: values[row] for name, values in columns.items()})
-            self._rows += 1
+        for row, number in zip(range(batch.num_rows), numbers, strict=True):
+            yield self._message({name: values[row] for name, values in columns.items()}, number)
 
-    def _message(self, row: Mapping[str, Any]) -> RowMessage:
+    def _message(self, row: Mapping[str, Any], number: int) -> RowMessage:
         body, topic = row["body"], row.get("topic") or self._topic
         if body is None:
-            raise WriteFailed(f"row {self._rows} of {self._scope} has no body; filter such rows out")
+            raise WriteFailed(f"row {number} of {self._scope} has no body; filter such rows out")
         if topic is None:
-            raise WriteFailed(
-                f"row {self._rows} of {self._scope} has no topic; set the option topic, or fill the column"
-            )
+            raise WriteFailed(f"row {number} of {self._scope} has no topic; set the option topic, or fill the column")
         if isinstance(body, str):
             body = body.encode()
+        tags, keys, sharding_key = row.get("tags"), _keys(row.get("keys")), row.get("sharding_key")
+        own = _own_properties(row)
+        content = row_content(
+            body, own.items(), " ".join(keys) if isinstance(keys, list) else keys, tags, topic, sharding_key
+        )
+        [key] = self._keys.of([content])
         message = Message(
-            topic,
-            body,
-            tags=row.get("tags"),
-            keys=_keys(row.get("keys")),
-            properties=self._properties(row, topic, body),
-            delay_level=row.get("delay_level") or 0,
+            topic, body, tags=tags, keys=keys, properties={**own, ROW_KEY: key}, delay_level=row.get("delay_level") or 0
         )
         try:
             message.check(self._max_body_bytes)
         except MQError as error:
-            raise WriteFailed(f"row {self._rows} of {self._scope} cannot be sent: {error}") from error
-        return RowMessage(message, row.get("sharding_key"))
+            raise WriteFailed(f"row {number} of {self._scope} cannot be sent: {error}") from error
+        return RowMessage(message, sharding_key)
 
-    def _properties(self, row: Mapping[str, Any], topic: str, body: bytes) -> dict[str, str]:
-        # Reserved names belong to the message that was read, not to the one that is written.
-        own = [
-            (name, value)
-            for name, value in row.get("properties") or ()
-            if value is not None and name not in RESERVED_PROPERTIES
-        ]
-        properties = dict(own)
-        properties[ROW_KEY] = self._key((topic, row.get("tags"), row.get("keys"), row.get("sharding_key"), own), body)
-        return properties
 
-    def _key(self, parts: tuple[object, ...], body: bytes) -> str:
-        digest = blake2b(body, digest_size=10)
-        digest.update(repr(parts).encode())
-        content = digest.hexdigest()
-        self._seen[content] += 1
-        repeats = self._seen[content]
-        return f"{self._scope}/{content}" if repeats == 1 else f"{self._scope}/{content}.{repeats}"
+def _own_properties(row: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in row.get("properties") or () if value is not None and name not in NOT_WRITTEN}
 
 
 def _keys(column: str | None) -> str | list[str] | None:

@@ -6,13 +6,15 @@ queue is sent one request at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
 from typing import Final
 
 import attrs
+import numpy as np
 import trio
 
 from pyspark_rocketmq.errors import WriteFailed
+from pyspark_rocketmq.rows.batch_elements import ElementBatch, Elements
 from pyspark_rocketmq.rows.row_messages import RowMessage
 from triomq import (
     Message,
@@ -22,7 +24,6 @@ from triomq import (
     PullConsumer,
     PullStatus,
     SendResult,
-    split_batch,
 )
 from triomq.plugins import select_by_hash
 
@@ -57,109 +58,160 @@ class Sent:
     statuses: dict[str, int] = attrs.field(factory=dict)
     last: dict[MessageQueue, int] = attrs.field(factory=dict)
 
-    def add(self, messages: Sequence[Message], result: SendResult) -> None:
+    def add(self, rows: int, body_bytes: int, result: SendResult) -> None:
         """A request was acknowledged."""
-        self.rows += len(messages)
-        self.body_bytes += sum(len(each.body) for each in messages)
+        self.rows += rows
+        self.body_bytes += body_bytes
         self.requests += 1
         name = result.status.name
         self.statuses[name] = self.statuses.get(name, 0) + 1
-        last = result.queue_offset + len(messages) - 1
+        last = result.queue_offset + rows - 1
         self.last[result.queue] = max(last, self.last.get(result.queue, -1))
 
 
 @attrs.frozen
 class _Request:
-    messages: list[Message]
+    content: Message | ElementBatch
     queue: MessageQueue | None
 
 
 class RowSender:
-    """Sends the rows of one task.
+    """Sends the rows of one task; :meth:`run` must run meanwhile.
 
     Args:
         producer: sends the messages.
         batch_rows: rows per request, at most.
-        in_flight: requests in flight, at most.
+        in_flight: requests in flight or waiting for the one before in their queue, at most.
     """
 
     def __init__(self, producer: Producer, batch_rows: int, in_flight: int) -> None:
         self.sent = Sent()
         self.producer = producer
         self._batch_rows = batch_rows
-        self._in_flight = in_flight
+        self._places = trio.Semaphore(in_flight)
+        self._nursery: trio.Nursery | None = None
+        self._chains: dict[MessageQueue, deque[_Request]] = {}
+        self._failure: MQError | None = None
+        self._unacknowledged = 0
+        self._all_given = trio.Event()
+        self._ended = trio.Event()
 
-    async def send(self, rows: Iterable[RowMessage]) -> None:
-        """Send some rows, and wait for all acknowledgements.
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Send what is given, until :meth:`finish` or a failure."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await self._all_given.wait()
+        finally:
+            self._ended.set()
+
+    async def put_elements(self, elements: Elements) -> None:
+        """Send rows that are encoded; returns once the last of them has a place.
 
         Raises:
-            WriteFailed: some were not acknowledged; they may be stored nevertheless.
+            WriteFailed: some rows were not acknowledged; they may be stored nevertheless.
         """
-        chains = await self._chains(list(rows))
-        failures: list[MQError] = []
-        async with trio.open_nursery() as nursery:
+        shards = elements.sharding_keys
+        if shards is None:
+            await self._put_batches(elements, None)
+            return
+        queue_of_key = [await self._queue_of(elements.topic, key) for key in shards.dictionary.to_pylist()]
+        queues = sorted(set(queue_of_key))
+        # Rows without a key are in no queue's group.
+        place_of_key = np.array([*(queues.index(queue) for queue in queue_of_key), -1])
+        places = place_of_key[shards.indices.fill_null(len(queue_of_key)).to_numpy(zero_copy_only=False)]
+        for place, queue in ((-1, None), *enumerate(queues)):
+            rows = np.flatnonzero(places == place)
+            if len(rows):
+                await self._put_batches(elements.take(rows), queue)
 
-            async def work() -> None:
-                try:
-                    while chains:
-                        for request in chains.pop():
-                            self.sent.add(request.messages, await self._send(request))
-                except MQError as error:
-                    failures.append(error)
-                    nursery.cancel_scope.cancel()
+    async def put_message(self, row: RowMessage) -> None:
+        """Send one row by itself; raises as :meth:`put_elements` does."""
+        key = row.sharding_key
+        queue = None if key is None else await self._queue_of(row.message.topic, key)
+        await self._put(_Request(row.message, queue))
 
-            chains.reverse()
-            for _ in range(min(self._in_flight, len(chains))):
-                nursery.start_soon(work)
-        if failures:
+    async def finish(self) -> None:
+        """Wait until everything is acknowledged; raises as :meth:`put_elements` does."""
+        self._all_given.set()
+        await self._ended.wait()
+        self._check()
+
+    async def aclose(self) -> None:
+        """Give up what is not acknowledged yet, and close the producer."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+            await self._ended.wait()
+        await self.producer.aclose()
+
+    async def _put_batches(self, elements: Elements, queue: MessageQueue | None) -> None:
+        for batch in elements.requests(self._batch_rows, BATCH_BYTES):
+            await self._put(_Request(batch, queue))
+
+    async def _put(self, request: _Request) -> None:
+        await self._places.acquire()
+        self._check()
+        assert self._nursery is not None
+        self._unacknowledged += 1
+        if request.queue is None:
+            self._nursery.start_soon(self._send_one, request)
+            return
+        chain = self._chains.setdefault(request.queue, deque())
+        chain.append(request)
+        if len(chain) == 1:
+            self._nursery.start_soon(self._send_chain, chain)
+
+    async def _send_one(self, request: _Request) -> None:
+        try:
+            result = await self._send(request)
+        except MQError as error:
+            self._fail(error)
+        else:
+            self._unacknowledged -= 1
+            content = request.content
+            if isinstance(content, Message):
+                self.sent.add(1, len(content.body), result)
+            else:
+                self.sent.add(len(content.ids), content.body_bytes, result)
+        finally:
+            self._places.release()
+
+    async def _send_chain(self, chain: deque[_Request]) -> None:
+        while chain:
+            await self._send_one(chain[0])
+            chain.popleft()
+
+    def _fail(self, error: MQError) -> None:
+        if self._failure is None:
+            self._failure = error
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+
+    def _check(self) -> None:
+        error = self._failure
+        if error is not None:
             raise WriteFailed(
-                f"{cause_of(failures[0])}; the request was: {failures[0].what}; {self.sent.rows} rows of the task were "
+                f"{cause_of(error)}; the request was: {error.what}; {self.sent.rows} rows of the task were "
                 "acknowledged before. Spark runs the task again up to spark.task.maxFailures times, and each time all "
                 "its rows are sent again: readers drop the repeats by the property spark_row_key"
-            ) from failures[0]
+            ) from error
+        if self._ended.is_set() and (self._unacknowledged or not self._all_given.is_set()):
+            raise WriteFailed("the client was closed while rows were sent; not all of them are acknowledged")
 
-    async def _chains(self, rows: list[RowMessage]) -> list[list[_Request]]:
-        """Requests that may be sent concurrently, and chains of requests that may not."""
-        chains: list[list[_Request]] = []
-        plain = [row.message for row in rows if row.sharding_key is None]
-        chains += [[request] for request in self._requests(plain, None)]
-        pinned: dict[MessageQueue, list[Message]] = {}
+    async def _queue_of(self, topic: str, sharding_key: str | None) -> MessageQueue:
         try:
-            for row in rows:
-                if row.sharding_key is not None:
-                    queues = await self.producer.queues(row.message.topic)
-                    queue = select_by_hash(queues, row.message, row.sharding_key)
-                    pinned.setdefault(queue, []).append(row.message)
+            queues = await self.producer.queues(topic)
         except MQError as error:
             raise WriteFailed(f"{cause_of(error)}; nothing was sent") from error
-        return chains + [list(self._requests(messages, queue)) for queue, messages in pinned.items()]
-
-    def _requests(self, messages: list[Message], queue: MessageQueue | None) -> Iterable[_Request]:
-        batchable: list[Message] = []
-        for message in messages:
-            # Brokers refuse delayed messages in batches, and only single ones are compressed.
-            if message.delay_level or len(message.body) > BATCH_BYTES // 8:
-                yield from self._batches(batchable, queue)
-                batchable = []
-                yield _Request([message], queue)
-            else:
-                batchable.append(message)
-        yield from self._batches(batchable, queue)
-
-    def _batches(self, messages: list[Message], queue: MessageQueue | None) -> Iterable[_Request]:
-        by_topic: dict[str, list[Message]] = {}
-        for message in messages:
-            by_topic.setdefault(message.topic, []).append(message)
-        for some in by_topic.values():
-            for batch in split_batch(some, max_bytes=BATCH_BYTES, max_count=self._batch_rows):
-                yield _Request(batch, queue)
+        return select_by_hash(queues, Message(topic, b"-"), sharding_key)
 
     async def _send(self, request: _Request) -> SendResult:
+        content = request.content
         for tries_left in reversed(range(TRIES)):
             try:
-                if len(request.messages) == 1:
-                    return await self.producer.send(request.messages[0], queue=request.queue)
-                return await self.producer.send_batch(request.messages, queue=request.queue)
+                if isinstance(content, Message):
+                    return await self.producer.send(content, queue=request.queue)
+                return await self.producer.send_elements(content.topic, content.body, content.ids, queue=request.queue)
             except MQError as error:
                 if not tries_left or not error.retriable:
                     raise

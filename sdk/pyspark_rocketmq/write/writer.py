@@ -18,10 +18,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
 from pyspark_rocketmq.errors import BadOption
 from pyspark_rocketmq.options import WriteOptions
-from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
+from pyspark_rocketmq.rows.batch_elements import ElementEncoder
+from pyspark_rocketmq.rows.row_keys import RowKeys
+from pyspark_rocketmq.rows.row_messages import RowReader
 from pyspark_rocketmq.write.sending import RowSender, Sent, wait_replicated
+from triomq._cluster.identity import UniqueKeys, local_ip
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+
+LONG_BODY_BYTES: Final = 128 * 1024
+"""Rows with longer bodies go one by one: single messages are compressed, batches are not."""
 
 SEND_TIMEOUT_S: Final = 10.0
 """Longer than the SDK's default: a task that fails repeats all its rows, so waiting costs less."""
@@ -137,23 +143,33 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
         "send_timeout_s": SEND_TIMEOUT_S,
         **dict(options.client.producer),
     }
-    reader = RowReader(scope, options.topic, settings["max_body_bytes"])
+    keys = RowKeys(scope)
+    unique_keys = UniqueKeys(local_ip())
+    encoder = ElementEncoder(options.topic, LONG_BODY_BYTES, keys, unique_keys.several)
+    reader = RowReader(scope, options.topic, settings["max_body_bytes"], keys)
+    first_row = 0
     with borrowed(key) as client:
         sender = _open_sender(client, options, settings)
         try:
             for batch in batches:
-                rows: list[RowMessage] = list(reader.messages(batch))
-                client.call(lambda _, rows=rows: sender.send(rows))  # type: ignore[misc]
+                elements, alone = encoder.encode(batch)
+                for some in elements:
+                    client.call(lambda _, some=some: sender.put_elements(some))  # type: ignore[misc]
+                for row in reader.messages(batch.take(pa.array(alone)), (alone + first_row).tolist()):
+                    client.call(lambda _, row=row: sender.put_message(row))  # type: ignore[misc]
+                first_row += batch.num_rows
+            client.call(lambda _: sender.finish())
             if options.replicated:
                 client.call(lambda session: wait_replicated(session.consumer, sender.sent.last))
         finally:
-            client.call(lambda _: sender.producer.aclose())
+            client.call(lambda _: sender.aclose())
     return WrittenRows(partition, sender.sent)
 
 
 def _open_sender(client: PooledClient, options: WriteOptions, settings: Any) -> RowSender:
     async def open_sender(session: Session) -> RowSender:
-        producer = session.client.producer(options.group, **settings)
-        return RowSender(producer, options.batch_rows, options.in_flight)
+        sender = RowSender(session.client.producer(options.group, **settings), options.batch_rows, options.in_flight)
+        await session.nursery.start(sender.run)
+        return sender
 
     return client.call(open_sender)

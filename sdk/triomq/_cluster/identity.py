@@ -62,6 +62,7 @@ class UniqueKeys:
     """
 
     def __init__(self, ip: str, clock: Clock = wall_ms) -> None:
+        self._clock = clock
         now_ms = clock()
         start, end = month_bounds_ms(now_ms)
         self._ids = UniqueIdGenerator(
@@ -84,6 +85,15 @@ class UniqueKeys:
             self._stamped_ms = now_ms
         self._counter = counter = (self._counter + 1) & 0xFFFF
         return f"{self._stamp}{counter:04X}"
+
+    def several(self, count: int) -> list[str]:
+        """So many new ids."""
+        ids: list[str] = []
+        while len(ids) < count:
+            # The counter must not come round within one reading of the clock.
+            now_ms = self._clock()
+            ids += [self.next(now_ms) for _ in range(min(4096, count - len(ids)))]
+        return ids
 
     def _stamp_of(self, now_ms: int) -> str:
         if self._ids.needs_month(now_ms):

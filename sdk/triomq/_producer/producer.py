@@ -293,6 +293,36 @@ class Producer(metaclass=NoPublicConstructor):
         # Not for BaseException: neither what cancels nor what ends the program says how the local transaction ended.
         await transactions.end(transaction, TransactionState.COMMIT)
 
+    async def send_elements(
+        self, topic: str, elements: bytes, message_ids: Sequence[str], *, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send a batch whose messages are encoded already; for sources of data that encode many at once.
+
+        Args:
+            topic: where they go.
+            elements: the messages, each encoded by ``triomq_protocol.record.batch.encode_batch_element`` or in the same
+                form, with its UNIQ_KEY among its properties. They are sent as they are: no rule but the batch's size is
+                checked, and no hook is called.
+            message_ids: their UNIQ_KEYs, for results and errors.
+            queue: where they must go.
+
+        Returns:
+            As for :meth:`send_batch`.
+
+        Raises:
+            MessageIllegal: the batch is too large.
+            InvalidCall: the topic cannot be sent to, or there is no message.
+            MQError: no attempt succeeded.
+        """
+        self._in_flight.check_open()
+        first = Message(topic, elements)
+        first.check(self._sender.settings.max_body_bytes)
+        now = trio.current_time()
+        out = self._sender.prepare_elements(topic, elements, message_ids, now=now)
+        if queue is not None:
+            out.pinned = await self._pin(out, first, queue, None, None)
+        return await self._attempts.deliver(out, now)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a topic can be sent to now, in the order selectors see.
 

@@ -166,9 +166,18 @@ class Sender:
         """Give every message of a batch its id, and make one request of them."""
         born_ms = self._clock()
         unique_keys = [self._unique_keys.next(born_ms) for _ in range(count)]
+        return self._batch(topic, encode(unique_keys), unique_keys, born_ms, wait_store_ok=wait_store_ok, now=now)
+
+    def prepare_elements(self, topic: str, elements: bytes, unique_keys: Sequence[str], *, now: float) -> Outgoing:
+        """Make one request of messages that are encoded already."""
+        return self._batch(topic, elements, unique_keys, self._clock(), wait_store_ok=True, now=now)
+
+    def _batch(
+        self, topic: str, body: bytes, unique_keys: Sequence[str], born_ms: int, *, wait_store_ok: bool, now: float
+    ) -> Outgoing:
         properties = f"{names.WAIT}\x01{'true' if wait_store_ok else 'false'}"
         deadline = now + self.settings.timeout_s
-        out = Outgoing(topic, encode(unique_keys), properties, ",".join(unique_keys), born_ms, deadline)
+        out = Outgoing(topic, body, properties, ",".join(unique_keys), born_ms, deadline)
         out.batch = True
         self._let_wait(out, now)
         return out

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,12 +18,15 @@ import trio
 import triomq
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.options import write_options
-from pyspark_rocketmq.rows.row_messages import ROW_KEY, RowMessage, RowReader
-from pyspark_rocketmq.write import sending
-from pyspark_rocketmq.write.sending import TRIES, RowSender, wait_replicated
+from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
+from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
+from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
+from pyspark_rocketmq.write import sending as sending_module
+from pyspark_rocketmq.write.sending import TRIES, RowSender, Sent, wait_replicated
 from pyspark_rocketmq.write.writer import BatchWriter, WrittenRows
 from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from triomq.errors import BrokerUnavailable, RouteNotFound
+from triomq_protocol.record.batch import split_batch
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
 MAP = pa.map_(pa.string(), pa.string())
@@ -35,7 +40,7 @@ def rows(**columns: list[object]) -> pa.RecordBatch:
 
 
 def messages(batch: pa.RecordBatch, scope: str = "job/7/0", topic: str | None = "T") -> list[RowMessage]:
-    return list(RowReader(scope, topic, 4096).messages(batch))
+    return list(RowReader(scope, topic, 4096, RowKeys(scope)).messages(batch, range(batch.num_rows)))
 
 
 def test_columns_become_a_message() -> None:
@@ -89,7 +94,7 @@ class FakeProducer:
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
-        self.requests: list[list[Message]] = []
+        self.requests: list[list[bytes]] = []
         self.stored: dict[MessageQueue, list[bytes]] = {queue: [] for queue in QUEUES}
         self.under_way = self.most_under_way = 0
 
@@ -98,76 +103,140 @@ class FakeProducer:
         return QUEUES
 
     async def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
-        return await self.send_batch([message], queue=queue)
+        return await self._take([message.body], queue)
 
-    async def send_batch(self, some: Sequence[Message], *, queue: MessageQueue | None = None) -> SendResult:
+    async def send_elements(
+        self, topic: str, elements: bytes, message_ids: Sequence[str], *, queue: MessageQueue | None = None
+    ) -> SendResult:
+        found = split_batch(elements, b"").elements
+        assert topic == "T"
+        assert [each[3] for each in found] == list(message_ids)
+        return await self._take([each[1] for each in found], queue)
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def _take(self, bodies: list[bytes], queue: MessageQueue | None) -> SendResult:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
-        await trio.sleep(1 / (1 + len(self.requests)))
-        self.under_way -= 1
+        try:
+            await trio.sleep(1 / (1 + len(self.requests)))
+        finally:
+            self.under_way -= 1
         if self.failures:
             self.failures -= 1
             raise BrokerUnavailable("send", address="broker:1")
-        self.requests.append(list(some))
+        self.requests.append(bodies)
         place = queue or QUEUES[len(self.requests) % len(QUEUES)]
-        self.stored[place] += [each.body for each in some]
-        return SendResult(SendStatus.SEND_OK, "", "", place, len(self.stored[place]) - len(some))
+        self.stored[place] += bodies
+        return SendResult(SendStatus.SEND_OK, "", "", place, len(self.stored[place]) - len(bodies))
 
 
-def row_messages(count: int, **changes: object) -> list[RowMessage]:
-    return [
-        RowMessage(Message("T", b"%d" % number, **changes), None)  # type: ignore[arg-type]
-        for number in range(count)
-    ]
+def elements(bodies: list[bytes], sharding_keys: list[str | None] | None = None) -> Elements:
+    columns: dict[str, list[object]] = {"body": list(bodies)}
+    if sharding_keys is not None:
+        columns["sharding_key"] = list(sharding_keys)
+    ids = itertools.count()
+    encoder = ElementEncoder("T", 4096, RowKeys("job/7/0"), lambda count: [f"{next(ids):032X}" for _ in range(count)])
+    [made], alone = encoder.encode(rows(**columns))
+    assert not len(alone)
+    return made
+
+
+@asynccontextmanager
+async def sending(producer: object, *, batch_rows: int, in_flight: int) -> AsyncIterator[RowSender]:
+    sender = RowSender(producer, batch_rows=batch_rows, in_flight=in_flight)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(sender.run)
+        try:
+            yield sender
+        finally:
+            nursery.cancel_scope.cancel()
 
 
 async def test_batches_and_a_bounded_number_under_way(autojump_clock: trio.testing.MockClock) -> None:
     producer = FakeProducer()
-    sender = RowSender(producer, batch_rows=10, in_flight=3)  # type: ignore[arg-type]
-    await sender.send(row_messages(95))
+    async with sending(producer, batch_rows=10, in_flight=3) as sender:
+        bodies = [b"%d" % number for number in range(95)]
+        await sender.put_elements(elements(bodies))
+        assert sender.sent.rows < 95, "the next rows are encoded while these are on their way"
+        await sender.finish()
     assert producer.most_under_way == 3
     assert sorted(len(each) for each in producer.requests) == [5, *[10] * 9]
+    assert sorted(body for some in producer.requests for body in some) == sorted(bodies)
     assert (sender.sent.rows, sender.sent.requests, sender.sent.statuses) == (95, 10, {"SEND_OK": 10})
+    assert sender.sent.body_bytes == sum(map(len, bodies))
     assert sum(last + 1 for last in sender.sent.last.values()) == 95
-
-
-async def test_delayed_rows_go_alone(autojump_clock: trio.testing.MockClock) -> None:
-    producer = FakeProducer()
-    sender = RowSender(producer, batch_rows=10, in_flight=3)  # type: ignore[arg-type]
-    await sender.send([*row_messages(2), *row_messages(2, delay_level=1)])
-    assert sorted(len(each) for each in producer.requests) == [1, 1, 2]
 
 
 async def test_a_sharding_key_keeps_its_order_in_one_queue(autojump_clock: trio.testing.MockClock) -> None:
     producer = FakeProducer(failures=2)
-    sender = RowSender(producer, batch_rows=3, in_flight=8)  # type: ignore[arg-type]
-    await sender.send(
-        [RowMessage(Message("T", b"%d %d" % (key, n)), f"key {key}") for n in range(20) for key in range(5)]
-    )
+    keys = [f"key {key}" for key in range(5)]
+    async with sending(producer, batch_rows=3, in_flight=8) as sender:
+        for begin in (0, 10):
+            own = [(b"%s %d" % (key.encode(), n), key) for n in range(begin, begin + 10) for key in keys]
+            await sender.put_elements(elements([body for body, _ in own], [key for _, key in own]))
+        await sender.put_message(RowMessage(Message("T", b"key 3 20"), "key 3"))
+        await sender.finish()
     places = {body: queue for queue, bodies in producer.stored.items() for body in bodies}
-    for key in range(5):
-        assert len({places[b"%d %d" % (key, n)] for n in range(20)}) == 1
-        queue = places[b"%d 0" % key]
-        mine = [body for body in producer.stored[queue] if body.startswith(b"%d " % key)]
-        assert mine == [b"%d %d" % (key, n) for n in range(20)]
+    for key in keys:
+        expected = [b"%s %d" % (key.encode(), n) for n in range(21 if key == "key 3" else 20)]
+        assert len({places[body] for body in expected}) == 1
+        assert [body for body in producer.stored[places[expected[0]]] if body in expected] == expected
+
+
+async def test_rows_without_a_key_beside_rows_with_one(autojump_clock: trio.testing.MockClock) -> None:
+    producer = FakeProducer()
+    async with sending(producer, batch_rows=10, in_flight=8) as sender:
+        await sender.put_elements(elements([b"a", b"b", b"c", b"d"], ["x", None, None, "x"]))
+        await sender.finish()
+    assert sorted(producer.requests) == [[b"a", b"d"], [b"b", b"c"]]
 
 
 async def test_one_refusal_fails_the_task_and_says_how_far_it_came(autojump_clock: trio.testing.MockClock) -> None:
-    sender = RowSender(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
-    with pytest.raises(WriteFailed, match=r"^BrokerUnavailable: send, asked broker:1 .*; 0 rows .*spark_row_key"):
-        await sender.send(row_messages(30))
-    pinned = RowSender(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1)  # type: ignore[arg-type]
-    with pytest.raises(WriteFailed):
-        await pinned.send([RowMessage(Message("T", b"x"), "key")])
+    async with sending(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1) as sender:
+        with pytest.raises(WriteFailed, match=r"^BrokerUnavailable: send, asked broker:1 .*; 0 rows .*spark_row_key"):
+            await sender.put_elements(elements([b"%d" % number for number in range(30)]))
+    async with sending(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1) as sender:
+        await sender.put_message(RowMessage(Message("T", b"x"), "key"))
+        with pytest.raises(WriteFailed):
+            await sender.finish()
+
+
+async def test_what_is_given_up_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    producer = FakeProducer()
+    async with sending(producer, batch_rows=1, in_flight=2) as sender:
+        await sender.put_elements(elements([b"a"]))
+        await sender.aclose()
+        for call in (sender.put_elements(elements([b"b", b"c"])), sender.finish()):
+            with pytest.raises(WriteFailed, match="not all of them are acknowledged"):
+                await call
+    assert not producer.requests
+
+
+async def test_a_client_that_closes_before_the_end_is_no_success(autojump_clock: trio.testing.MockClock) -> None:
+    sender = RowSender(FakeProducer(), batch_rows=1, in_flight=2)  # type: ignore[arg-type]
+    async with trio.open_nursery() as finishing, trio.open_nursery() as nursery:
+        await nursery.start(sender.run)
+        await sender.put_elements(elements([b"a"]))
+
+        async def finish() -> None:
+            with pytest.raises(WriteFailed, match="not all of them are acknowledged"):
+                await sender.finish()
+
+        finishing.start_soon(finish)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_failed_write_gives_the_cause_first_and_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "PAUSE_S", 0.0)
+    monkeypatch.setattr(sending_module, "PAUSE_S", 0.0)
     async with triomq.open_client("127.0.0.1:1", route_wait_s=0.05) as client:
         producer = client.producer("writes", send_timeout_s=0.2)
-        sender = RowSender(producer, batch_rows=128, in_flight=1)
-        with pytest.raises(WriteFailed) as raised:
-            await sender.send(row_messages(128))
+        async with sending(producer, batch_rows=128, in_flight=1) as sender:
+            await sender.put_elements(elements([b"%d" % number for number in range(128)]))
+            with pytest.raises(WriteFailed) as raised:
+                await sender.finish()
         producer.abort()
     text = str(raised.value)
     assert text.startswith("NoNameServer: "), text
@@ -179,7 +248,7 @@ def test_a_failed_job_says_what_remains_and_that_a_new_one_has_other_keys(caplog
     options = write_options({"namesrv": "h:1", "topic": "T"})
     writer = BatchWriter(options, overwrite=False)
     with caplog.at_level(logging.WARNING):
-        writer.abort([WrittenRows(0, sending.Sent(rows=7)), None])
+        writer.abort([WrittenRows(0, Sent(rows=7)), None])
     assert "the 7 rows of the tasks that succeeded and perhaps some of the others remain stored" in caplog.text
     assert "other values of spark_row_key" in caplog.text
     assert writer.job != BatchWriter(options, overwrite=False).job

@@ -11,6 +11,7 @@ import trio
 import triomq
 from triomq import errors
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.requests.send import SendMessageRequestV2
 
 
@@ -131,6 +132,23 @@ async def test_batch(autojump_clock, cluster):
     assert len(set(ids)) == 3
     for number, message_id in enumerate(ids):
         assert message_id.encode() in cluster.broker.queues["T", result.queue.queue_id][number]
+
+
+async def test_a_batch_that_is_encoded_already(autojump_clock, cluster):
+    ids = [f"{number:032X}" for number in range(2)]
+    elements = b"".join(encode_batch_element(b"b", f"UNIQ_KEY\x01{own}".encode()) for own in ids)
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        queue = (await producer.queues("T"))[1]
+        result = await producer.send_elements("T", elements, ids, queue=queue)
+        for arguments in (("no topic!", elements, ids), ("T", b"", ids), ("T", b"x" * 5_000_000, ids)):
+            with pytest.raises(errors.CallError):
+                await producer.send_elements(*arguments)
+    (request,) = sends(cluster.broker)
+    assert request.code == RequestCode.SEND_BATCH_MESSAGE
+    assert request.body == elements
+    assert (result.queue, result.message_id) == (queue, ",".join(ids))
+    assert cluster.broker.bodies("T") == [b"b", b"b"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,316 @@
+"""Rows -> the elements of batch requests, thousands at once.
+
+Arrow joins the columns to the bytes that a batch request carries (docs/protocol/messages.md §7); per row, only its two
+keys are made by Python. Rows that cannot be in a batch, or break a rule of messages, are left to
+:mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one, or says what is wrong with which one. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
+from triomq import Message, MQError
+from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, TAGS, UNIQ_KEY
+from triomq_protocol.record.layout import BATCH_ELEMENT_FIXED_BYTES, BATCH_ELEMENT_HEAD, PROPERTIES_LENGTH
+
+Ints = npt.NDArray[np.int64]
+
+NewIds = Callable[[int], Sequence[str]]
+"""Makes this many message ids."""
+
+_BYTES: Final = pa.large_binary()
+_TEXT: Final = pa.large_string()
+_HEAD: Final = np.dtype(",".join(f">{code}4" for code in BATCH_ELEMENT_HEAD.format.lstrip(">")))
+_LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
+_SPARE_BYTES: Final = 64
+"""Of the longest properties, for what the broker adds to those of each element."""
+
+_SEPARATORS: Final = r"[\x01\x02]"
+_NO_TAG: Final = r"[\x01\x02]|\|\||&&|^[\x00-\x20]|[\x00-\x20]$"
+_KEYS: Final = r"^[^\pC\pZ]+( [^\pC\pZ]+)*$"
+NOT_WRITTEN: Final = RESERVED_PROPERTIES | {ROW_KEY}
+"""Reserved names belong to the message that was read, not to the one that is written, and so does the key of a row."""
+
+
+@attrs.frozen(eq=False)
+class Elements:
+    """Rows as a batch request carries them.
+
+    Args:
+        topic: where they go.
+        encoded: one element for each row, large binary.
+        body_bytes: the length of each row's body.
+        ids: the message id of each row.
+        sharding_keys: of each row, a dictionary of text; None if no row has one.
+    """
+
+    topic: str
+    encoded: pa.Array
+    body_bytes: Ints
+    ids: Sequence[str]
+    sharding_keys: pa.DictionaryArray | None
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def take(self, rows: Ints) -> Elements:
+        """Some of them, in this order, without their sharding keys."""
+        ids = self.ids
+        return Elements(
+            self.topic, self.encoded.take(pa.array(rows)), self.body_bytes[rows], [ids[row] for row in rows], None
+        )
+
+    def requests(self, max_rows: int, max_bytes: int) -> Iterator[ElementBatch]:
+        """Cut into the bodies of requests; an element longer than `max_bytes` goes alone."""
+        ends = _ends(self.encoded)
+        data = self.encoded.buffers()[2]
+        at = 0
+        while at < len(self):
+            end = int(np.searchsorted(ends, ends[at] + max_bytes, "right")) - 1
+            end = max(at + 1, min(end, at + max_rows))
+            begin_byte, end_byte = int(ends[at]), int(ends[end])
+            yield ElementBatch(
+                self.topic,
+                data[begin_byte:end_byte].to_pybytes(),
+                self.ids[at:end],
+                int(self.body_bytes[at:end].sum()),
+            )
+            at = end
+
+
+@attrs.frozen
+class ElementBatch:
+    """The body of one batch request.
+
+    Args:
+        topic: where it goes.
+        body: the elements.
+        ids: the message id of each.
+        body_bytes: the sum of the lengths of their bodies.
+    """
+
+    topic: str
+    body: bytes
+    ids: Sequence[str]
+    body_bytes: int
+
+
+class ElementEncoder:
+    """Makes elements of a task's rows.
+
+    Args:
+        topic: the topic of rows that do not name one.
+        max_body_bytes: rows with longer bodies are not for batches.
+        keys: gives each row its key.
+        new_ids: makes message ids.
+    """
+
+    def __init__(self, topic: str | None, max_body_bytes: int, keys: RowKeys, new_ids: NewIds) -> None:
+        self._topic = topic
+        self._max_body_bytes = max_body_bytes
+        self._keys = keys
+        self._new_ids = new_ids
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[list[Elements], Ints]:
+        """Encode what may be in batches.
+
+        Args:
+            batch: some rows.
+
+        Returns:
+            The elements by topic, and the numbers of the rows that must go one by one: those with a delay level, and
+            those with long bodies. If sharding keys give an order, or a row breaks a rule, that is all or none.
+        """
+        rows = np.arange(batch.num_rows, dtype=np.int64)
+        alone = self._alone(batch)
+        if alone.any():
+            if "sharding_key" in batch.schema.names:
+                return [], rows
+            elements = self._encode(batch.take(pa.array(np.flatnonzero(~alone))))
+            return ([], rows) if elements is None else (elements, rows[alone])
+        elements = self._encode(batch)
+        return ([], rows) if elements is None else (elements, rows[:0])
+
+    def _alone(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which rows must not be in a batch: brokers refuse delayed messages there, and compress only single ones."""
+        lengths = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy(zero_copy_only=False)
+        alone: npt.NDArray[np.bool_] = lengths > self._max_body_bytes
+        if "delay_level" in batch.schema.names:
+            delays = pc.fill_null(batch.column("delay_level"), 0).to_numpy(zero_copy_only=False)
+            alone |= delays != 0
+        return alone
+
+    def _encode(self, batch: pa.RecordBatch) -> list[Elements] | None:
+        """The elements of some rows, by topic; None if one of them breaks a rule."""
+        if not batch.num_rows:
+            return []
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        body = columns["body"].cast(_BYTES)
+        if body.null_count:
+            return None
+        lengths: Ints = pc.binary_length(body).to_numpy(zero_copy_only=False).astype(np.int64)
+        topics = self._topics(columns.get("topic"), batch.num_rows)
+        tags, keys = _present(columns.get("tags")), _present(columns.get("keys"))
+        if not lengths.all() or topics is None or not _are_tags(tags) or not _are_keys(keys):
+            return None
+        own = None
+        if (properties := columns.get("properties")) is not None and (own := _own_properties(properties)) is None:
+            return None
+        named = [
+            *([] if own is None else [own]),
+            *([] if keys is None else [_named(KEYS, keys)]),
+            *([] if tags is None else [_named(TAGS, tags)]),
+        ]
+        shards = columns.get("sharding_key")
+        ids = self._new_ids(batch.num_rows)
+        row_keys = self._keys.of(_contents([body, *named, topics.cast(_TEXT), *([] if shards is None else [shards])]))
+        encoded_properties = _joined(
+            [*named, _named(ROW_KEY, pa.array(row_keys, _TEXT)), _named(UNIQ_KEY, pa.array(ids, _TEXT))]
+        ).cast(_BYTES)
+        properties_bytes: Ints = pc.binary_length(encoded_properties).to_numpy(zero_copy_only=False)
+        if int(properties_bytes.max()) > MAX_PROPERTIES_BYTES - _SPARE_BYTES:
+            return None
+        encoded = pc.binary_join_element_wise(
+            _heads(lengths, properties_bytes),
+            body,
+            _lengths(properties_bytes),
+            encoded_properties,
+            pa.scalar(b"", _BYTES),
+        )
+        return list(_by_topic(Elements("", encoded, lengths, ids, None), topics, shards))
+
+    def _topics(self, column: pa.Array | None, rows: int) -> pa.DictionaryArray | None:
+        """The topic of each row; None if one of them cannot be sent to."""
+        if column is None:
+            column = pa.nulls(rows, pa.string())
+        if self._topic is not None and column.null_count:
+            column = pc.fill_null(column, self._topic)
+        if column.null_count:
+            return None
+        topics = column.dictionary_encode()
+        try:
+            for topic in topics.dictionary.to_pylist():
+                Message(topic, b"-").check()
+        except MQError:
+            return None
+        return topics
+
+
+def row_content(
+    body: bytes,
+    own: Iterable[tuple[str, str]],
+    keys: str | None,
+    tags: str | None,
+    topic: str,
+    sharding_key: str | None,
+) -> bytes:
+    """What a row's key is derived from: the same bytes for one row as for many."""
+    texts = [f"{name}\x01{value}" for name, value in own]
+    texts += [f"{name}\x01{value}" for name, value in ((KEYS, keys), (TAGS, tags)) if value]
+    texts.append(topic)
+    if sharding_key is not None:
+        texts.append(sharding_key)
+    return b"\x02".join((body, *(text.encode() for text in texts)))
+
+
+def _contents(parts: Sequence[pa.Array]) -> Iterator[memoryview]:
+    joined = pc.binary_join_element_wise(
+        *(part.cast(_BYTES) for part in parts), pa.scalar(b"\x02", _BYTES), null_handling="skip"
+    )
+    ends = _ends(joined).tolist()
+    data = memoryview(joined.buffers()[2])
+    return (data[begin:end] for begin, end in itertools.pairwise(ends))
+
+
+def _present(column: pa.Array | None) -> pa.Array | None:
+    """A column of text, null where it is empty; None if nothing is there."""
+    if column is None or column.null_count == len(column):
+        return None
+    column = column.cast(_TEXT)
+    return pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, _TEXT), column)
+
+
+def _are_tags(column: pa.Array | None) -> bool:
+    return column is None or not _any(pc.match_substring_regex(column, _NO_TAG), pc.utf8_is_space(column))
+
+
+def _are_keys(column: pa.Array | None) -> bool:
+    return column is None or not _any(pc.invert(pc.match_substring_regex(column, _KEYS)))
+
+
+def _any(*conditions: pa.Array) -> bool:
+    return any(pc.any(condition).as_py() for condition in conditions)
+
+
+def _named(name: str, values: pa.Array) -> pa.Array:
+    """One property of each row; null where the value is."""
+    return pc.binary_join_element_wise(pa.scalar(f"{name}\x01", _TEXT), values, pa.scalar("", _TEXT))
+
+
+def _joined(properties: Sequence[pa.Array]) -> pa.Array:
+    """The property strings of properties in this order."""
+    return pc.binary_join_element_wise(*properties, pa.scalar("\x02", _TEXT), null_handling="skip")
+
+
+def _own_properties(column: pa.MapArray) -> pa.Array | None:
+    """The users' properties of each row, null where there are none; None if one of them cannot be sent."""
+    offsets: Ints = column.offsets.to_numpy().astype(np.int64)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    names, values = column.keys[begin:end].cast(_TEXT), column.items[begin:end].cast(_TEXT)
+    written = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(names, pa.array(NOT_WRITTEN, _TEXT))))
+    kept = np.concatenate(([0], np.cumsum(written.to_numpy(zero_copy_only=False), dtype=np.int64)))
+    names, values = names.filter(written), values.filter(written)
+    for texts in (names, values):
+        empty = pc.equal(pc.binary_length(texts), 0)
+        if _any(pc.match_substring_regex(texts, _SEPARATORS), pc.utf8_is_space(texts), empty):
+            return None
+    entries = pc.binary_join_element_wise(names, values, pa.scalar("\x01", _TEXT))
+    rows = pa.LargeListArray.from_arrays(pa.array(kept[offsets - begin]), entries)
+    return _present(pc.binary_join(rows, pa.scalar("\x02", _TEXT)))  # null where there are none
+
+
+def _heads(body_bytes: Ints, properties_bytes: Ints) -> pa.Array:
+    """The head of each element."""
+    heads = np.zeros(len(body_bytes), _HEAD)
+    heads["f0"] = BATCH_ELEMENT_FIXED_BYTES + body_bytes + properties_bytes
+    heads["f4"] = body_bytes
+    return _fixed(heads)
+
+
+def _lengths(properties_bytes: Ints) -> pa.Array:
+    """The length before each element's properties."""
+    return _fixed(properties_bytes.astype(_LENGTH))
+
+
+def _fixed(values: npt.NDArray[Any]) -> pa.Array:
+    kind = pa.binary(values.dtype.itemsize)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)]).cast(_BYTES)
+
+
+def _ends(array: pa.Array) -> Ints:
+    """Where the values of a large binary array begin, and where the last one ends."""
+    return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
+
+
+def _by_topic(whole: Elements, topics: pa.DictionaryArray, shards: pa.Array | None) -> Iterator[Elements]:
+    """Elements of one topic each."""
+    names = topics.dictionary.to_pylist()
+    if shards is not None:
+        shards = None if shards.null_count == len(shards) else shards.dictionary_encode()
+    if len(names) == 1:
+        yield attrs.evolve(whole, topic=names[0], sharding_keys=shards)
+        return
+    codes = topics.indices.to_numpy()
+    for code, name in enumerate(names):
+        rows = np.flatnonzero(codes == code)
+        own_shards = None if shards is None else shards.take(pa.array(rows))
+        yield attrs.evolve(whole.take(rows), topic=name, sharding_keys=own_shards)
