@@ -21,7 +21,7 @@ from triomq_protocol.record.layout import (
     PROPERTIES_LENGTH,
 )
 
-_UNIQUE_KEY_MARK = b"UNIQ_KEY\x01"
+_UNIQUE_KEY_MARK, _KEYS_MARK, _TAGS_MARK = (name.encode() + b"\x01" for name in (UNIQ_KEY, KEYS, TAGS))
 
 Element = tuple[int, bytes, bytes, str | None, str | None, int]
 """Flag, body, final properties; and of these UNIQ_KEY, KEYS and the code of the tags."""
@@ -65,7 +65,9 @@ def split_batch(data: bytes | memoryview, shared: bytes) -> Batch:
     # The properties of the element before, as far as they may repeat: around its unique key.
     lead = trail = tail = b""
     like_bytes = key_at = key_end = -1
+    misses = 0
     keys: str | None = None
+    tags: str | None = None
     code = 0
     try:
         while at < end:
@@ -88,12 +90,21 @@ def split_batch(data: bytes | memoryview, shared: bytes) -> Batch:
             ):
                 unique_key: str | None = key.decode()
                 properties = own + tail
+                misses = 0
             else:
                 properties = join_properties(own, shared)
-                text = str(properties, "utf-8", "replace")
-                unique_key, keys, code = get_property(text, UNIQ_KEY), get_property(text, KEYS), _tags_code(text)
+                unique_key, keys = _value(properties, _UNIQUE_KEY_MARK), _value(properties, _KEYS_MARK)
+                own_tags = _value(properties, _TAGS_MARK)
+                if own_tags != tags:
+                    tags, code = own_tags, tags_code(own_tags) if own_tags else 0
                 like_bytes = -1
-                if unique_key and properties.count(_UNIQUE_KEY_MARK) == 1 == own.count(_UNIQUE_KEY_MARK):
+                # Where each element differs in another property too, preparing for a repetition is in vain.
+                misses += 1
+                if (
+                    (misses < 4 or not misses % 64)
+                    and unique_key
+                    and properties.count(_UNIQUE_KEY_MARK) == 1 == own.count(_UNIQUE_KEY_MARK)
+                ):
                     key_at = own.find(_UNIQUE_KEY_MARK) + len(_UNIQUE_KEY_MARK)
                     key_end = key_at + len(unique_key)
                     if own[key_at:key_end].isalnum():
@@ -109,9 +120,18 @@ def split_batch(data: bytes | memoryview, shared: bytes) -> Batch:
     return Batch(elements, total, longest)
 
 
-def _tags_code(text: str) -> int:
-    tags = get_property(text, TAGS)
-    return tags_code(tags) if tags else 0
+def _value(properties: bytes, mark: bytes) -> str | None:
+    """What `get_property` gives for one name, without decoding the others."""
+    at = properties.rfind(mark)
+    if at < 0:
+        return None
+    value_at = at + len(mark)
+    end = properties.find(2, value_at)
+    value = properties[value_at:] if end < 0 else properties[value_at:end]
+    if not value or (at and properties[at - 1] != 2):
+        # Part of another name or value, or empty: an earlier one may be meant.
+        return get_property(str(properties, "utf-8", "replace"), str(mark[:-1], "utf-8"))
+    return str(value, "utf-8", "replace")
 
 
 def join_properties(own: bytes, shared: bytes) -> bytes:
