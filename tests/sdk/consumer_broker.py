@@ -288,3 +288,10 @@ class MemoryOffsets:
     async def commit(self, offsets: Any, /) -> None:
         await trio.lowlevel.checkpoint()
         self.offsets.update(offsets)
+
+
+async def until(condition: Callable[[], object], seconds: float = 600) -> None:
+    """Wait until something holds; its causes have no event for tests."""
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 - conditions live in the fake broker
+            await trio.sleep(0.05)

@@ -13,17 +13,6 @@ QUEUE = triomq.MessageQueue("T", "broker-a", 0)
 PULL = RequestCode.PULL_MESSAGE
 
 
-class Events(list):
-    """What `on_event` was called with."""
-
-    def kinds(self):
-        return [event.kind for event in self]
-
-    @property
-    def callbacks(self):
-        return triomq.ConsumerCallbacks(on_event=self.append)
-
-
 def fill(cluster, count, first=0):
     for number in range(first, first + count):
         cluster.broker.store("T", 0, b"%d" % number)
@@ -54,11 +43,6 @@ def pulls(node):
     return len(node.requests(PULL))
 
 
-def consumer_of(client, kind, events, **options):
-    make = client.push_consumer if kind == "push" else client.lite_pull_consumer
-    return make("G", start_from="earliest", callbacks=events.callbacks, **options)
-
-
 async def next_body(consumer):
     message = await anext(consumer)
     return message.message.body if isinstance(message, triomq.Delivery) else message.body
@@ -70,17 +54,12 @@ def kind(request):
 
 
 @pytest.mark.parametrize("preference", ["suggested", "prefer_slave", "slave"])
-async def test_the_master_is_gone(autojump_clock, group_cluster, kind, preference):
+async def test_the_master_is_gone(autojump_clock, group_cluster, open_consumer, events, kind, preference):
     """It had acknowledged, and its group had consumed, what the slave never got."""
     fill(group_cluster, 10)
     slave = add_slave_behind(group_cluster, 2)
     group_cluster.broker.offsets["G", "T", 0] = 10
-    events = Events()
-    async with (
-        group_cluster.client() as client,
-        consumer_of(client, kind, events, read_preference=preference) as consumer,
-    ):
-        await consumer.subscribe("T")
+    async with open_consumer(kind, read_preference=preference) as consumer:
         await trio.sleep(5)
         await group_cluster.broker.stop()
         before = pulls(slave)
@@ -100,16 +79,11 @@ async def test_the_master_is_gone(autojump_clock, group_cluster, kind, preferenc
         assert events.kinds() == ["offset_unavailable"]
 
 
-async def test_a_slave_alone_may_be_read(autojump_clock, group_cluster, kind):
+async def test_a_slave_alone_may_be_read(autojump_clock, group_cluster, open_consumer, events, kind):
     fill(group_cluster, 10)
     slave = add_slave_behind(group_cluster, 2)
     group_cluster.broker.offsets["G", "T", 0] = 10
-    events = Events()
-    async with (
-        group_cluster.client() as client,
-        consumer_of(client, kind, events, read_preference="slave") as consumer,
-    ):
-        await consumer.subscribe("T")
+    async with open_consumer(kind, read_preference="slave"):
         await trio.sleep(60)
         assert events.kinds() == ["offset_unavailable"]
         assert pulls(slave) < 60 / FRUITLESS_PAUSE_MAX_S + 30
@@ -117,17 +91,14 @@ async def test_a_slave_alone_may_be_read(autojump_clock, group_cluster, kind):
 
 
 @pytest.mark.parametrize("preference", ["suggested", "prefer_slave"])
-async def test_the_master_has_what_its_slave_lacks(autojump_clock, group_cluster, kind, preference):
+async def test_the_master_has_what_its_slave_lacks(
+    autojump_clock, group_cluster, open_consumer, events, kind, preference
+):
     fill(group_cluster, 10)
     slave = add_slave_behind(group_cluster, 4)
     group_cluster.broker.suggests = slave.suggests = 1
     group_cluster.broker.offsets["G", "T", 0] = 8
-    events = Events()
-    async with (
-        group_cluster.client() as client,
-        consumer_of(client, kind, events, read_preference=preference) as consumer,
-    ):
-        await consumer.subscribe("T")
+    async with open_consumer(kind, read_preference=preference) as consumer:
         with trio.fail_after(5):
             assert [await next_body(consumer), await next_body(consumer)] == [b"8", b"9"]
         await trio.sleep(60)
@@ -135,16 +106,11 @@ async def test_the_master_has_what_its_slave_lacks(autojump_clock, group_cluster
         assert pulls(slave) < 30
 
 
-async def test_a_slave_that_lags_for_a_moment_is_no_event(autojump_clock, group_cluster):
+async def test_a_slave_that_lags_for_a_moment_is_no_event(autojump_clock, group_cluster, open_consumer, events):
     fill(group_cluster, 10)
     slave = add_slave_behind(group_cluster, 2)
     group_cluster.broker.offsets["G", "T", 0] = 9
-    events = Events()
-    async with (
-        group_cluster.client() as client,
-        consumer_of(client, "push", events, read_preference="slave") as consumer,
-    ):
-        await consumer.subscribe("T")
+    async with open_consumer("push", read_preference="slave") as consumer:
         await trio.sleep(0.1)
         assert pulls(slave)
         slave.queues = group_cluster.broker.queues
@@ -153,29 +119,23 @@ async def test_a_slave_that_lags_for_a_moment_is_no_event(autojump_clock, group_
     assert events == []
 
 
-async def test_an_offset_before_a_slave_s_first(autojump_clock, group_cluster, kind):
+async def test_an_offset_before_a_slave_s_first(autojump_clock, group_cluster, open_consumer, events, kind):
     fill(group_cluster, 10)
     slave = add_slave_behind(group_cluster, 2)
     slave.min_offsets["T", 0] = 5
     group_cluster.broker.offsets["G", "T", 0] = 3
-    events = Events()
-    async with (
-        group_cluster.client() as client,
-        consumer_of(client, kind, events, read_preference="slave") as consumer,
-    ):
-        await consumer.subscribe("T")
+    async with open_consumer(kind, read_preference="slave"):
         await trio.sleep(60)
         assert pulls(slave) < 60 / FRUITLESS_PAUSE_MAX_S + 30
     assert events.kinds() == ["offset_unavailable"]
 
 
-async def test_a_broker_that_does_not_hold_pulls(autojump_clock, group_cluster, kind, caplog):
+async def test_a_broker_that_does_not_hold_pulls(autojump_clock, group_cluster, open_consumer, kind, caplog):
     """It may hold too many already."""
     fill(group_cluster, 1)
     group_cluster.broker.consumers.hold = group_cluster.broker.consumers.look
     limit_pulls(group_cluster.broker)
-    async with group_cluster.client() as client, consumer_of(client, kind, Events()) as consumer:
-        await consumer.subscribe("T")
+    async with open_consumer(kind) as consumer:
         assert await next_body(consumer) == b"0"
         before = pulls(group_cluster.broker)
         await trio.sleep(60)
@@ -191,10 +151,9 @@ async def test_a_broker_that_does_not_hold_pulls(autojump_clock, group_cluster, 
 
 
 @pytest.mark.parametrize("preference", ["suggested", "prefer_slave", "slave"])
-async def test_a_pull_consumer_s_loop_ends(autojump_clock, cluster, preference):
+async def test_a_pull_consumer_s_loop_ends(autojump_clock, cluster, events, preference):
     fill(cluster, 10)
     slave = add_slave_behind(cluster, 2)
-    events = Events()
     async with cluster.client() as client:
         await client.pull_consumer("other").fetch_queues("T")
         await cluster.broker.stop()
@@ -256,10 +215,9 @@ async def test_blocking_pulls_of_a_broker_that_does_not_hold_them(autojump_clock
             assert trio.current_time() - started <= 0.5
 
 
-async def test_a_pull_consumer_gets_from_the_master_what_the_slave_lacks(autojump_clock, cluster):
+async def test_a_pull_consumer_gets_from_the_master_what_the_slave_lacks(autojump_clock, cluster, events):
     fill(cluster, 10)
     slave = add_slave_behind(cluster, 2)
-    events = Events()
     async with cluster.client() as client:
         consumer = client.pull_consumer("G", read_preference="prefer_slave", on_event=events.append)
         result = await consumer.pull(QUEUE, 9)

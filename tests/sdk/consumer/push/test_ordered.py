@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 import trio
-from consumer_broker import MemoryOffsets
+from consumer_broker import MemoryOffsets, until
 
 import triomq
 from triomq_protocol.codes import RequestCode
@@ -34,12 +34,6 @@ def locks(cluster, kind="lock"):
         if what == kind
     ]
     return [each for each in found if each[2]]
-
-
-async def until(condition, seconds=600):
-    with trio.fail_after(seconds):
-        while not condition():
-            await trio.sleep(0.05)
 
 
 async def serve(consumer, handler, task_status=trio.TASK_STATUS_IGNORED):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from consumer_broker import MemoryOffsets
+from consumer_broker import MemoryOffsets, until
 
 import triomq
 from triomq import errors
@@ -30,13 +30,7 @@ def committed(cluster, topic="T", queue_id=0):
     return cluster.broker.offsets.get(("G", topic, queue_id))
 
 
-async def until(condition, seconds=600):
-    with trio.fail_after(seconds):
-        while not condition():
-            await trio.sleep(0.05)
-
-
-async def test_every_message_is_handled_and_committed(autojump_clock, group_cluster):
+async def test_every_message_is_handled_and_committed(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 100)
     fill(group_cluster, 50, queue_id=1)
     seen = []
@@ -44,24 +38,21 @@ async def test_every_message_is_handled_and_committed(autojump_clock, group_clus
     async def handler(message):
         seen.append(message.body)
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            await until(lambda: len(seen) == 150)
-            assert consumer.assignment == [Q0, Q1]
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: len(seen) == 150)
+        assert consumer.assignment == [Q0, Q1]
+        consumer.drain()
     assert sorted(seen) == sorted([b"m0-%d" % n for n in range(100)] + [b"m1-%d" % n for n in range(50)])
     assert (committed(group_cluster), committed(group_cluster, queue_id=1)) == (100, 50)
     # The group has left: others need not wait until its heartbeat runs out.
     assert not group_cluster.broker.consumers.members["G"]
 
 
-async def test_deliveries_are_answered_by_their_block(autojump_clock, group_cluster, caplog):
+async def test_deliveries_are_answered_by_their_block(autojump_clock, group_cluster, open_consumer, caplog):
     fill(group_cluster, 4)
     seen = []
-    async with group_cluster.client() as client, client.push_consumer("G", start_from="earliest") as consumer:
-        await consumer.subscribe("T")
+    async with open_consumer() as consumer:
         async for delivery in consumer:
             seen.append((delivery.message.body, delivery.message.reconsume_times))
             async with delivery:
@@ -81,21 +72,19 @@ async def test_deliveries_are_answered_by_their_block(autojump_clock, group_clus
     assert "the second one fails once" in caplog.text
 
 
-async def test_an_unanswered_delivery_is_not_consumed(autojump_clock, group_cluster):
+async def test_an_unanswered_delivery_is_not_consumed(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 3)
-    async with group_cluster.client() as client, client.push_consumer("G", start_from="earliest") as consumer:
-        await consumer.subscribe("T")
+    async with open_consumer() as consumer:
         first = await anext(consumer)
         second = await anext(consumer)
         await second.done()
         assert (first.message.body, second.message.body) == (b"m0-0", b"m0-1")
     assert committed(group_cluster) == 0
-    async with group_cluster.client() as client, client.push_consumer("G", start_from="earliest") as consumer:
-        await consumer.subscribe("T")
+    async with open_consumer() as consumer:
         assert (await anext(consumer)).message.body == b"m0-0"
 
 
-async def test_retries_end_in_the_dead_letters(autojump_clock, group_cluster):
+async def test_retries_end_in_the_dead_letters(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 1)
     seen = []
 
@@ -103,15 +92,10 @@ async def test_retries_end_in_the_dead_letters(autojump_clock, group_cluster):
         seen.append((message.topic, message.reconsume_times, message.queue.topic, round(trio.current_time())))
         raise ValueError("never")
 
-    async with group_cluster.client() as client:
-        async with (
-            client.push_consumer("G", start_from="earliest", retries=triomq.ConsumeRetries(max_times=2)) as consumer,
-            trio.open_nursery() as nursery,
-        ):
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            await until(lambda: group_cluster.broker.queues["%DLQ%G", 0])
-            consumer.drain()
+    async with open_consumer(retries=triomq.ConsumeRetries(max_times=2)) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: group_cluster.broker.queues["%DLQ%G", 0])
+        consumer.drain()
     # The handler sees the topic the message was sent to; levels 3 and 4 are 10 and 30 s.
     assert [each[:3] for each in seen] == [("T", 0, "T"), ("T", 1, "%RETRY%G"), ("T", 2, "%RETRY%G")]
     assert seen[1][3] - seen[0][3] >= 10
@@ -119,7 +103,9 @@ async def test_retries_end_in_the_dead_letters(autojump_clock, group_cluster):
     assert (committed(group_cluster), committed(group_cluster, "%RETRY%G")) == (1, 2)
 
 
-async def test_a_copy_is_sent_when_the_broker_does_not_take_a_message_back(autojump_clock, group_cluster):
+async def test_a_copy_is_sent_when_the_broker_does_not_take_a_message_back(
+    autojump_clock, group_cluster, open_consumer
+):
     fill(group_cluster, 1, tags=["a"])
     seen = []
     broker = group_cluster.broker
@@ -130,12 +116,10 @@ async def test_a_copy_is_sent_when_the_broker_does_not_take_a_message_back(autoj
         if len(seen) == 1:
             raise triomq.Later
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            await until(lambda: len(seen) == 2)
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: len(seen) == 2)
+        consumer.drain()
     assert len(broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
     again = seen[1]
     assert (again.topic, again.body, again.reconsume_times, again.tags) == ("T", b"m0-0", 1, "a")
@@ -144,9 +128,9 @@ async def test_a_copy_is_sent_when_the_broker_does_not_take_a_message_back(autoj
     assert committed(group_cluster) == 1
 
 
-async def test_a_message_no_broker_takes_back_is_tried_here_again(autojump_clock, group_cluster):
+async def test_a_message_no_broker_takes_back_is_tried_here_again(autojump_clock, group_cluster, open_consumer, events):
     fill(group_cluster, 2)
-    seen, events = [], []
+    seen = []
     broker = group_cluster.broker
 
     def refuse(command):
@@ -160,28 +144,21 @@ async def test_a_message_no_broker_takes_back_is_tried_here_again(autojump_clock
         if len(seen) == 1:
             raise ValueError("once")
 
-    async with group_cluster.client() as client:
-        async with (
-            client.push_consumer(
-                "G", start_from="earliest", callbacks=triomq.ConsumerCallbacks(on_event=events.append)
-            ) as consumer,
-            trio.open_nursery() as nursery,
-        ):
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            await until(lambda: len(seen) == 2)
-            await trio.sleep(1)
-            # It has not left its queue: nothing is committed past it.
-            assert consumer._member.positions_of("T")[Q0] == 0
-            await until(lambda: len(seen) == 3)
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: len(seen) == 2)
+        await trio.sleep(1)
+        # It has not left its queue: nothing is committed past it.
+        assert consumer._member.positions_of("T")[Q0] == 0
+        await until(lambda: len(seen) == 3)
+        consumer.drain()
     assert [each[:2] for each in seen] == [(b"m0-0", 0), (b"m0-1", 0), (b"m0-0", 1)]
     assert seen[2][2] - seen[0][2] >= 5
     assert [each.kind for each in events] == ["send_back_failed"]
     assert committed(group_cluster) == 2
 
 
-async def test_the_commit_point_is_the_smallest_unfinished_offset(autojump_clock, group_cluster):
+async def test_the_commit_point_is_the_smallest_unfinished_offset(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 40)
     stuck = trio.Event()
     seen = []
@@ -191,17 +168,15 @@ async def test_the_commit_point_is_the_smallest_unfinished_offset(autojump_clock
             await stuck.wait()
         seen.append(message.body)
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            await until(lambda: len(seen) == 39)
-            await trio.sleep(20)
-            assert committed(group_cluster) == 7
-            stuck.set()
-            await trio.sleep(20)
-            assert committed(group_cluster) == 40
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: len(seen) == 39)
+        await trio.sleep(20)
+        assert committed(group_cluster) == 7
+        stuck.set()
+        await trio.sleep(20)
+        assert committed(group_cluster) == 40
+        consumer.drain()
 
 
 async def test_pulling_pauses_when_enough_is_held(autojump_clock, group_cluster):
@@ -394,7 +369,7 @@ def triomq_subscription(expression):
     return make_subscription("T", expression, 0)
 
 
-async def test_plain_handlers_run_in_threads(group_cluster):
+async def test_plain_handlers_run_in_threads(group_cluster, open_consumer):
     fill(group_cluster, 300)
     seen, failed = [], []
 
@@ -405,19 +380,17 @@ async def test_plain_handlers_run_in_threads(group_cluster):
         seen.append(message.body)
 
     with trio.fail_after(20):
-        async with group_cluster.client() as client:
-            async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-                await consumer.subscribe("T")
+        async with open_consumer() as consumer, trio.open_nursery() as nursery:
 
-                async def run():
-                    await consumer.run(handler, concurrency=3)
+            async def run():
+                await consumer.run(handler, concurrency=3)
 
-                nursery.start_soon(run)
-                while len(seen) < 299:
-                    await trio.sleep(0.01)
-                while not group_cluster.broker.queues["%DLQ%G", 0]:
-                    await trio.sleep(0.01)
-                consumer.drain()
+            nursery.start_soon(run)
+            while len(seen) < 299:
+                await trio.sleep(0.01)
+            while not group_cluster.broker.queues["%DLQ%G", 0]:
+                await trio.sleep(0.01)
+            consumer.drain()
     assert len(seen) == len(set(seen)) == 299
     assert committed(group_cluster) == 300
 
@@ -446,7 +419,7 @@ async def test_batches(autojump_clock, group_cluster):
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("step", range(1, 6))
-async def test_a_cancelled_handler_has_said_nothing(autojump_clock, group_cluster, step, ordered):
+async def test_a_cancelled_handler_has_said_nothing(autojump_clock, group_cluster, open_consumer, step, ordered):
     """Cancelled at each of its awaits: nothing is committed, nothing sent back, and the message comes again."""
     fill(group_cluster, 1)
     awaits, handled = [], []
@@ -460,30 +433,27 @@ async def test_a_cancelled_handler_has_said_nothing(autojump_clock, group_cluste
             await trio.lowlevel.checkpoint()
         handled.append(message.body)
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest", ordered=ordered) as consumer:
-            await consumer.subscribe("T")
-            with trio.CancelScope() as scope:
-                await consumer.run(handler)
-            assert scope.cancelled_caught
-            assert awaits == list(range(1, step + 1))
-            await trio.sleep(30)
-            assert committed(group_cluster) in (0, None)
-            assert not group_cluster.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
-            # The same member, and no retry topic: it is the next one that is given out.
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(consumer.run, handler)
-                await until(lambda: len(handled) == 2)
-                consumer.drain()
+    async with open_consumer(ordered=ordered) as consumer:
+        with trio.CancelScope() as scope:
+            await consumer.run(handler)
+        assert scope.cancelled_caught
+        assert awaits == list(range(1, step + 1))
+        await trio.sleep(30)
+        assert committed(group_cluster) in (0, None)
+        assert not group_cluster.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
+        # The same member, and no retry topic: it is the next one that is given out.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handler)
+            await until(lambda: len(handled) == 2)
+            consumer.drain()
     assert handled == ["cancelled here", b"m0-0"]
     assert committed(group_cluster) == 1
 
 
 @pytest.mark.parametrize("step", range(1, 8))
-async def test_a_cancelled_delivery_has_said_nothing(autojump_clock, group_cluster, step):
+async def test_a_cancelled_delivery_has_said_nothing(autojump_clock, group_cluster, open_consumer, step):
     fill(group_cluster, 1)
-    async with group_cluster.client() as client, client.push_consumer("G", start_from="earliest") as consumer:
-        await consumer.subscribe("T")
+    async with open_consumer() as consumer:
         await trio.sleep(5)
         with trio.CancelScope() as scope:
             async for delivery in consumer:
@@ -501,32 +471,32 @@ async def test_a_cancelled_delivery_has_said_nothing(autojump_clock, group_clust
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("answer", ["block", "done"])
-async def test_a_delivery_cancelled_before_its_answer_comes_again(autojump_clock, group_cluster, ordered, answer):
+async def test_a_delivery_cancelled_before_its_answer_comes_again(
+    autojump_clock, group_cluster, open_consumer, ordered, answer
+):
     """Taken in the very moment of the cancel: it would never be answered, and an ordered queue would stop."""
     fill(group_cluster, 2)
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest", ordered=ordered) as consumer:
-            await consumer.subscribe("T")
-            delivery = await anext(consumer)
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                if answer == "done":
-                    await delivery.done()
-                else:
-                    async with delivery:
-                        raise AssertionError("it is cancelled before")
-            with pytest.raises(errors.InvalidCall, match="answered"):
-                await delivery.later()
-            again = await anext(consumer)
-            assert again.message.body == b"m0-0"
-            assert consumer._member.positions_of("T")[Q0] == 0
-            await again.done()
-            await (await anext(consumer)).done()
+    async with open_consumer(ordered=ordered) as consumer:
+        delivery = await anext(consumer)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            if answer == "done":
+                await delivery.done()
+            else:
+                async with delivery:
+                    raise AssertionError("it is cancelled before")
+        with pytest.raises(errors.InvalidCall, match="answered"):
+            await delivery.later()
+        again = await anext(consumer)
+        assert again.message.body == b"m0-0"
+        assert consumer._member.positions_of("T")[Q0] == 0
+        await again.done()
+        await (await anext(consumer)).done()
     assert committed(group_cluster) == 2
 
 
 @pytest.mark.parametrize("iterated", [False, True])
-async def test_later_out_of_a_handlers_own_nursery(autojump_clock, group_cluster, caplog, iterated):
+async def test_later_out_of_a_handlers_own_nursery(autojump_clock, group_cluster, open_consumer, caplog, iterated):
     """Nurseries wrap what is raised in them."""
     fill(group_cluster, 1)
 
@@ -537,20 +507,18 @@ async def test_later_out_of_a_handlers_own_nursery(autojump_clock, group_cluster
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child)
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-            await consumer.subscribe("T")
-            if iterated:
-                async with await anext(consumer) as delivery:
-                    await handler(delivery.message)
-            else:
-                nursery.start_soon(consumer.run, handler)
-            await until(lambda: group_cluster.broker.queues["%DLQ%G", 0])
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        if iterated:
+            async with await anext(consumer) as delivery:
+                await handler(delivery.message)
+        else:
+            nursery.start_soon(consumer.run, handler)
+        await until(lambda: group_cluster.broker.queues["%DLQ%G", 0])
+        consumer.drain()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_cancelled_while_it_is_sent_back(autojump_clock, group_cluster):
+async def test_cancelled_while_it_is_sent_back(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 1)
     broker = group_cluster.broker
     broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, None)
@@ -558,8 +526,7 @@ async def test_cancelled_while_it_is_sent_back(autojump_clock, group_cluster):
     async def handler(message):
         raise triomq.Later
 
-    async with group_cluster.client() as client, client.push_consumer("G", start_from="earliest") as consumer:
-        await consumer.subscribe("T")
+    async with open_consumer() as consumer:
         with trio.move_on_after(5):
             await consumer.run(handler)
         assert consumer._member.positions_of("T")[Q0] == 0
@@ -798,37 +765,33 @@ def client_consumer(client, **options):
     return client.push_consumer("G", start_from="earliest", drain_s=1, **options)
 
 
-async def test_pulls_carry_the_commit(autojump_clock, group_cluster):
+async def test_pulls_carry_the_commit(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 64)
 
     async def handler(message):
         pass
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            # By the pull that follows, long before the timer that persists offsets runs for the first time.
-            await until(lambda: committed(group_cluster) == 32, seconds=5)
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        # By the pull that follows, long before the timer that persists offsets runs for the first time.
+        await until(lambda: committed(group_cluster) == 32, seconds=5)
+        consumer.drain()
 
 
-async def test_a_reset_by_an_operator_is_followed(autojump_clock, group_cluster):
+async def test_a_reset_by_an_operator_is_followed(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 5)
     seen = []
 
     async def handler(message):
         seen.append(message.body)
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            await until(lambda: len(seen) == 5)
-            await consumer._member.reset("T", {Q0: 3})
-            await until(lambda: len(seen) == 7)
-            assert seen[5:] == [b"m0-3", b"m0-4"]
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: len(seen) == 5)
+        await consumer._member.reset("T", {Q0: 3})
+        await until(lambda: len(seen) == 7)
+        assert seen[5:] == [b"m0-3", b"m0-4"]
+        consumer.drain()
     assert committed(group_cluster) == 5
 
 
@@ -906,26 +869,24 @@ async def test_entering_can_be_cancelled_anywhere(autojump_clock, group_cluster,
             await until(lambda: another.assignment == [Q0, Q1], seconds=30)
 
 
-async def test_an_answer_that_comes_while_a_reset_waits_is_dropped(autojump_clock, group_cluster):
+async def test_an_answer_that_comes_while_a_reset_waits_is_dropped(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 5)
     seen = []
 
     async def handler(message):
         seen.append(message.body)
 
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
-            await consumer.subscribe("T")
-            nursery.start_soon(consumer.run, handler)
-            await until(lambda: len(seen) == 5)
-            nursery.start_soon(consumer._member.reset, "T", {Q0: 4})
-            await trio.sleep(1)
-            fill(group_cluster, 1, first=5)  # a pull is held at the broker, and answered now
-            await trio.sleep(5)
-            assert len(seen) == 5
-            await until(lambda: len(seen) == 7)
-            assert seen[5:] == [b"m0-4", b"m0-5"]
-            consumer.drain()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: len(seen) == 5)
+        nursery.start_soon(consumer._member.reset, "T", {Q0: 4})
+        await trio.sleep(1)
+        fill(group_cluster, 1, first=5)  # a pull is held at the broker, and answered now
+        await trio.sleep(5)
+        assert len(seen) == 5
+        await until(lambda: len(seen) == 7)
+        assert seen[5:] == [b"m0-4", b"m0-5"]
+        consumer.drain()
 
 
 async def test_leaving_while_a_queue_is_given_up(autojump_clock, group_cluster):
@@ -956,22 +917,20 @@ async def test_leaving_while_a_queue_is_given_up(autojump_clock, group_cluster):
     assert (committed(group_cluster), committed(group_cluster, queue_id=1)) == (40, 40)
 
 
-async def test_an_unsubscribed_topic_is_given_up(autojump_clock, group_cluster):
+async def test_an_unsubscribed_topic_is_given_up(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 3)
-    async with group_cluster.client() as client:
-        async with client.push_consumer("G", start_from="earliest") as consumer:
-            await consumer.subscribe("T")
-            for _ in range(2):
-                async with await anext(consumer):
-                    pass
-            await consumer.unsubscribe("T")
-            await until(lambda: not consumer.assignment, seconds=5)
-            assert committed(group_cluster) == 2
-            assert ("G", "T") not in group_cluster.broker.consumers.subscriptions
+    async with open_consumer() as consumer:
+        for _ in range(2):
+            async with await anext(consumer):
+                pass
+        await consumer.unsubscribe("T")
+        await until(lambda: not consumer.assignment, seconds=5)
+        assert committed(group_cluster) == 2
+        assert ("G", "T") not in group_cluster.broker.consumers.subscriptions
 
 
 @pytest.mark.parametrize("batch_max", [1, 8])
-async def test_plain_handlers_that_are_cancelled_end_and_count(group_cluster, batch_max):
+async def test_plain_handlers_that_are_cancelled_end_and_count(group_cluster, open_consumer, batch_max):
     """A function cannot be stopped: what it has done is done, what it had not begun comes again."""
     fill(group_cluster, 64)
     seen = []
@@ -982,16 +941,14 @@ async def test_plain_handlers_that_are_cancelled_end_and_count(group_cluster, ba
             trio.from_thread.run_sync(scope.cancel)
 
     with trio.fail_after(20):
-        async with group_cluster.client() as client:
-            async with client.push_consumer("G", start_from="earliest", batch_max=batch_max) as consumer:
-                await consumer.subscribe("T")
-                with trio.CancelScope() as scope:
-                    await consumer.run(handler, concurrency=1)
-                assert 24 <= len(seen) < 64
-                handled = len(seen)
-                assert consumer._member.positions_of("T")[Q0] == handled
-                delivery = await anext(consumer)
-                assert delivery.message.body == b"m0-%d" % handled
+        async with open_consumer(batch_max=batch_max) as consumer:
+            with trio.CancelScope() as scope:
+                await consumer.run(handler, concurrency=1)
+            assert 24 <= len(seen) < 64
+            handled = len(seen)
+            assert consumer._member.positions_of("T")[Q0] == handled
+            delivery = await anext(consumer)
+            assert delivery.message.body == b"m0-%d" % handled
 
 
 async def test_plain_batches_fail_as_a_whole(group_cluster):
