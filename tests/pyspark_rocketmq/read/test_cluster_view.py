@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-import trio
+from fake_cluster import FakeCluster
 
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import DataLoss, nearest
@@ -21,8 +22,6 @@ from pyspark_rocketmq.read.cluster_view import data_topics
 from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.planning import Bounds, QueueRange
 from pyspark_rocketmq.read.stream_reader import reachable
-from triomq import MessageQueue
-from triomq_protocol.requests.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 A, B = QueueId("T", "broker-a", 0), QueueId("T", "broker-a", 1)
 
@@ -59,35 +58,9 @@ def test_a_start_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
     assert existing_starts({A: 51}, {A: Bounds(0, 50, is_sure=False)}, fail=True) == {A: 51}
 
 
-class FakeCluster:
-    """A queue from 0 to 50 at a master, behind the parts of a client that planning uses."""
-
-    async def topics(self) -> list[str]:
-        await trio.lowlevel.checkpoint()
-        return ["T"]
-
-    async def cluster_info(self) -> ClusterInfo:
-        await trio.lowlevel.checkpoint()
-        return ClusterInfo()
-
-    async def route(self, _topic: str) -> TopicRouteData:
-        await trio.lowlevel.checkpoint()
-        return TopicRouteData(
-            broker_datas=[BrokerData(broker_name="broker-a", broker_addrs={0: "broker:1"})],
-            queue_datas=[QueueData(broker_name="broker-a", read_queue_nums=1, perm=6)],
-        )
-
-    async def max_offset(self, _queue: MessageQueue, *, only_master: bool) -> int:
-        await trio.lowlevel.checkpoint()
-        return 50
-
-    async def min_offset(self, _queue: MessageQueue, *, only_master: bool) -> int:
-        await trio.lowlevel.checkpoint()
-        return 0
-
-
 async def planned(**options: str) -> list[QueueRange]:
-    cluster = FakeCluster()
+    cluster = FakeCluster(random.Random(0))
+    cluster.add_queue(A, 50)
     session = Session(SimpleNamespace(admin=cluster), None, cluster)  # type: ignore[arg-type]
     return await plan_batch(session, read_options({"namesrv": "n:1", **options}, streaming=False))
 

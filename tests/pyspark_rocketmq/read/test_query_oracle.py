@@ -22,12 +22,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import attrs
 import trio
+from fake_cluster import T0_MS, FakeCluster, Row
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
-from stored_records import encode_record
 
 from pyspark_rocketmq import DefaultSource
 from pyspark_rocketmq.clients import ClientKey, Session
@@ -35,173 +34,27 @@ from pyspark_rocketmq.errors import SourceError
 from pyspark_rocketmq.offsets import QueueId, tree_of
 from pyspark_rocketmq.read import batch_reader, pulling, stream_reader, task
 from pyspark_rocketmq.rows.schema import READ_SCHEMA
-from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
+from triomq import MQError
 from triomq._blocking.loop_thread import LoopThread
-from triomq.errors import ConnectFailed
-from triomq_protocol.java_text import java_hash
-from triomq_protocol.requests.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 CASES = int(os.environ.get("TRIOMQ_SPARK_QUERIES", "300"))
 FIRST = int(os.environ.get("TRIOMQ_SPARK_FIRST", "0"))
 ACTIONS = 4
 STRIDE, FILTERED_STRIDE = 16, 64
-TAGS = (None, "a", "b", "Aa", "BB")
-"""The hashes of the last two are equal, and brokers compare hashes."""
-T0_MS = 1_700_000_000_000
 PLACE = ("broker_name", "queue_id", "queue_offset")
-HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-
-Row = dict[str, Any]
 
 
-@attrs.define
-class Part:
-    """One queue: its rows by offset, the first one that is not deleted, and the end of its slave."""
-
-    rows: list[Row]
-    records: list[bytes]
-    start: int = 0
-    slave_end: int = 0
-
-
-class FakeCluster:
-    """What the source uses of a client and of a pull consumer; master and slave for each broker."""
-
-    def __init__(self, random_: random.Random) -> None:
-        self.random = random_
-        self.scanned = random_.choice((8, 40, 500))
-        self.page = random_.choice((4, 32))
-        self.parts: dict[QueueId, Part] = {}
-        self.dead: set[str] = set()
-        self.is_noticed = False
-        self.reads_slaves = False
-        self.prefers_slaves = False
-        for broker in ("broker-a", "broker-b")[: random_.randint(1, 2)]:
-            for number in range(random_.randint(1, 2)):
-                self.parts[QueueId("T", broker, number)] = Part([], [])
-        for queue in self.parts:
-            self.append(queue, random_.choice((0, 3, 100, 300)))
-
-    def append(self, queue: QueueId, count: int) -> None:
-        """Store messages, and replicate them."""
-        part = self.parts[queue]
-        rare = self.random.random() < 0.5
-        for offset in range(len(part.rows), len(part.rows) + count):
-            tag = self.random.choices(TAGS, (90, 3, 3, 2, 2) if rare else (1, 1, 1, 1, 1))[0]
-            body = b"%d %d" % (queue.queue_id, offset)
-            stored_ms = T0_MS + offset // 3
-            part.rows.append(
-                {
-                    "topic": "T", "broker_name": queue.broker_name, "queue_id": queue.queue_id, "queue_offset": offset,
-                    "tags": tag, "body": body, "store_timestamp": datetime.fromtimestamp(stored_ms / 1000, UTC),
-                }
-            )  # fmt: skip
-            properties = b"" if tag is None else b"TAGS\x01" + tag.encode()
-            part.records.append(
-                encode_record(
-                    b"T", queue.queue_id, body, properties, queue_offset=offset, store_timestamp=stored_ms,
-                    born_host=HOST, store_host=HOST,
-                )
-            )  # fmt: skip
-        part.slave_end = len(part.rows)
-
-    def sure_end(self, queue: QueueId) -> int:
-        part = self.parts[queue]
-        return part.slave_end if queue.broker_name in self.dead else len(part.rows)
-
-    # --- as the source calls it ------------------------------------------------------------------------------
-
-    async def topics(self) -> list[str]:
-        await trio.lowlevel.checkpoint()
-        return ["T"]
-
-    async def cluster_info(self) -> ClusterInfo:
-        await trio.lowlevel.checkpoint()
-        return ClusterInfo()
-
-    async def route(self, _topic: str) -> TopicRouteData:
-        await trio.lowlevel.checkpoint()
-        brokers = sorted({queue.broker_name for queue in self.parts})
-        gone = self.dead if self.is_noticed else set()
-        return TopicRouteData(
-            broker_datas=[
-                BrokerData(broker_name=each, broker_addrs={1: "s:1"} if each in gone else {0: "m:1", 1: "s:1"})
-                for each in brokers
-            ],
-            queue_datas=[
-                QueueData(
-                    broker_name=each,
-                    read_queue_nums=sum(queue.broker_name == each for queue in self.parts),
-                    perm=6,
-                )
-                for each in brokers
-            ],
-        )
-
-    async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
-        return (await self._bounds(queue, only_master=only_master))[1]
-
-    async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
-        return (await self._bounds(queue, only_master=only_master))[0]
-
-    async def _bounds(self, queue: MessageQueue, *, only_master: bool) -> tuple[int, int]:
-        await trio.lowlevel.checkpoint()
-        if only_master and queue.broker_name in self.dead:
-            raise ConnectFailed("offsets", address="m:1")
-        own = QueueId(queue.topic, queue.broker_name, queue.queue_id)
-        return self.parts[own].start, self.sure_end(own)
-
-    async def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        tags: str | None = None,
-        sql: str | None = None,
-        max_messages: int,
-        read_preference: ReadPreference | None = None,
-    ) -> PullResult:
-        # Answers come in any order.
-        for _ in range(self.random.randint(1, 4)):
-            await trio.lowlevel.checkpoint()
-        is_dead = queue.broker_name in self.dead
-        if read_preference is ReadPreference.MASTER and is_dead:
-            raise ConnectFailed("pull", address="m:1")
-        part = self.parts[QueueId(queue.topic, queue.broker_name, queue.queue_id)]
-        by_slave = read_preference is not ReadPreference.MASTER and (
-            is_dead or self.reads_slaves or self.prefers_slaves
-        )
-        end = part.slave_end if by_slave else len(part.rows)
-
-        def answer(status: PullStatus, following: int, body: bytes = b"") -> PullResult:
-            return PullResult(
-                status, queue, next_offset=following, min_offset=part.start, max_offset=end, suggested_broker_id=0,
-                broker_address="s:1" if by_slave else "m:1", body=body,
-            )  # fmt: skip
-
-        if offset < part.start or offset > end:
-            return answer(PullStatus.OFFSET_ILLEGAL, part.start if offset < part.start else end)
-        if offset == end:
-            return answer(PullStatus.NO_NEW_MESSAGE, offset)
-        wanted = broker_filter(tags, sql)
-        found: list[bytes] = []
-        at = offset
-        while at < min(end, offset + self.scanned) and len(found) < min(max_messages, self.page):
-            if wanted(part.rows[at]["tags"]):
-                found.append(part.records[at])
-            at += 1
-        return answer(PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE, at, b"".join(found))
-
-
-def broker_filter(tags: str | None, sql: str | None) -> Callable[[str | None], bool]:
-    """Which tags a broker sends: SQL exactly, tags by their hashes."""
-    if sql is not None:
-        exact = sql.removeprefix("TAGS = '").removesuffix("'")
-        return lambda tag: tag == exact
-    if tags is None:
-        return lambda _tag: True
-    hashes = {java_hash(each.strip()) for each in tags.split("||")}
-    return lambda tag: tag is not None and java_hash(tag) in hashes
+def random_cluster(chance: random.Random) -> FakeCluster:
+    """One or two brokers, one or two queues on each, none to 300 messages in each."""
+    cluster = FakeCluster(chance)
+    queues = [
+        QueueId("T", broker, number)
+        for broker in ("broker-a", "broker-b")[: chance.randint(1, 2)]
+        for number in range(chance.randint(1, 2))
+    ]
+    for queue in queues:
+        cluster.add_queue(queue, chance.choice((0, 3, 100, 300)))
+    return cluster
 
 
 class FakeClient:
@@ -381,7 +234,7 @@ def check(rows: list[Row], least: list[Row], most: list[Row]) -> None:
 
 def run_batches(client: FakeClient, chance: random.Random) -> None:
     """Some actions of one DataFrame."""
-    cluster = client.cluster = FakeCluster(chance)
+    cluster = client.cluster = random_cluster(chance)
     names = ["tags", "topic", "body", "store_timestamp"]
     columns = [*PLACE, *chance.sample(names, chance.randint(0, len(names)))]
     options = {"namesrv": "n:1", "topic": "T"}
@@ -442,7 +295,7 @@ def run_batches(client: FakeClient, chance: random.Random) -> None:
 
 def run_stream(client: FakeClient, chance: random.Random) -> None:
     """A stream from its start to its end, with a driver that is killed now and then."""
-    cluster = client.cluster = FakeCluster(chance)
+    cluster = client.cluster = random_cluster(chance)
     selected = chance.choice((None, {"a"}))
     options = {"namesrv": "n:1", "topic": "T", "startingOffsets": "earliest", "minPartitions": "3"}
     if selected is not None:
