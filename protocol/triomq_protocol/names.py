@@ -20,8 +20,11 @@ DEFAULT_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic of delayed messages until they are due; queue n holds level n + 1."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""Half messages of transactions, which consumers do not see yet."""
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+"""Which half messages have been committed or rolled back, one message for each."""
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Half messages whose transactions were checked too often, or that are too old."""
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
@@ -62,6 +65,8 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
 )
 """Groups that exist on every broker from its start."""
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group under whose offsets a broker notes how far it has checked transactions."""
 
 # Limits.
 MAX_TOPIC_BYTES: Final = 127
@@ -84,6 +89,9 @@ PGROUP: Final = "PGROUP"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 UNIQ_KEY: Final = "UNIQ_KEY"
 CLUSTER: Final = "CLUSTER"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 
 RESERVED_PROPERTIES: Final = frozenset(
     {

@@ -2,8 +2,9 @@
 `MessageConst`)."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
-from triomq_protocol.java_text import utf8
+from triomq_protocol.java_text import java_hash, utf8
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> str:
@@ -14,6 +15,22 @@ def encode_properties(properties: Mapping[str, str | None]) -> str:
 def encode_properties_bytes(properties: Mapping[str, str | None]) -> bytes:
     """`encode_properties` as UTF-8; a lone surrogate becomes `?`, as in Java."""
     return utf8(encode_properties(properties))
+
+
+def encode_properties_as_java(properties: Mapping[str, str]) -> bytes:
+    """The properties in the order in which Java's `HashMap` has them, as UTF-8: the bytes that a 4.9 broker stores."""
+    capacity = 16
+    while len(properties) * 4 > capacity * 3:
+        capacity *= 2
+    ordered = sorted(properties.items(), key=lambda item: _spread_hash(item[0]) & capacity - 1)
+    return utf8("\x02".join([f"{name}\x01{value}" for name, value in ordered]))
+
+
+@lru_cache(1024)
+def _spread_hash(name: str) -> int:
+    """`HashMap.hash`, whose lowest bits choose the place in the table."""
+    code = java_hash(name) & 0xFFFFFFFF
+    return code ^ code >> 16
 
 
 def decode_properties(text: str | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Our SDK's transactions on the real broker: what it commits is delivered, what it rolls back never is, and what it left
+"""Our SDK's transactions on the real broker and on ours: what it commits is delivered, what it rolls back never is, and what it left
 open is decided by its check. Java's producer and ours answer for each other.
 """
 
@@ -18,7 +18,7 @@ from triomq_benchmarks.clusters.cluster import SingleBroker
 from triomq_benchmarks.clusters.servers import Kind
 
 CHECKS = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000, "transactionCheckMax": 100}
-KINDS = [Kind.JAVA]
+KINDS = [Kind.JAVA, Kind.OURS]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -23,7 +23,9 @@ from triomq_server.broker.requests import offsets as offset_requests
 from triomq_server.broker.requests import pull as pulling
 from triomq_server.broker.requests import queries, replies, send_back
 from triomq_server.broker.requests import send as sending
+from triomq_server.broker.requests import transactions as transaction_requests
 from triomq_server.broker.roles.roles import Roles
+from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.wire import Handlers, Link
 
 _MODULES = (
@@ -45,12 +47,13 @@ _MODULES = (
 )
 
 
-def main_handlers(broker: Broker, roles: Roles) -> Handlers:
+def main_handlers(broker: Broker, roles: Roles, transactions: OpenTransactions) -> Handlers:
     """The handlers of the main listener: all of them."""
     handlers = Handlers(default=refuse_unknown)
     for module in _MODULES:
         module.register(handlers, broker)
     admin_ha.register(handlers, broker, roles)
+    transaction_requests.register(handlers, broker, transactions)
     return handlers
 
 

@@ -41,6 +41,8 @@ from triomq_server.broker.tables.offset_resets import Resets
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
+from triomq_server.broker.transactions.check_back import CheckBack
+from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
@@ -252,7 +254,8 @@ class _Run:
             incomplete=broker.incomplete_frames,
             unsent=broker.unsent,
         )
-        handlers = main_handlers(broker, roles)
+        transactions = OpenTransactions(broker)
+        handlers = main_handlers(broker, roles, transactions)
         for port, table in (
             (config.listen_port, handlers),
             (config.listen_port - FAST_PORT_DISTANCE, fast_handlers(handlers)),
@@ -277,6 +280,7 @@ class _Run:
         background.start_soon(restarted, partial(_persist_offsets, broker))
         background.start_soon(restarted, Schedule(broker).run)
         background.start_soon(restarted, partial(persist_delay_offsets, broker))
+        background.start_soon(restarted, CheckBack(broker, transactions).run)
         background.start_soon(restarted, partial(_persist_filters, broker))
         background.start_soon(restarted, partial(watch_clients, broker))
         background.start_soon(restarted, partial(sample_stats, broker))

@@ -20,9 +20,7 @@ class RefusedError(Exception):
 
 
 def check_transactions(config: BrokerConfig) -> None:
-    """Refuse a half message where they are not taken: it would be stored, and nobody would receive it."""
+    """Refuse a half message where the settings do not take them (`rejectTransactionMessage`)."""
     if config.reject_transaction_message:
         remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
-        if not config.store.compat_49:
-            remark += ": it does not end transactions, so the message would never be delivered"
         raise RefusedError(ResponseCode.NO_PERMISSION, remark)

@@ -155,11 +155,12 @@ class BrokerConfig(ServerNetworkConfig):
     consumer_manager_thread_pool_queue_capacity: int = 1_000_000
 
     # Transactions.
-    reject_transaction_message: bool = True
-    """RocketMQ takes half messages; this broker does not end transactions, so nobody would ever receive them."""
+    reject_transaction_message: bool = False
     transaction_time_out: int = 6000
+    """Milliseconds after which a producer is asked about a half message."""
     transaction_check_max: int = 15
-    transaction_check_interval: int = 60_000
+    transaction_check_interval: int = interval(60_000)
+    """Milliseconds from the end of one check of open transactions to the next."""
 
     # The dialling side (NettyClientConfig).
     client_worker_threads: int = 4
@@ -205,8 +206,6 @@ class BrokerConfig(ServerNetworkConfig):
             config.store.store_path_commit_log = ""
         if "slaveReadEnable" not in spelled:
             config.slave_read_enable = not config.store.compat_49
-        if "rejectTransactionMessage" not in spelled:
-            config.reject_transaction_message = not config.store.compat_49
         if "cleanFileForciblyEnable" not in spelled:
             config.store.clean_file_forcibly_enable = config.store.compat_49
         if "haTransferBatchSize" not in spelled and not config.store.compat_49:

@@ -59,9 +59,6 @@ _WARNED = {
     "filterServerNums": "no filter server is started; filter by tags or SQL92 expressions",
     "disableConsumeIfConsumerReadSlowly": "slow groups stay enabled; slaveReadEnable lets them read from a slave",
     "consumerFallbehindThreshold": "slow groups stay enabled; slaveReadEnable lets them read from a slave",
-    "transactionTimeOut": "open transactions are not checked back with producers",
-    "transactionCheckMax": "open transactions are not checked back with producers",
-    "transactionCheckInterval": "open transactions are not checked back with producers",
     # limits and deadlines
     "brokerFastFailureEnable": "requests do not queue; maxWaitingRequests limits those that wait",
     "channelNotActiveInterval": "a client is dropped after 120 s without a heartbeat",

@@ -42,6 +42,7 @@ from triomq_server.broker.tables.held_pulls import HeldPulls
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
+from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.config import BrokerConfig, StoreConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
@@ -310,7 +311,8 @@ class Desk:
         self.broker = broker
         self.roles = roles
         self.clock = clock
-        self.handlers = main_handlers(broker, roles)
+        self.transactions = OpenTransactions(broker)
+        self.handlers = main_handlers(broker, roles, self.transactions)
         self.links: dict[str, ClientLink] = {}
 
     async def ask(

@@ -21,8 +21,8 @@ from triomq_server.config.settings import keys_of
 from triomq_server.replication.rules import HaSettings
 
 # As answered by a real 4.9.7 broker to GET_BROKER_CONFIG; what depends on the machine is left out, and so is
-# bitMapLengthConsumeQueueExt, which that broker had computed again. Of slaveReadEnable, cleanFileForciblyEnable and
-# rejectTransactionMessage we differ on purpose.
+# bitMapLengthConsumeQueueExt, which that broker had computed again. Of slaveReadEnable and cleanFileForciblyEnable we
+# differ on purpose.
 REAL_BROKER = """
 accessMessageInMemoryMaxRatio=40; aclEnable=false; adminBrokerThreadPoolNums=16; autoCreateSubscriptionGroup=true;
 autoCreateTopicEnable=true; autoDeleteUnusedStats=false; brokerFastFailureEnable=true; brokerId=0; brokerPermission=6;
@@ -386,19 +386,16 @@ def test_sample_slave_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "refused", "deleted"),
+    ("values", "deleted"),
     [
-        ({}, True, False),
-        ({"compat": "4.9"}, False, True),
-        ({"rejectTransactionMessage": "false", "cleanFileForciblyEnable": "true"}, False, True),
-        ({"compat": "4.9", "rejectTransactionMessage": "true", "cleanFileForciblyEnable": "false"}, True, False),
+        ({}, False),
+        ({"compat": "4.9"}, True),
+        ({"cleanFileForciblyEnable": "true"}, True),
+        ({"compat": "4.9", "cleanFileForciblyEnable": "false"}, False),
     ],
 )
-def test_nothing_is_lost_silently_unless_the_file_or_4_9_allows_it(
-    values: dict[str, str], refused: bool, deleted: bool
-) -> None:
+def test_nothing_is_lost_silently_unless_the_file_or_4_9_allows_it(values: dict[str, str], deleted: bool) -> None:
     config, _ = BrokerConfig.from_properties(values)
-    assert config.reject_transaction_message is refused
     assert config.store.clean_file_forcibly_enable is deleted
 
 

@@ -13,6 +13,7 @@ from triomq_protocol.names import (
     DELAY,
     HALF_TOPIC,
     KEYS,
+    PGROUP,
     REAL_QID,
     REAL_TOPIC,
     SCHEDULE_TOPIC,
@@ -21,7 +22,7 @@ from triomq_protocol.names import (
     UNIQ_KEY,
     WAIT,
 )
-from triomq_protocol.properties import decode_properties, encode_properties_bytes
+from triomq_protocol.properties import decode_properties, encode_properties_as_java, encode_properties_bytes
 from triomq_protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
 from triomq_server.broker.refusals import RefusedError, check_transactions
@@ -44,10 +45,19 @@ def special_record(record: NewRecord, properties: dict[str, str], config: Broker
     properties[CLUSTER] = config.broker_cluster_name
     if dead:
         properties[DELAY] = "0"
-    if properties.get(TRAN_MSG, "").lower() == "true":
+    if not dead and _is_half(record, properties, config):
         check_transactions(config)
+        if not properties.get(PGROUP) and not config.store.compat_49:
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a half message of a transaction without the property {PGROUP}: no producer could end it",
+            )
         _to_internal_topic(record, properties, HALF_TOPIC, 0)
         record.sys_flag &= ~TRANSACTION_MASK
+        if not config.store.compat_49 or delay_level(properties, config) <= 0:
+            _describe(record, properties)
+            record.properties = encode_properties_as_java(properties)
+            return
     elif WAIT in properties and not _goes_to_schedule(record, properties, config):
         del properties[WAIT]
     store_properties(record, properties, config)
@@ -59,15 +69,27 @@ def store_properties(record: NewRecord, properties: dict[str, str], config: Brok
     Raises:
         RefusedError: the delay level is no number.
     """
-    record.tags = properties.get(TAGS)
-    record.keys = properties.get(KEYS)
-    record.uniq_key = properties.get(UNIQ_KEY)
+    _describe(record, properties)
     if _goes_to_schedule(record, properties, config):
         level = delay_level(properties, config)
         properties[DELAY] = str(level)
         _to_internal_topic(record, properties, SCHEDULE_TOPIC, level - 1)
         record.delay_level = level
     record.properties = encode_properties_bytes(properties)
+
+
+def _describe(record: NewRecord, properties: dict[str, str]) -> None:
+    """Repeat what the store needs to know of the properties."""
+    record.tags = properties.get(TAGS)
+    record.keys = properties.get(KEYS)
+    record.uniq_key = properties.get(UNIQ_KEY)
+
+
+def _is_half(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> bool:
+    """Whether a message is half of a transaction. One that a consumer sends back itself is not: it has ended."""
+    if properties.get(TRAN_MSG, "").lower() != "true":
+        return False
+    return record.reconsume_times <= 0 or delay_level(properties, config) <= 0
 
 
 def _goes_to_schedule(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> bool:

@@ -15,7 +15,6 @@ from triomq_protocol.names import (
     DELAY,
     DLQ_PREFIX,
     FORBIDDEN_TOPICS,
-    HALF_TOPIC,
     KEYS,
     RETRY_PREFIX,
     TAGS,
@@ -158,10 +157,7 @@ class Sending:
         properties = decode_properties(text)
         if dead or DELAY in properties or TRAN_MSG in properties:
             wait = properties.get(WAIT)
-            topic, prepared = record.topic, record.sys_flag & TRANSACTION_PREPARED
             special_record(record, properties, self._broker.config, dead=dead)
-            if record.topic == HALF_TOPIC and not prepared:  # one with the flag has been noted by the checks
-                self._checks.note_half(topic)
             return wait
         self._plain.learn(text, properties)
         record.properties = utf8(broker_properties(text, self._cluster))

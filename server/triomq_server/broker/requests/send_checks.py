@@ -12,7 +12,8 @@ from datetime import datetime
 from triomq_protocol.codes import FAQ, ResponseCode
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, perm_text
-from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
+from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX, TRAN_MSG
+from triomq_protocol.properties import get_property
 from triomq_protocol.record.layout import TRANSACTION_PREPARED
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
@@ -20,7 +21,6 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError, check_transactions
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark
-from triomq_server.repeats import Repeats
 from triomq_server.store import AppendStatus
 from triomq_server.wire import Link
 
@@ -37,7 +37,6 @@ class SendChecks:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._halves = Repeats()
 
     def topic(self, header: SendRequest, known: TopicConfig | None) -> TopicConfig:
         """The topic's configuration, made if need be; raises RefusedError."""
@@ -54,9 +53,8 @@ class SendChecks:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, remark)
         if topic in FORBIDDEN_TOPICS:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        if header.sys_flag & TRANSACTION_PREPARED and not header.batch:  # such a record gets no queue entry
-            check_transactions(config)
-            self.note_half(topic)
+        if header.sys_flag & TRANSACTION_PREPARED and not header.batch:
+            self._half(header)
         if known is not None:
             return known
         if broker.is_slave:
@@ -67,13 +65,14 @@ class SendChecks:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
         return made
 
-    def note_half(self, topic: str) -> None:
-        """A half message is taken, since the settings ask for it."""
-        if due := self._halves.add(topic):
-            _log.warning(
-                "storing %d half messages of transactions, of topics %s: this broker does not end transactions, so nobody "
-                "will receive them; rejectTransactionMessage=true refuses them",
-                *due,
+    def _half(self, header: SendRequest) -> None:
+        """Refuse a message marked as a half message that is none: it would get no queue entry, in no topic."""
+        check_transactions(self._broker.config)
+        if (get_property(header.properties or "", TRAN_MSG) or "").lower() != "true" and not self._broker.compat_49:
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"sysFlag {header.sys_flag} marks a half message of a transaction, but the property {TRAN_MSG} is not "
+                "true: nobody would receive it",
             )
 
     def _made_topic(self, header: SendRequest) -> TopicConfig | None:

@@ -18,6 +18,7 @@ from triomq_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
     DLQ_PREFIX,
+    HALF_TOPIC,
     LMQ_PREFIX,
     MAX_GROUP_CHARACTERS,
     MAX_TOPIC_BYTES,
@@ -244,6 +245,7 @@ class TopicTable(VersionedTable[TopicConfig]):
             topic(config.broker_name, 1, every if config.broker_topic_enable else PERM_INHERIT),
             topic(OFFSET_MOVED_TOPIC, 1),
             topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+            topic(HALF_TOPIC, 1),
         ]
         if config.trace_topic_enable:
             topics.append(topic(config.msg_trace_topic_name, 1))

@@ -22,7 +22,6 @@ CONFIG, _ = BrokerConfig.from_properties(
         "brokerClusterName": "VecCluster",
         "brokerName": "broker-a",
         "brokerIP1": "127.0.0.1",
-        "rejectTransactionMessage": "false",
     }
 )
 
@@ -52,6 +51,8 @@ def test_records_of_a_real_broker(vectors: Path, name: str) -> None:
     )
     assert (record.topic, record.queue_id) == (stored.topic, stored.queue_id)
     assert properties_of(record) == expected
+    if sys_flag:
+        assert bytes(record.properties) == stored.properties_bytes
     assert record.sys_flag == stored.sys_flag
 
 
@@ -100,14 +101,27 @@ def test_prepared_flag_without_the_property_is_not_delayed() -> None:
 
 
 def test_rejected_transactions() -> None:
-    config, _ = BrokerConfig.from_properties({"brokerIP1": "127.0.0.1"})
+    config, _ = BrokerConfig.from_properties({"brokerIP1": "127.0.0.1", "rejectTransactionMessage": "true"})
     with pytest.raises(RefusedError) as refused:
         special_record(NewRecord("T", 0, b"", b""), {"TRAN_MSG": "true"}, config, dead=False)
     assert refused.value.code == 16
-    assert refused.value.remark == (
-        "the broker[127.0.0.1] sending transaction message is forbidden: it does not end transactions, so the message "
-        "would never be delivered"
-    )
+    assert refused.value.remark == "the broker[127.0.0.1] sending transaction message is forbidden"
+
+
+def test_a_half_message_is_not_delayed() -> None:
+    record = rewritten("TRAN_MSG\x01true\x02PGROUP\x01g\x02DELAY\x012", sys_flag=0x4)
+    assert (record.topic, record.delay_level) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+
+
+@pytest.mark.parametrize(("times", "topic"), [(1, "SCHEDULE_TOPIC_XXXX"), (0, "RMQ_SYS_TRANS_HALF_TOPIC")])
+def test_a_message_that_a_consumer_sends_back_itself_is_no_half_message(times: int, topic: str) -> None:
+    record = NewRecord("%RETRY%g", 0, b"x", b"", reconsume_times=times)
+    special_record(record, {"TRAN_MSG": "true", "PGROUP": "g", "DELAY": "3"}, CONFIG, dead=False)
+    assert record.topic == topic
+
+
+def test_a_dead_letter_is_no_half_message() -> None:
+    assert rewritten("TRAN_MSG\x01true\x02PGROUP\x01g", topic="%DLQ%g", dead=True).topic == "%DLQ%g"
 
 
 def test_dead_letters_are_not_delayed() -> None:

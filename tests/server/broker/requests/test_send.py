@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trio
 from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode
@@ -14,7 +13,6 @@ from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.view import RecordView, iter_records
 from triomq_protocol.requests.admin import CreateTopicRequest, SubscriptionGroupConfig
 from triomq_protocol.wire.command import Command
-from triomq_server.repeats import LOG_EVERY_S
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 ILLEGAL = (
@@ -306,42 +304,37 @@ async def test_delayed_message(open_broker: Any) -> None:
 
 @pytest.mark.parametrize("sys_flag", [4, 12])
 @pytest.mark.parametrize("properties", ["TRAN_MSG\x01true\x02PGROUP\x01PG", "UNIQ_KEY\x01A", ""])
-async def test_half_messages_are_refused_while_transactions_do_not_work(
+async def test_half_messages_are_refused_where_the_settings_say_so(
     open_broker: Any, sys_flag: int, properties: str
 ) -> None:
-    async with open_broker() as broker:
+    async with open_broker(rejectTransactionMessage="true") as broker:
         peer = await broker.peer()
         answer = await peer.put(sys_flag=sys_flag, properties=properties)
-        assert answer.code == 16
-        assert "does not end transactions" in answer.remark
+        assert (answer.code, answer.remark) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
         assert (await peer.put(sys_flag=8)).code == 0
 
 
-@pytest.mark.parametrize("properties", ["TRAN_MSG\x01true\x02PGROUP\x01PG", ""])
-@pytest.mark.parametrize("sys_flag", [0, 4])
-async def test_half_messages_that_are_taken_are_logged_now_and_then(
-    open_broker: Any, caplog: pytest.LogCaptureFixture, sys_flag: int, properties: str
+@pytest.mark.parametrize(
+    ("sys_flag", "properties", "remark"),
+    [
+        (4, "UNIQ_KEY\x01A", "TRAN_MSG is not true"),
+        (12, "TRAN_MSG\x01no", "TRAN_MSG is not true"),
+        (4, "TRAN_MSG\x01true", "without the property PGROUP"),
+        (0, "TRAN_MSG\x01TRUE", "without the property PGROUP"),
+    ],
+)
+@pytest.mark.parametrize("compat", ["4.9", ""])
+async def test_half_messages_that_nobody_could_end(
+    open_broker: Any, sys_flag: int, properties: str, remark: str, compat: str
 ) -> None:
-    def lines() -> list[str]:
-        return [line for line in caplog.messages if "half messages" in line]
-
-    async with open_broker(rejectTransactionMessage="false") as broker:
-        peer = await broker.peer()
-        for _ in range(3):
-            assert (await peer.put("T1", sys_flag=sys_flag, properties=properties)).code == 0
-        if not sys_flag and not properties:
-            assert lines() == []
-            return
-        assert [line.split(" of transactions", 1)[0] for line in lines()] == ["storing 1 half messages"]
-        await trio.sleep(LOG_EVERY_S)
-        await peer.put("T2", sys_flag=sys_flag, properties=properties)
-        assert len(lines()) == 2
-        assert "storing 3 half messages of transactions, of topics T1, T2" in lines()[1]
-        assert "rejectTransactionMessage=true" in lines()[1]
+    async with open_broker(**({"compat": compat} if compat else {})) as broker:
+        answer = await (await broker.peer()).put(sys_flag=sys_flag, properties=properties)
+    assert answer.code == (0 if compat else 13)
+    assert compat or remark in answer.remark
 
 
 async def test_half_message(open_broker: Any) -> None:
-    async with open_broker(rejectTransactionMessage="false") as broker:
+    async with open_broker() as broker:
         peer = await broker.peer()
         properties = "TRAN_MSG\x01true\x02PGROUP\x01PG"
         first = await peer.put(queue_id=3, sys_flag=4, properties=properties)

@@ -51,6 +51,7 @@ def test_built_in_topics() -> None:
         "b1": (1, 1, 7),
         "OFFSET_MOVED_EVENT": (1, 1, 6),
         "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 1, 6),
         "C1_REPLY_TOPIC": (1, 1, 6),
     }
 

@@ -1,0 +1,291 @@
+"""The check of open transactions: asks producers how those ended that they have said nothing about.
+
+One task; it works while the broker is a master, in rounds. A round passes over the half messages in the order of their
+queue: each one whose transaction is still open is stored again at the end of the queue, so that the progress is one
+offset. It answers to `TransactionalMessageCheckService` and `TransactionalMessageServiceImpl.check`; rules:
+docs/protocol/store.md §20.4.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from typing import NoReturn
+
+import attrs
+import trio
+
+from triomq_protocol.names import (
+    CHECK_MAX_TIME_TOPIC,
+    CHECK_TIMES,
+    HALF_TOPIC,
+    PGROUP,
+    PREPARED_QUEUE_OFFSET,
+    REAL_TOPIC,
+    WAIT,
+)
+from triomq_protocol.record.view import RecordView
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.tables.topics import PERM_READ_WRITE
+from triomq_server.broker.transactions.decisions import (
+    Action,
+    HalfState,
+    Limits,
+    check_times,
+    decide,
+    immunity_ms,
+    number,
+)
+from triomq_server.broker.transactions.half_records import HALF_QUEUE, check_request, copy_of, discarded
+from triomq_server.broker.transactions.open_transactions import OpenTransactions
+from triomq_server.config import BrokerRole
+from triomq_server.repeats import Repeats
+from triomq_server.store import AppendResult, AppendStatus, NewRecord
+from triomq_server.wire import Link
+
+_log = logging.getLogger(__name__)
+
+ROUND_S = 60.0
+"""How long a round may take; the next one goes on where it ended."""
+PASSED_AT_ONCE = 2000
+"""Half messages that have ended are passed over before other tasks run."""
+HANDLED_AT_ONCE = 32
+HANDLED_AT_ONCE_BYTES = 1 << 20
+"""Half messages that are handled before other tasks run: so many, or so many bytes of them."""
+SAVED_EVERY = 5000
+"""Half messages after which a long round notes its progress."""
+UNSENT_MOST_BYTES = 1 << 20
+"""A producer that has not taken so much of what was sent to it is not sent more."""
+PATIENCE_S = 1.0
+PAUSE_S = 0.05
+"""A round waits so long for a producer group of which no member takes anything, and then stops asking it."""
+
+
+class _Handled(Enum):
+    """What came of one half message."""
+
+    PASSED = 1
+    STORED = 2
+    STOP = 3
+    BUSY = 4
+
+
+@attrs.define
+class _Round:
+    """One round.
+
+    Attributes:
+        began_ms: when it began, by the broker's clock.
+        offset: the next half message.
+        stored: how many have been stored again since the progress was noted.
+        log_end: end of the last record stored.
+        busy: producer groups of which no member takes more, and until when the round waits for them.
+    """
+
+    began_ms: int
+    offset: int
+    stored: int = 0
+    log_end: int = 0
+    busy: dict[str, float] = attrs.Factory(dict)
+
+
+class CheckBack:
+    """Checks the transactions of a broker while it is a master.
+
+    Args:
+        broker: whose transactions they are.
+        transactions: what is known of them.
+    """
+
+    def __init__(self, broker: Broker, transactions: OpenTransactions) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._transactions = transactions
+        self._role_changed = trio.Event()
+        self._scope = trio.CancelScope()
+        self._was_slave = broker.is_slave
+        self._turn = 0
+        self._without_producer = Repeats()
+        self._discards = Repeats()
+        self._refusals = Repeats()
+        broker.on_config_change.append(self.read_config)
+
+    def read_config(self) -> None:
+        """Read the role again: a slave checks nothing, a new master goes on where its master was."""
+        self._role_changed.set()
+        if self._broker.is_slave:
+            self._scope.cancel()
+        elif self._was_slave:
+            self._transactions.reset()
+        self._was_slave = self._broker.is_slave
+
+    async def run(self) -> NoReturn:
+        """Check until cancelled."""
+        while True:
+            self._role_changed = trio.Event()
+            if not self._broker.is_slave:
+                with trio.CancelScope() as self._scope:
+                    await self._check_as_master()
+            await self._role_changed.wait()
+
+    async def _check_as_master(self) -> NoReturn:
+        await self._transactions.load()
+        while True:
+            await trio.sleep(max(self._broker.config.transaction_check_interval, 1) / 1000)
+            await self._check_once()
+
+    async def _check_once(self) -> None:
+        """One round."""
+        current = _Round(self._broker.clock(), self._transactions.position())
+        ends = trio.current_time() + ROUND_S
+        try:
+            while trio.current_time() < ends:
+                handled = self._slice(current)
+                self._store.notify_arrivals()
+                if handled is _Handled.STOP:
+                    break
+                await trio.sleep(PAUSE_S if handled is _Handled.BUSY else 0)
+                if current.stored >= SAVED_EVERY and not await self._save(current):
+                    return
+        finally:
+            self._store.notify_arrivals()
+        await self._save(current)
+
+    async def _save(self, current: _Round) -> bool:
+        """Note the progress, once the copies are as safe as the half messages were; False if the disk refuses."""
+        if current.stored:
+            try:
+                await self._store.flush()
+            except OSError as error:
+                _log.error("the check of transactions begins again at its last progress: %s", error)
+                return False
+            await self._wait_for_slave(current.log_end)
+        current.stored = 0
+        self._transactions.save_position(current.offset)
+        return True
+
+    async def _wait_for_slave(self, log_end: int) -> None:
+        config, replication = self._broker.config.store, self._broker.replication
+        if config.broker_role is BrokerRole.SYNC_MASTER and replication.slave_ok(log_end):
+            called = trio.Event()
+            deadline = trio.current_time() + config.slave_timeout / 1000
+            replication.when_replicated(log_end, deadline, lambda _: called.set())
+            await called.wait()
+
+    # -- half messages
+
+    def _slice(self, current: _Round) -> _Handled:
+        """Handle some half messages; the last one's result says how to go on."""
+        store, ended = self._store, self._transactions.ended
+        end = store.queue_bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        handled_bytes = handled = passed = 0
+        while handled < HANDLED_AT_ONCE and handled_bytes < HANDLED_AT_ONCE_BYTES and passed < PASSED_AT_ONCE:
+            if current.offset >= end:
+                return _Handled.STOP
+            result = _Handled.PASSED
+            half = None if current.offset in ended else self._transactions.record(HALF_TOPIC, current.offset)
+            if half is not None:
+                result = self._handle(current, half)
+                handled += 1
+                handled_bytes += half.size_bytes
+            passed += 1
+            if result in (_Handled.STOP, _Handled.BUSY):
+                return result
+            current.offset += 1
+        return _Handled.PASSED
+
+    def _handle(self, current: _Round, half: RecordView) -> _Handled:
+        """Do with one half message what is to be done with it now."""
+        config, now_ms = self._broker.config, self._broker.clock()
+        properties = half.properties
+        limits = Limits(config.transaction_time_out, config.transaction_check_max, config.store.file_reserved_time)
+        original = properties.get(PREPARED_QUEUE_OFFSET)
+        state = HalfState(
+            half.born_timestamp,
+            half.store_timestamp,
+            check_times(properties),
+            immunity_ms(properties, limits.time_out_ms),
+            ended=original is not None and number(original) in self._transactions.ended,
+        )
+        action = decide(state, now_ms=now_ms, round_began_ms=current.began_ms, limits=limits)
+        if action is Action.PASS:
+            return _Handled.PASSED
+        if action is Action.WAIT:
+            return _Handled.STOP
+        times = max(state.check_times or 0, 0) + 1
+        if action is Action.DISCARD:
+            return self._discard(current, half, {**properties, CHECK_TIMES: str(times)}, limits)
+        if action is Action.RENEW:
+            renewed = {**properties, WAIT: "false"}
+            renewed.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset))
+            return self._store_again(current, half, copy_of(half, renewed))[0]
+        return self._check(current, half, properties, times)
+
+    def _check(self, current: _Round, half: RecordView, properties: dict[str, str], times: int) -> _Handled:
+        """Store a half message again and ask a producer of its group about it.
+
+        A group whose members take nothing is not asked, and the check is not counted.
+        """
+        group = properties.get(PGROUP, "")
+        link = self._choose(group)
+        if link is not None and link.unsent_bytes > UNSENT_MOST_BYTES:
+            now = trio.current_time()
+            if now < current.busy.setdefault(group, now + PATIENCE_S):
+                return _Handled.BUSY
+            return self._store_again(current, half, copy_of(half, properties))[0]
+        if link is not None:
+            current.busy.pop(group, None)
+        checked = {**properties, CHECK_TIMES: str(times)}
+        handled, copy = self._store_again(current, half, copy_of(half, checked))
+        if handled is not _Handled.STORED:
+            return handled
+        if link is None:
+            if due := self._without_producer.add(group):
+                _log.warning("%d transactions are not checked: no producer is connected of groups %s", *due)
+        elif (request := check_request(half, checked, copy)) is not None:
+            link.notify(request)
+        return handled
+
+    def _store_again(self, current: _Round, half: RecordView, record: NewRecord) -> tuple[_Handled, AppendResult]:
+        """Store a half message at the end of its queue."""
+        result = self._append(current, record)
+        if result.status is not AppendStatus.PUT_OK:
+            return _Handled.STOP, result
+        self._transactions.copied(half.queue_offset, result.queue_offset)
+        return _Handled.STORED, result
+
+    def _discard(self, current: _Round, half: RecordView, properties: dict[str, str], limits: Limits) -> _Handled:
+        """Store a half message where it is not checked any more."""
+        self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
+        result = self._append(current, discarded(half, properties))
+        if result.status is not AppendStatus.PUT_OK:
+            return _Handled.STOP
+        if due := self._discards.add(properties.get(REAL_TOPIC, "?")):
+            _log.error(
+                "%d half messages, of topics %s, are given up and kept in %s: %d checks (transactionCheckMax) did not end "
+                "their transactions, or they are older than %d h (fileReservedTime)",
+                *due, CHECK_MAX_TIME_TOPIC, limits.check_max, limits.reserved_hours,
+            )  # fmt: skip
+        return _Handled.STORED
+
+    def _append(self, current: _Round, record: NewRecord) -> AppendResult:
+        result = self._store.append(record)
+        if result.status is AppendStatus.PUT_OK:
+            current.stored += 1
+            current.log_end = result.end_offset
+            self._broker.stats.count_put(record.topic, 1, result.size_bytes)
+        elif due := self._refusals.add(record.topic):
+            _log.error("the check of transactions waits: the store did not take %d messages, of topics %s", *due)
+        return result
+
+    def _choose(self, group: str) -> Link | None:
+        """A producer of the group, another one each time; one that takes what is sent, if there is one."""
+        links = [link for link in self._broker.clients.producer_channels(group) if not link.closed]
+        if not links:
+            return None
+        self._turn += 1
+        first = self._turn % len(links)
+        for link in (*links[first:], *links[:first]):
+            if link.unsent_bytes <= UNSENT_MOST_BYTES:
+                return link
+        return links[first]

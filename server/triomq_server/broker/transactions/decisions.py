@@ -1,0 +1,108 @@
+"""What becomes of a half message when the check of open transactions comes to it.
+
+Pure: the message's fields and the clock in, an action out. It answers to the conditions in
+`TransactionalMessageServiceImpl.check`; rules: docs/protocol/store.md §20.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import attrs
+
+from triomq_protocol.names import CHECK_IMMUNITY, CHECK_TIMES
+
+_HOUR_MS = 3_600_000
+_NO_NUMBER = -1
+"""What Java takes for a property that is no number."""
+
+
+class Action(Enum):
+    """What is done with one half message."""
+
+    PASS = "pass"
+    """Nothing: its transaction has ended."""
+    DISCARD = "discard"
+    """Store it in the topic of messages that were checked too often."""
+    WAIT = "wait"
+    """Nothing yet: it is too young, and so are those behind it."""
+    RENEW = "renew"
+    """Store it again at the end of the queue, without asking: its producer wants more time."""
+    CHECK = "check"
+    """Store it again at the end of the queue, and ask a producer of its group how the transaction ended."""
+
+
+@attrs.frozen
+class Limits:
+    """The settings of the check.
+
+    Attributes:
+        time_out_ms: age of a half message at its first check (`transactionTimeOut`).
+        check_max: checks before it is discarded (`transactionCheckMax`).
+        reserved_hours: age at which it is discarded in any case (`fileReservedTime`).
+    """
+
+    time_out_ms: int
+    check_max: int
+    reserved_hours: int
+
+
+@attrs.frozen
+class HalfState:
+    """What the decision needs to know of a half message.
+
+    Attributes:
+        born_ms: when its producer made it.
+        stored_ms: when this copy of it was stored.
+        check_times: how often it has been checked; None: never.
+        immunity_ms: the age before which its producer does not want to be asked; None: `time_out_ms` counts.
+        ended: whether its transaction has been committed or rolled back.
+    """
+
+    born_ms: int
+    stored_ms: int
+    check_times: int | None = None
+    immunity_ms: int | None = None
+    ended: bool = False
+
+
+def decide(half: HalfState, *, now_ms: int, round_began_ms: int, limits: Limits) -> Action:
+    """What to do with a half message.
+
+    A message that seems to come from the future, because its producer's clock is ahead, is checked at once.
+    """
+    if half.ended:
+        return Action.PASS
+    age_ms = now_ms - half.born_ms
+    checked_out = half.check_times is not None and half.check_times >= limits.check_max
+    if checked_out or age_ms > limits.reserved_hours * _HOUR_MS:
+        return Action.DISCARD
+    if half.stored_ms >= round_began_ms:
+        return Action.WAIT
+    if half.immunity_ms is not None:
+        return Action.RENEW if age_ms < half.immunity_ms else Action.CHECK
+    return Action.WAIT if 0 <= age_ms < limits.time_out_ms else Action.CHECK
+
+
+def check_times(properties: Mapping[str, str]) -> int | None:
+    """How often a half message has been checked; None: never."""
+    text = properties.get(CHECK_TIMES)
+    return None if text is None else number(text)
+
+
+def immunity_ms(properties: Mapping[str, str], time_out_ms: int) -> int | None:
+    """The age before which a producer does not want to be asked; None if it does not say."""
+    text = properties.get(CHECK_IMMUNITY)
+    if text is None:
+        return None
+    seconds = number(text)
+    return time_out_ms if seconds == _NO_NUMBER else seconds * 1000
+
+
+def number(text: str) -> int:
+    """The number that a text is, -1 for any other text, as `TransactionalMessageServiceImpl.getLong` reads it."""
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        return _NO_NUMBER
+    return int(text)

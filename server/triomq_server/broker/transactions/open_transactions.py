@@ -1,0 +1,131 @@
+"""The transactions of one broker that have not ended: what is known of their half messages, and how one is ended.
+
+What is on disk is RocketMQ's: half messages and op messages in their queues, the progress of the check as consumer
+offsets. What is in memory is read from there when the broker becomes a master. It answers to
+`TransactionalMessageServiceImpl` and `TransactionalMessageBridge`; rules: docs/protocol/store.md §20.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from triomq_protocol.record.view import RecordView
+from triomq_server.broker.broker import Broker
+from triomq_server.broker.transactions.ended_halves import EndedHalves
+from triomq_server.broker.transactions.half_records import HALF_QUEUE, op_half_offset, op_record
+from triomq_server.store import AppendStatus
+
+_log = logging.getLogger(__name__)
+
+OPS_AT_ONCE = 200
+"""Op messages read before other tasks run."""
+COPIES_REMEMBERED = 200_000
+"""Half messages of which the newest copy is known; an end for an older one of more of them is followed by a check."""
+
+
+class OpenTransactions:
+    """What is known of half messages, while the broker is a master.
+
+    Args:
+        broker: whose transactions they are.
+
+    Attributes:
+        ended: the half messages that have ended.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._copies: dict[int, int] = {}
+        self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
+
+    # -- progress
+
+    def position(self) -> int:
+        """The queue offset of the half message where the next round of the check begins."""
+        return self._noted(HALF_TOPIC)
+
+    def _noted(self, topic: str) -> int:
+        """The offset that the check has noted, put right where the queue begins later or ends earlier."""
+        low, high = self._store.queue_bounds(topic, HALF_QUEUE)
+        return min(max(self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE), low), high)
+
+    def reset(self) -> None:
+        """Forget what is known, and begin at the noted progress: the broker has become a master."""
+        self._copies.clear()
+        self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
+
+    async def load(self) -> None:
+        """Read which half messages have ended since the noted progress."""
+        while self._read_ops(OPS_AT_ONCE):
+            await trio.lowlevel.checkpoint()
+
+    def _read_ops(self, most: int) -> bool:
+        """Read op messages that are not known yet; returns whether there may be more."""
+        ended, end = self.ended, self._store.queue_bounds(OP_HALF_TOPIC, HALF_QUEUE)[1]
+        halves_end = self._store.queue_bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        for _ in range(min(most, end - ended.next_op)):
+            op = self.record(OP_HALF_TOPIC, ended.next_op)
+            half_offset = -1 if op is None else op_half_offset(op)
+            ended.read_op(half_offset if half_offset < halves_end else -1)
+        return ended.next_op < end
+
+    def save_position(self, half_offset: int) -> None:
+        """Note how far the check has come; the op messages of the half messages before it are passed as well."""
+        offsets = self._broker.offsets
+        op_offset = self.ended.pass_to(half_offset)
+        for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
+            if offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) != offset:
+                offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
+
+    def record(self, topic: str, offset: int) -> RecordView | None:
+        """The record at an offset of queue 0 of one of the broker's own topics; None if it cannot be read."""
+        unit = self._store.queue_unit(topic, HALF_QUEUE, offset)
+        data = None if unit is None else self._store.record_at(unit[0], unit[1])
+        try:
+            return None if data is None else RecordView(data)
+        except BodyError as error:
+            _log.error("the record at offset %d of %s cannot be read: %s", offset, topic, error)
+            return None
+
+    # -- ends
+
+    def has_ended(self, half_offset: int) -> bool:
+        """Whether the transaction of a half message, or of its newest copy, is known to have ended."""
+        return half_offset in self.ended or self.newest(half_offset) in self.ended
+
+    def newest(self, half_offset: int) -> int:
+        """The newest copy of a half message; itself if there is none, or none that is remembered."""
+        while (following := self._copies.get(half_offset)) is not None:
+            half_offset = following
+        return half_offset
+
+    def copied(self, half_offset: int, copy_offset: int) -> None:
+        """The check has stored a half message again: from now on the copy stands for it."""
+        self._copies[half_offset] = copy_offset
+        if len(self._copies) > COPIES_REMEMBERED:
+            del self._copies[next(iter(self._copies))]
+
+    def end(self, half_offset: int) -> AppendStatus:
+        """Write the op message of a half message; if the check has stored it again, of its newest copy as well.
+
+        The newest copy comes first: it is the one that the check will come to.
+        """
+        newest = self.newest(half_offset)
+        status = self._write_op(newest)
+        if newest != half_offset and status is AppendStatus.PUT_OK:
+            self._write_op(half_offset)
+        return status
+
+    def _write_op(self, half_offset: int) -> AppendStatus:
+        broker = self._broker
+        result = self._store.append(op_record(half_offset, broker.clock(), broker.store_host))
+        if result.status is AppendStatus.PUT_OK:
+            self.ended.mark(half_offset)
+            if result.queue_offset == self.ended.next_op:
+                self.ended.read_op(half_offset)
+        return result.status

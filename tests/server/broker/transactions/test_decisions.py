@@ -1,0 +1,99 @@
+"""What becomes of a half message when the check comes to it: the table of cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triomq_server.broker.transactions.decisions import (
+    Action,
+    HalfState,
+    Limits,
+    check_times,
+    decide,
+    immunity_ms,
+    number,
+)
+
+HOUR = 3_600_000
+NOW = 1_000 * HOUR
+LIMITS = Limits(time_out_ms=6000, check_max=15, reserved_hours=72)
+
+
+def half(age_ms: int, **fields: Any) -> HalfState:
+    return HalfState(**{"born_ms": NOW - age_ms, "stored_ms": NOW - max(age_ms, 1), **fields})
+
+
+@pytest.mark.parametrize(
+    ("state", "action"),
+    [
+        # By age.
+        (half(0), Action.WAIT),
+        (half(5999), Action.WAIT),
+        (half(6000), Action.CHECK),
+        (half(72 * HOUR), Action.CHECK),
+        (half(72 * HOUR + 1), Action.DISCARD),
+        (half(-1), Action.CHECK),
+        (half(-HOUR), Action.CHECK),
+        # By the number of checks.
+        (half(HOUR, check_times=14), Action.CHECK),
+        (half(HOUR, check_times=15), Action.DISCARD),
+        (half(0, check_times=15), Action.DISCARD),
+        (half(HOUR, check_times=-1), Action.CHECK),
+        # Stored while the round goes on, such as a copy of this round.
+        (half(HOUR, stored_ms=NOW), Action.WAIT),
+        (half(HOUR, stored_ms=NOW - 1), Action.CHECK),
+        (half(HOUR, stored_ms=NOW, check_times=15), Action.DISCARD),
+        # The producer wants more time, or less.
+        (half(6000, immunity_ms=10_000), Action.RENEW),
+        (half(9999, immunity_ms=10_000), Action.RENEW),
+        (half(10_000, immunity_ms=10_000), Action.CHECK),
+        (half(1000, immunity_ms=1000), Action.CHECK),
+        (half(0, immunity_ms=0), Action.CHECK),
+        (half(-5, immunity_ms=1000), Action.RENEW),
+        (half(80 * HOUR, immunity_ms=100 * HOUR), Action.DISCARD),
+        # Ended: nothing else counts.
+        (half(HOUR, ended=True), Action.PASS),
+        (half(100 * HOUR, ended=True, check_times=99), Action.PASS),
+        (half(0, ended=True, stored_ms=NOW), Action.PASS),
+    ],
+)
+def test_decide(state: HalfState, action: Action) -> None:
+    assert decide(state, now_ms=NOW, round_began_ms=NOW, limits=LIMITS) is action
+
+
+def test_a_limit_of_no_checks_gives_up_after_the_first() -> None:
+    limits = Limits(time_out_ms=6000, check_max=0, reserved_hours=72)
+    assert decide(half(HOUR), now_ms=NOW, round_began_ms=NOW, limits=limits) is Action.CHECK
+    assert decide(half(HOUR, check_times=0), now_ms=NOW, round_began_ms=NOW, limits=limits) is Action.DISCARD
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("+7", 7),
+        ("-7", -7),
+        ("", -1),
+        ("x", -1),
+        ("1.5", -1),
+        (" 1", -1),
+        ("٣", -1),
+        ("9" * 19, -1),
+        ("-", -1),
+    ],
+)
+def test_numbers(text: str, value: int) -> None:
+    assert number(text) == value
+    assert check_times({"TRANSACTION_CHECK_TIMES": text}) == value
+
+
+def test_properties_that_are_absent() -> None:
+    assert check_times({}) is None
+    assert immunity_ms({}, 6000) is None
+
+
+@pytest.mark.parametrize(("text", "value"), [("30", 30_000), ("0", 0), ("soon", 6000), ("-1", 6000), ("-2", -2000)])
+def test_immunity(text: str, value: int) -> None:
+    assert immunity_ms({"CHECK_IMMUNITY_TIME_IN_SECONDS": text}, 6000) == value
