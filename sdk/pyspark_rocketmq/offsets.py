@@ -6,12 +6,13 @@ The same form as the older rocketmq-spark connector's; -2 stands for the earlies
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import attrs
 
 from pyspark_rocketmq.errors import BadOption
+from pyspark_rocketmq.times import TIME_FORM, time_ms_of
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -71,27 +72,56 @@ def parse_offsets(option: str, text: str) -> Offsets:
     Raises:
         BadOption: it is not of the form above; the text says where.
     """
-    form = '{"topic": {"broker-a": {"0": 123, "1": -1}}}'
+
+    def check(queue: QueueId, offset: object) -> int:
+        if type(offset) is not int or offset < EARLIEST:
+            raise BadOption(
+                f"{option}: the offset of {_place_of(queue)} is {json.dumps(offset)}, and must be a whole number from 0 "
+                f"on, {EARLIEST} for the earliest or {LATEST} for the latest"
+            )
+        return offset
+
+    return _parse_queues(option, text, '{"topic": {"broker-a": {"0": 123, "1": -1}}}', check)
+
+
+def parse_times(option: str, text: str) -> dict[QueueId, int]:
+    """Times of single queues, in ms since 1970: JSON as of :func:`parse_offsets`, with a time in place of an offset.
+
+    Raises:
+        BadOption: it is not of this form; the text says where.
+    """
+
+    def check(queue: QueueId, time: object) -> int:
+        if type(time) is not int and not isinstance(time, str):
+            raise BadOption(f"{option}: the time of {_place_of(queue)} is {json.dumps(time)}; the form is {TIME_FORM}")
+        try:
+            return time_ms_of(str(time))
+        except ValueError as error:
+            raise BadOption(f"{option}: the time of {_place_of(queue)} is {json.dumps(time)}, {error}") from None
+
+    return _parse_queues(option, text, '{"topic": {"broker-a": {"0": 1700000000000}}}', check)
+
+
+def _place_of(queue: QueueId) -> str:
+    return f"queue '{queue.queue_id}' of broker {queue.broker_name!r} of topic {queue.topic!r}"
+
+
+def _parse_queues(option: str, text: str, form: str, check: Callable[[QueueId, object], int]) -> dict[QueueId, int]:
     try:
         tree = json.loads(text)
     except ValueError as error:
         raise BadOption(f"{option} is neither a known value nor JSON ({error}): {text!r}; the form is {form}") from None
-    offsets: Offsets = {}
+    found: dict[QueueId, int] = {}
     for topic, brokers in _items(tree, option, "the whole", form):
         for broker, queues in _items(brokers, option, f"topic {topic!r}", form):
-            for queue_id, offset in _items(queues, option, f"broker {broker!r} of topic {topic!r}", form):
-                place = f"queue {queue_id!r} of broker {broker!r} of topic {topic!r}"
+            for queue_id, value in _items(queues, option, f"broker {broker!r} of topic {topic!r}", form):
                 if not queue_id.isdecimal():
                     raise BadOption(f"{option}: the queue id {queue_id!r} is not a number; the form is {form}")
-                if type(offset) is not int or offset < EARLIEST:
-                    raise BadOption(
-                        f"{option}: the offset of {place} is {json.dumps(offset)}, and must be a whole number from 0 on, "
-                        f"{EARLIEST} for the earliest or {LATEST} for the latest"
-                    )
-                offsets[QueueId(topic, broker, int(queue_id))] = offset
-    if not offsets:
+                queue = QueueId(topic, broker, int(queue_id))
+                found[queue] = check(queue, value)
+    if not found:
         raise BadOption(f"{option} names no queue; the form is {form}")
-    return offsets
+    return found
 
 
 def parse_assignment(text: str) -> frozenset[QueueId]:

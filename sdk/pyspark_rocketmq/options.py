@@ -13,7 +13,17 @@ import attrs
 
 from pyspark_rocketmq.errors import BadOption, nearest
 from pyspark_rocketmq.filters import tags_of
-from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId, parse_assignment, parse_offsets
+from pyspark_rocketmq.offsets import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    Offsets,
+    QueueId,
+    parse_assignment,
+    parse_offsets,
+    parse_times,
+)
+from pyspark_rocketmq.times import time_ms_of, time_text
 from triomq_protocol.filters.evaluation import compile_filter
 from triomq_protocol.filters.sql92 import Sql92Error
 
@@ -89,19 +99,27 @@ class Place:
     """Where reading starts or ends.
 
     Args:
-        word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue without an offset of its own.
+        word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue without an offset or a time of its own.
         offsets: single queues.
         time_ms: the first message stored then or later, in ms since 1970; `word` is then ignored.
+        times: the same of single queues.
+        must_exist: whether a queue without such a message is an error; otherwise it is its end.
     """
 
     word: int
     offsets: tuple[tuple[QueueId, int], ...] = ()
     time_ms: int | None = None
+    times: tuple[tuple[QueueId, int], ...] = ()
+    must_exist: bool = False
 
     @property
     def by_queue(self) -> Offsets:
         """The single queues' offsets."""
         return dict(self.offsets)
+
+    def time_of(self, queue: QueueId) -> int | None:
+        """The time that is given for a queue, in ms since 1970."""
+        return self.time_ms if self.time_ms is not None else dict(self.times).get(queue)
 
 
 @attrs.frozen
@@ -161,10 +179,11 @@ class WriteOptions:
 
 
 _PREFERENCES: Final = {"suggested": "suggested", "master": "master", "slave": "slave", "preferslave": "prefer_slave"}
+_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _SHARED: Final = ("namesrv", "topic")
 _READ: Final = (
     *_SHARED, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "tags", "sql", "minPartitions", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss",
+    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss",
     "consumerGroup", "readPreference",
 )  # fmt: skip
 _WRITE: Final = (*_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks")
@@ -185,7 +204,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if sql is not None and tags is not None:
         raise BadOption("tags and sql cannot be given both; sql can test the tag: TAGS = 'a'")
     if streaming:
-        for name in ("endingOffsets", "endingTimestamp"):
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if given.text(name) is not None:
                 raise BadOption(
                     f"{name} is for batch reads; a streaming read has no end (trigger(availableNow=True) has)"
@@ -267,6 +286,16 @@ class _Given:
             raise BadOption(f"{name} is {value!r}, and must be a whole number from {least} on")
         return int(value)
 
+    def moment(self, name: str) -> int | None:
+        """A point in time, in ms since 1970."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return time_ms_of(value)
+        except ValueError as error:
+            raise BadOption(f"{name} is {value!r}, {error}") from None
+
     def choice(self, name: str, known: Mapping[str, Any], default: Any, others: str = "") -> Any:
         """The value of an option that has one of some names; `others` says what else it may be."""
         value = self.text(name)
@@ -330,27 +359,41 @@ def _topics(given: _Given) -> Topics:
 
 
 def _place(given: _Given, which: str, default: int) -> Place:
-    offsets, time = given.text(f"{which}Offsets"), given.number(f"{which}Timestamp", least=0)
-    if offsets is not None and time is not None:
-        raise BadOption(f"{which}Offsets and {which}Timestamp cannot be given both")
-    if time is not None:
-        return Place(default, time_ms=time)
-    if offsets is None:
+    names = (f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp")
+    present = [name for name in names if given.text(name) is not None]
+    if len(present) > 1:
+        raise BadOption(f"{' and '.join(present)} cannot be given together")
+    must_exist = False
+    if which == "starting":
+        must_exist = given.choice(_STRATEGY, {"error": True, "latest": False}, False)
+        if given.text(_STRATEGY) is not None and present not in ([names[1]], [names[2]]):
+            raise BadOption(f"{_STRATEGY} has no effect without {names[1]} or {names[2]}")
+    if not present:
         return Place(default)
+    value = given.text(present[0]) or ""
+    others = EARLIEST if which == "starting" else LATEST
+    if present[0] == names[1]:
+        return Place(default, time_ms=given.moment(names[1]), must_exist=must_exist)
+    if present[0] == names[2]:
+        return Place(others, times=tuple(parse_times(names[2], value).items()), must_exist=must_exist)
     words = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED}
-    word = words.get(offsets.lower())
+    word = words.get(value.lower())
     if word is None:
-        return Place(
-            EARLIEST if which == "starting" else LATEST, tuple(parse_offsets(f"{which}Offsets", offsets).items())
-        )
+        return Place(others, tuple(parse_offsets(names[0], value).items()))
     if which == "ending" and word != LATEST:
-        raise BadOption(f"endingOffsets is {offsets!r}; it may be latest, or JSON")
+        raise BadOption(f"endingOffsets is {value!r}; it may be latest, or JSON")
     return Place(word)
 
 
 def _check_order(start: Place, end: Place) -> None:
     if start.time_ms is not None and end.time_ms is not None and start.time_ms > end.time_ms:
-        raise BadOption(f"startingTimestamp {start.time_ms} is after endingTimestamp {end.time_ms}")
+        raise BadOption(
+            f"startingTimestamp {time_text(start.time_ms)} is after endingTimestamp {time_text(end.time_ms)}"
+        )
+    for queue in sorted({queue for queue, _ in (*start.times, *end.times)}):
+        first_ms, end_ms = start.time_of(queue), end.time_of(queue)
+        if first_ms is not None and end_ms is not None and first_ms > end_ms:
+            raise BadOption(f"the start of {queue}, {time_text(first_ms)}, is after its end, {time_text(end_ms)}")
     ends = end.by_queue
     for queue, first in start.offsets:
         if first > ends.get(queue, first) >= 0:

@@ -35,6 +35,11 @@ class Part:
     slave_end: int = 0
 
 
+def stored_ms(offset: int) -> int:
+    """When the message of an offset was stored, in ms since 1970."""
+    return T0_MS + offset // 3
+
+
 class FakeCluster:
     """What the source uses of a client and of a pull consumer: queues of topic T, with a master and a slave each.
 
@@ -64,17 +69,17 @@ class FakeCluster:
         for offset in range(len(part.rows), len(part.rows) + count):
             tag = self.random.choices(TAGS, (90, 3, 3, 2, 2) if rare else (1, 1, 1, 1, 1))[0]
             body = b"%d %d" % (queue.queue_id, offset)
-            stored_ms = T0_MS + offset // 3
+            at_ms = stored_ms(offset)
             part.rows.append(
                 {
                     "topic": "T", "broker_name": queue.broker_name, "queue_id": queue.queue_id, "queue_offset": offset,
-                    "tags": tag, "body": body, "store_timestamp": datetime.fromtimestamp(stored_ms / 1000, UTC),
+                    "tags": tag, "body": body, "store_timestamp": datetime.fromtimestamp(at_ms / 1000, UTC),
                 }
             )  # fmt: skip
             properties = b"" if tag is None else b"TAGS\x01" + tag.encode()
             part.records.append(
                 encode_record(
-                    b"T", queue.queue_id, body, properties, queue_offset=offset, store_timestamp=stored_ms,
+                    b"T", queue.queue_id, body, properties, queue_offset=offset, store_timestamp=at_ms,
                     born_host=HOST, store_host=HOST,
                 )
             )  # fmt: skip
@@ -118,6 +123,14 @@ class FakeCluster:
 
     async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         return (await self._bounds(queue, only_master=only_master))[0]
+
+    async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
+        """The nearest message, on either side, and any of those of one ms, as brokers answer."""
+        await trio.lowlevel.checkpoint()
+        part = self.parts[QueueId(queue.topic, queue.broker_name, queue.queue_id)]
+        distances = {offset: abs(stored_ms(offset) - time_ms) for offset in range(part.start, len(part.rows))}
+        nearest = min(distances.values(), default=0)
+        return self.random.choice([offset for offset, each in distances.items() if each == nearest] or [part.start])
 
     async def _bounds(self, queue: MessageQueue, *, only_master: bool) -> tuple[int, int]:
         await trio.lowlevel.checkpoint()

@@ -7,7 +7,16 @@ import json
 import pytest
 
 from pyspark_rocketmq.errors import BadOption
-from pyspark_rocketmq.offsets import EARLIEST, LATEST, QueueId, offsets_of, parse_assignment, parse_offsets, tree_of
+from pyspark_rocketmq.offsets import (
+    EARLIEST,
+    LATEST,
+    QueueId,
+    offsets_of,
+    parse_assignment,
+    parse_offsets,
+    parse_times,
+    tree_of,
+)
 
 OFFSETS = {QueueId("T", "broker-a", 0): 123, QueueId("T", "broker-a", 1): 7, QueueId("U", "broker-b", 12): 0}
 
@@ -47,6 +56,20 @@ def test_malformed_offsets_say_where_and_how_it_should_be(text: str, names: str)
         parse_offsets("startingOffsets", text)
     assert names in str(caught.value)
     assert "startingOffsets" in str(caught.value)
+
+
+def test_times_have_the_form_of_offsets() -> None:
+    text = '{"T": {"broker-a": {"0": 123, "1": "1970-01-01T00:00:01Z", "2": "45"}}}'
+    assert list(parse_times("startingOffsetsByTimestamp", text).values()) == [123, 1000, 45]
+    for value, says in (
+        ("-1", "is -1, which is no time"),
+        ("1.5", "is 1.5; the form is"),
+        ("true", "is true; the form is"),
+        ('"2026-11-22"', "which has no zone"),
+    ):
+        with pytest.raises(BadOption, match="the time of queue '0' of broker 'b' of topic 'T' ") as caught:
+            parse_times("startingOffsetsByTimestamp", f'{{"T": {{"b": {{"0": {value}}}}}}}')
+        assert says in str(caught.value)
 
 
 def test_assignments() -> None:

@@ -65,6 +65,24 @@ def test_places() -> None:
     assert committed.commits
 
 
+def test_times() -> None:
+    options = read_options(
+        {
+            **LEAST,
+            "startingOffsetsByTimestamp": '{"T": {"b": {"0": 5, "1": "1970-01-01T01:00:00.006+01:00"}}}',
+            "endingTimestamp": "1970-01-01T00:00:01Z",
+            "startingOffsetsByTimestampStrategy": "error",
+        },
+        streaming=False,
+    )
+    queues = [QueueId("T", "b", number) for number in range(3)]
+    assert [options.start.time_of(queue) for queue in queues] == [5, 6, None]
+    assert [options.end.time_of(queue) for queue in queues] == [1000, 1000, 1000]
+    assert options.start.word == EARLIEST, "queues that are not named start at their first message"
+    assert options.start.must_exist
+    assert not read_options({**LEAST, "startingTimestamp": "5"}, streaming=False).start.must_exist
+
+
 def test_the_clients_settings_in_our_names_and_in_javas() -> None:
     options = write_options(
         {
@@ -90,12 +108,37 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "path": "x"}, "a topic is not a path"),
         ({**LEAST, "startingOffsets": "newest"}, "startingOffsets is neither a known value nor JSON"),
         ({**LEAST, "startingOffsets": "committed"}, "needs the option consumerGroup"),
-        ({**LEAST, "startingOffsets": "latest", "startingTimestamp": "1"}, "cannot be given both"),
+        ({**LEAST, "startingOffsets": "latest", "startingTimestamp": "1"}, "cannot be given together"),
         (
             {**LEAST, "startingOffsets": '{"T": {"b": {"0": 200}}}', "endingOffsets": '{"T": {"b": {"0": 100}}}'},
             "startingOffsets is 200 for queue 0 of topic T at b, after endingOffsets, 100",
         ),
-        ({**LEAST, "startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp 9 is after endingTimestamp 8"),
+        (
+            {**LEAST, "startingTimestamp": "9", "endingTimestamp": "8"},
+            "startingTimestamp 1970-01-01T00:00:00.009Z (9) is after endingTimestamp 1970-01-01T00:00:00.008Z (8)",
+        ),
+        (
+            {**LEAST, "startingOffsetsByTimestamp": '{"T": {"b": {"0": 9}}}', "endingTimestamp": "8"},
+            "the start of queue 0 of topic T at b, 1970-01-01T00:00:00.009Z (9), is after its end",
+        ),
+        (
+            {**LEAST, "startingTimestamp": "9", "endingOffsetsByTimestamp": '{"T": {"b": {"0": 8}}}'},
+            "is after its end, 1970-01-01T00:00:00.008Z (8)",
+        ),
+        (
+            {**LEAST, "startingOffsetsByTimestamp": '{"T": {"b": {"0": 9}}}', "startingTimestamp": "9"},
+            "startingTimestamp and startingOffsetsByTimestamp cannot be given together",
+        ),
+        ({**LEAST, "startingOffsetsByTimestamp": "latest"}, "startingOffsetsByTimestamp is neither"),
+        ({**LEAST, "startingTimestamp": "2026-11-22T10:00:00"}, "which has no zone: append Z for UTC"),
+        (
+            {**LEAST, "startingTimestamp": "9", "startingOffsetsByTimestampStrategy": "earliest"},
+            "startingOffsetsByTimestampStrategy is 'earliest'",
+        ),
+        (
+            {**LEAST, "startingOffsets": "latest", "startingOffsetsByTimestampStrategy": "error"},
+            "has no effect without startingTimestamp or startingOffsetsByTimestamp",
+        ),
         ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
         ({**LEAST, "startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
         ({**LEAST, "minPartitions": "0"}, "minPartitions is '0', and must be a whole number from 1 on"),
@@ -119,8 +162,9 @@ def test_what_is_wrong_is_named(options: dict[str, str], says: str) -> None:
 
 
 def test_a_stream_has_no_end() -> None:
-    with pytest.raises(BadOption, match="availableNow"):
-        read_options({**LEAST, "endingOffsets": "latest"}, streaming=True)
+    for name, value in (("endingOffsets", "latest"), ("endingOffsetsByTimestamp", '{"T": {"b": {"0": 9}}}')):
+        with pytest.raises(BadOption, match="availableNow"):
+            read_options({**LEAST, name: value}, streaming=True)
 
 
 def test_writes() -> None:

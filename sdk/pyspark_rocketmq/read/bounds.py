@@ -11,6 +11,7 @@ from pyspark_rocketmq.offsets import COMMITTED, LATEST, Offsets, QueueId
 from pyspark_rocketmq.options import Place, ReadOptions
 from pyspark_rocketmq.read.cluster_view import bounds_of, committed_of, find_queues, offsets_at
 from pyspark_rocketmq.read.planning import Bounds, QueueRange, ranges, resolved, split
+from pyspark_rocketmq.times import time_text
 
 _log = logging.getLogger(__name__)
 
@@ -42,16 +43,30 @@ async def place_offsets(
     """A number for each queue of `bounds`.
 
     Raises:
-        BadOption: an offset is given for a queue that is not read.
+        BadOption: an offset or a time is given for a queue that is not read, or no message is as young as it has to be.
     """
-    if place.time_ms is not None:
-        return await offsets_at(session, bounds, place.time_ms)
-    given = place.by_queue
-    unknown = sorted(given.keys() - queues.keys())
+    given, times = place.by_queue, dict(place.times)
+    unknown = sorted((given.keys() | times.keys()) - queues.keys())
     if unknown:
-        raise BadOption(f"{option} gives an offset for {unknown[0]}, which does not exist or is not read")
+        what = f"{option}ByTimestamp gives a time" if times else f"{option} gives an offset"
+        raise BadOption(f"{what} for {unknown[0]}, which does not exist or is not read")
+    if place.time_ms is not None:
+        times = dict.fromkeys(bounds, place.time_ms)
+    found = await offsets_at(session, bounds, times)
+    late = sorted(queue for queue, offset in found.items() if offset is None)
+    if late and place.must_exist:
+        raise BadOption(
+            f"{late[0]} has no message stored at {time_text(times[late[0]])} or later"
+            f"{f', and {len(late) - 1} more queues have none' if len(late) > 1 else ''}; start earlier, "
+            "or set startingOffsetsByTimestampStrategy=latest to start at the end there"
+        )
     committed = await committed_of(session, bounds) if place.word == COMMITTED else {}
-    return {queue: resolved(given.get(queue, place.word), held, committed.get(queue)) for queue, held in bounds.items()}
+    offsets = {
+        queue: resolved(given.get(queue, place.word), held, committed.get(queue)) for queue, held in bounds.items()
+    }
+    for queue, offset in found.items():
+        offsets[queue] = offset if offset is not None else bounds[queue].end
+    return offsets
 
 
 def warn_if_nothing(options: ReadOptions, queues: Mapping[QueueId, bool]) -> None:

@@ -16,7 +16,7 @@ import trio
 import triomq
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BadOption, SourceError, nearest
-from pyspark_rocketmq.offsets import Offsets, QueueId
+from pyspark_rocketmq.offsets import QueueId
 from pyspark_rocketmq.options import Topics
 from pyspark_rocketmq.read.planning import Bounds
 from triomq import MessageQueue, MQError, PullConsumer, PullStatus
@@ -148,20 +148,22 @@ async def committed_of(session: Session, queues: Iterable[QueueId]) -> dict[Queu
     return await _each(queues, lambda queue: session.consumer.committed(message_queue(queue)))
 
 
-async def offsets_at(session: Session, bounds: Mapping[QueueId, Bounds], time_ms: int) -> Offsets:
-    """The first offset stored at a time or later, in each queue; its end where there is none.
+async def offsets_at(
+    session: Session, bounds: Mapping[QueueId, Bounds], times: Mapping[QueueId, int]
+) -> dict[QueueId, int | None]:
+    """The first offset stored at a time or later, in each queue; None where there is none within its bounds.
 
     Args:
         session: how brokers are reached.
-        bounds: the queues.
-        time_ms: ms since 1970.
+        bounds: what the queues hold.
+        times: of some of them, in ms since 1970.
     """
-    return await _each(bounds, lambda queue: _offset_at(session.consumer, queue, bounds[queue], time_ms))
+    return await _each(times, lambda queue: _offset_at(session.consumer, queue, bounds[queue], times[queue]))
 
 
-async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, time_ms: int) -> int:
+async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, time_ms: int) -> int | None:
     if bounds.start >= bounds.end:
-        return bounds.end
+        return None
     place = message_queue(queue)
     # Brokers answer with the nearest message, on either side, and with any of those of one ms; for the previous ms, the
     # answer cannot be after the first one that is wanted.
@@ -169,12 +171,13 @@ async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, tim
     while at < bounds.end:
         result = await consumer.pull(place, at, max_messages=32)
         if result.status is not PullStatus.FOUND:
-            break
+            return at
         for record in iter_records(result.body):
             if record.store_timestamp >= time_ms:
-                return record.queue_offset
+                # A page may hold messages that were stored after the bounds were queried.
+                return record.queue_offset if record.queue_offset < bounds.end else None
         at = result.next_offset
-    return min(at, bounds.end)
+    return None
 
 
 async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[QueueId, float]:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from fake_cluster import FakeCluster
+from fake_cluster import T0_MS, FakeCluster
 
 from pyspark_rocketmq.clients import Session
-from pyspark_rocketmq.errors import DataLoss, nearest
+from pyspark_rocketmq.errors import BadOption, DataLoss, nearest
 from pyspark_rocketmq.offsets import QueueId, tree_of
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, plan_batch
-from pyspark_rocketmq.read.cluster_view import data_topics
+from pyspark_rocketmq.read.cluster_view import data_topics, offsets_at
 from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.planning import Bounds, QueueRange
 from pyspark_rocketmq.read.stream_reader import reachable
 
-A, B = QueueId("T", "broker-a", 0), QueueId("T", "broker-a", 1)
+A, B, C = (QueueId("T", "broker-a", number) for number in range(3))
 
 
 def test_topics_without_data_never_match_a_pattern() -> None:
@@ -79,6 +80,91 @@ async def test_a_batch_that_can_have_no_rows_says_so(caplog: pytest.LogCaptureFi
         caplog.clear()
         assert await planned(subscribePattern="T.*") == [QueueRange(A, 0, 50)]
         assert caplog.text == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    ("options", "ranges"),
+    [
+        # Three messages are stored in each ms.
+        ({"startingTimestamp": "T+4"}, {A: (12, 50), B: (12, 20), C: (0, 0)}),
+        ({"endingTimestamp": "T+4"}, {A: (0, 12), B: (0, 12), C: (0, 0)}),
+        ({"startingOffsetsByTimestamp": {A: 4}}, {A: (12, 50), B: (0, 20), C: (0, 0)}),
+        ({"endingOffsetsByTimestamp": {A: 4}}, {A: (0, 12), B: (0, 20), C: (0, 0)}),
+        (
+            {"startingOffsetsByTimestamp": {A: 2, B: 3}, "endingOffsetsByTimestamp": {A: 5, B: 3, C: 3}},
+            {A: (6, 15), B: (9, 9), C: (0, 0)},
+        ),
+        # Too young for the second queue: it starts at its end, by default and with the strategy `latest`.
+        ({"startingTimestamp": "T+7"}, {A: (21, 50), B: (20, 20), C: (0, 0)}),
+        (
+            {"startingOffsetsByTimestamp": {B: 7}, "startingOffsetsByTimestampStrategy": "latest"},
+            {A: (0, 50), B: (20, 20), C: (0, 0)},
+        ),
+        (
+            {"startingOffsetsByTimestamp": {A: 7, B: 6}, "startingOffsetsByTimestampStrategy": "error"},
+            {A: (21, 50), B: (18, 20), C: (0, 0)},
+        ),
+        ({"endingTimestamp": "T+7"}, {A: (0, 21), B: (0, 20), C: (0, 0)}),
+    ],
+)
+async def test_times_become_offsets(
+    options: dict[str, object], ranges: dict[QueueId, tuple[int, int]], seed: int
+) -> None:
+    session = three_queues(seed)
+    parts = await plan_batch(session, read_options({"namesrv": "n:1", "topic": "T", **texts(options)}, streaming=False))
+    assert {part.queue: (part.start, part.end) for part in parts} == {
+        queue: span for queue, span in ranges.items() if span[0] < span[1]
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"startingTimestamp": "T+6"},
+            "queue 2 of topic T at broker-a has no message stored at 2023-11-14T22:13:20.006Z",
+        ),
+        ({"startingTimestamp": "T+7"}, "queue 1 .* or later, and 1 more queues have none; start earlier"),
+        ({"startingOffsetsByTimestamp": {A: 7, B: 7}}, "queue 1 .* or set startingOffsetsByTimestampStrategy=latest"),
+    ],
+)
+async def test_a_start_without_a_message_that_young_can_be_an_error(options: dict[str, object], says: str) -> None:
+    given = {"namesrv": "n:1", "topic": "T", **texts(options), "startingOffsetsByTimestampStrategy": "error"}
+    with pytest.raises(BadOption, match=says):
+        await plan_batch(three_queues(0), read_options(given, streaming=False))
+
+
+async def test_a_time_for_a_queue_that_is_not_read() -> None:
+    other = QueueId("T", "broker-a", 9)
+    given = {"namesrv": "n:1", "topic": "T", **texts({"endingOffsetsByTimestamp": {other: 7}})}
+    with pytest.raises(BadOption, match=r"endingOffsetsByTimestamp gives a time for queue 9 .* does not exist"):
+        await plan_batch(three_queues(0), read_options(given, streaming=False))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_message_that_came_after_the_bounds_starts_nothing(seed: int) -> None:
+    session = three_queues(seed)
+    assert await offsets_at(session, {A: Bounds(0, 40)}, {A: T0_MS + 14}) == {A: None}
+    assert await offsets_at(session, {A: Bounds(0, 40)}, {A: T0_MS + 13}) == {A: 39}
+
+
+def three_queues(seed: int) -> Session:
+    """Queues of 50, 20 and no messages."""
+    cluster = FakeCluster(random.Random(seed))
+    for queue, count in ((A, 50), (B, 20), (C, 0)):
+        cluster.add_queue(queue, count)
+    return Session(SimpleNamespace(admin=cluster), None, cluster)  # type: ignore[arg-type]
+
+
+def texts(options: dict[str, object]) -> dict[str, str]:
+    """Options whose times count from the first message."""
+    return {
+        name: json.dumps(tree_of({queue: T0_MS + after_ms for queue, after_ms in value.items()}))
+        if isinstance(value, dict)
+        else re.sub(r"^T\+(\d+)$", lambda found: str(T0_MS + int(found[1])), str(value))
+        for name, value in options.items()
+    }
 
 
 def test_ends_of_a_trigger(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,44 @@
+"""Times as users write them in options. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+TIME_FORM: Final = (
+    "milliseconds since 1970 (1700000000000), or ISO 8601 with a zone (2023-11-14T22:13:20Z, 2023-11-14T23:13:20+01:00)"
+)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def time_ms_of(text: str) -> int:
+    """A point in time, in ms since 1970; a fraction of a millisecond is rounded up, as no message is stored within one.
+
+    Raises:
+        ValueError: it is of neither form, has no zone, or is before 1970 or after 9999; the text continues "NAME is
+            VALUE, ".
+    """
+    if text.isascii() and text.isdecimal():
+        # Brokers take a time as 64 bits, and nobody means the year 10,000.
+        if len(text) > len(str(_LATEST_MS)) or int(text) > _LATEST_MS:
+            raise ValueError("which is after the year 9999; times are in milliseconds since 1970")
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"which is no time; the form is {TIME_FORM}") from None
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"which has no zone: append Z for UTC, or an offset like +01:00, with the time of day; the form is {TIME_FORM}"
+        )
+    if moment < _EPOCH:
+        raise ValueError("which is before 1970")
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+def time_text(time_ms: int) -> str:
+    """A time as errors show it: ISO 8601 in UTC, and the milliseconds."""
+    moment = _EPOCH + timedelta(milliseconds=time_ms)
+    return f"{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({time_ms})"
