@@ -24,6 +24,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, ChangeRoleRequest, HaStatus
 from triomq_server.cluster.control import VERBS, ControlError, give_command
 from triomq_server.commands.store_check import check_store
+from triomq_server.commands.store_repair import repair_store
 from triomq_server.wire import LinkError, open_link
 
 TIMEOUT_S = 5.0
@@ -313,6 +314,7 @@ def node(verb: str, name: str, directory: Path) -> None:
 
 
 admin.add_command(check_store)
+admin.add_command(repair_store)
 
 
 def _ask_to_drop(broker: str) -> None:

@@ -163,6 +163,10 @@ class HaMaster:
             return
         self._waiters.add(end_offset, deadline, done)
 
+    def is_known(self, peer: str) -> bool:
+        """Whether a peer, ``ip:port``, may have the log: haSlaveAddresses names it, or is empty."""
+        return rules.is_known_slave(peer, self._settings.slave_networks)
+
     def close_links(self) -> None:
         """Let every slave reconnect: the log may not be what it was."""
         for link in self._links:
@@ -209,7 +213,7 @@ class HaMaster:
             return
         now = trio.current_time()
         link = SlaveLink(peer_name(stream), last_report=now, last_write=now)
-        if not rules.is_known_slave(link.peer, self._settings.slave_networks):
+        if not self.is_known(link.peer):
             self._refuse_stranger(link.peer)
             async with stream:
                 return

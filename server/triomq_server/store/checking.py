@@ -136,13 +136,13 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
         StoreDamaged: there is no log, or its files have different lengths.
         OSError: a file cannot be read.
     """
-    segments = list(_log_files(log or root / "commitlog"))
+    segments = list(log_files(log or root / "commitlog"))
     report = CheckReport(segments[0].base, segments[0].base)
     running = (root / "abort").exists()
     total = segments[-1].end - segments[0].base
     unsure: list[LogRecord] = []
     entries = _Entries(root)
-    for record in _records(segments, report, running=running):
+    for record in walk(segments, report.add, running=running):
         report.records += 1
         report.log_end = record.offset + record.size
         if record.topic == FILLER_TOPIC:
@@ -165,7 +165,8 @@ def _entry_of(record: LogRecord) -> str:
     return f"entry {record.queue_offset} of queue {record.topic}-{record.queue_id} is missing or points elsewhere"
 
 
-def _log_files(directory: Path) -> Iterator[Segment]:
+def log_files(directory: Path) -> Iterator[Segment]:
+    """The files of a log, oldest first, mapped for reading only. Raises StoreDamaged, OSError."""
     names = sorted(name for name in (os.listdir(directory) if directory.is_dir() else ()) if name.isdecimal())
     sizes = {name: size for name in names if (size := (directory / name).stat().st_size)}
     if not sizes:
@@ -179,8 +180,10 @@ def _log_files(directory: Path) -> Iterator[Segment]:
         yield Segment(disk, path, int(name), size, RealMappedFile(path, _mapped(Path(path)), new=False))
 
 
-def _records(segments: list[Segment], report: CheckReport, *, running: bool) -> Iterator[LogRecord]:
-    """All sound records; what is damaged in between goes to the report."""
+def walk(
+    segments: list[Segment], report: Callable[[str, int, int, str], None], *, running: bool
+) -> Iterator[LogRecord]:
+    """All sound records; before each, `report` is called with what is damaged in front of it, as `CheckReport.add`."""
     n = at = 0
     while n < len(segments):
         segment = segments[n]
@@ -202,9 +205,9 @@ def _records(segments: list[Segment], report: CheckReport, *, running: bool) -> 
             if sound is None:
                 # The end of the log; while the broker runs, its last record may be half written.
                 if found is not Finding.NOTHING and not running:
-                    report.add("record", offset, segment.size - at, found.value)
+                    report("record", offset, segment.size - at, found.value)
                 return
-            report.add("record", offset, segments[sound.index].base + sound.at - offset, found.value)
+            report("record", offset, segments[sound.index].base + sound.at - offset, found.value)
             n, at = sound.index, sound.at
         if at >= segments[n].size:
             n, at = n + 1, 0

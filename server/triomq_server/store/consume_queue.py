@@ -209,6 +209,14 @@ class ConsumeQueue:
         self.push(physical_offset, size_bytes, tags_code)
         return True
 
+    def rewrite(self, number: int, physical_offset: int, size_bytes: int, tags_code: int) -> None:
+        """Write an entry again that was damaged or blank."""
+        place, segment = self.locate(number), self.segments.find(number * UNIT_BYTES)
+        assert place is not None
+        assert segment is not None
+        UNIT.pack_into(place[0], place[1], physical_offset, size_bytes, tags_code)
+        segment.flushed = min(segment.flushed, place[1])
+
     def _start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at `queue_offset` (a slave that joined late), with blanks from the file's start on."""
         units = queue_offset * UNIT_BYTES % self.segments.size // UNIT_BYTES

@@ -17,7 +17,7 @@ import trio
 from triomq_protocol.record.check import Finding, LogRecord, claimed_size, read_record
 from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog, enters_queue
-from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues
+from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
 from triomq_server.store.damage import next_sound
 from triomq_server.store.entries import entry_fits, number_in
 from triomq_server.store.files.segments import Segment
@@ -97,7 +97,7 @@ class EntryRepair:
             return  # removed, expired or cut meanwhile
         if record is not None:
             code = self._tags_code(record)
-            self._write(queue, number, record.offset, record.size, code)
+            queue.rewrite(number, record.offset, record.size, code)
             self.rebuilt += 1
             self._say(queue, number, f"built again from the record at log offset {record.offset}")
         elif self._is_numbered_otherwise(queue, number):
@@ -106,7 +106,7 @@ class EntryRepair:
             self._say(queue, number, "its records carry other numbers than their entries have; served by the entries")
         else:
             code = 0
-            self._write(queue, number, max(low - 1, 0), BLANK_SIZE, 0)
+            queue.rewrite(number, max(low - 1, 0), BLANK_SIZE, 0)
             self.blanked += 1
             self._say(queue, number, "there is no sound record for it in the log; readers skip it")
         self._arrived(queue, number, code)
@@ -185,14 +185,6 @@ class EntryRepair:
             return None
         found = read_record(bytes(record), 0, size, offset, check_crc=True)
         return number_in(found, queue) if isinstance(found, LogRecord) else None
-
-    def _write(self, queue: ConsumeQueue, number: int, offset: int, size: int, code: int) -> None:
-        place = queue.locate(number)
-        segment = queue.segments.find(number * UNIT_BYTES)
-        assert place is not None
-        assert segment is not None
-        UNIT.pack_into(place[0], place[1], offset, size, code)
-        segment.flushed = min(segment.flushed, place[1])
 
     def _say(self, queue: ConsumeQueue, number: int, outcome: str) -> None:
         """Log it now and then: damage may have hit thousands of entries."""

@@ -14,6 +14,7 @@ from triomq_server.store.files.disk import Disk, RealDisk
 from triomq_server.store.index import IndexFile
 from triomq_server.store.message_store import MessageStore
 from triomq_server.store.recovery import Recovery
+from triomq_server.store.repaired import forget_repaired
 from triomq_server.store.retention import LocalTime
 
 
@@ -127,6 +128,8 @@ async def _unload(store: MessageStore, config: StoreConfig) -> None:
     store.consume_queues.close()
     if store.index is not None:
         store.index.close()
+    if safe:
+        forget_repaired(store.disk, config.store_path_root_dir)
     if safe and not store.dispatcher.index_is_behind:
         store.disk.remove(f"{config.store_path_root_dir}/abort")
 

@@ -25,6 +25,7 @@ from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.removed_queues import RemovedQueue
+from triomq_server.store.repaired import repaired_parts
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ class Recovery:
         yield from self._index_again(begin)
         yield from self._dispatch(begin, end, damaged)
         self._dispatcher.dispatched_offset = end
+        yield from self._restore_repaired(end)
         self._keep_numbers(damaged, end)
         for queue in self._queues:
             queue.correct_min_offset(self._commitlog.min_offset)
@@ -370,6 +372,37 @@ class Recovery:
                 _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
                 begin = min(begin, lost_from)
         self._dispatcher.update_index()
+
+    def _restore_repaired(self, end: int) -> Steps:
+        """Give the records of repaired parts of the log their queue entries again, which are blank by now."""
+        restored: dict[ConsumeQueue, list[int]] = {}
+        for start, stop in repaired_parts(self._disk, self._config.store_path_root_dir):
+            for record in self._records_between(start, min(stop, end)):
+                if record is None:
+                    yield
+                elif record.offset >= start and enters_queue(record.sys_flag):
+                    queue = self._queues.get(record.topic, record.queue_id)
+                    if queue is not None and self._restore_entry(queue, record):
+                        restored.setdefault(queue, []).append(record.queue_offset)
+        for queue, numbers in restored.items():
+            _log.error(
+                "%s: %d messages between queue offsets %d and %d have been repaired and can be read again; groups whose "
+                "offsets are behind them get them after a reset",
+                queue, len(numbers), min(numbers), max(numbers),
+            )  # fmt: skip
+
+    def _restore_entry(self, queue: ConsumeQueue, record: LogRecord) -> bool:
+        number = record.queue_offset
+        if record.offset < queue.removed_before:
+            return False
+        unit = queue.unit(number)
+        code = self._dispatcher.tags_code(record)
+        if unit is None:
+            return number >= queue.max_offset and queue.put(record.offset, record.size, code, number, fill=True)
+        if unit[1] != BLANK_SIZE and self._fits(queue, number, unit[0], unit[1]):
+            return False
+        queue.rewrite(number, record.offset, record.size, code)
+        return True
 
     def _records_between(self, begin: int, end: int) -> Generator[LogRecord | None, None, None]:
         """The records of a range of the log; now and then None. A range that begins inside a record is widened."""

@@ -25,7 +25,7 @@ TOPICS = ("stranger-1", "stranger-2", "stranger-3")
 GROUPS = ("strangers", "other-strangers")
 _HASH_MODULUS = (1 << 61) - 1
 _CODES = [int(code) for code in RequestCode]
-_OWN_CODES = (29_001, 29_002, 29_003)
+_OWN_CODES = (29_001, 29_002, 29_003, 29_004)
 _CONFIGURING = (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG)
 _HEADERS = [
     kind

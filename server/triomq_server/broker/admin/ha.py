@@ -1,6 +1,7 @@
-"""Operators' requests about replication: its state, changes of the role, and truncating a slave's log.
+"""Operators' requests about replication: its state, changes of the role, truncating a slave's log, and reading a log.
 
-The codes are ours; a RocketMQ broker answers them with code 3. `triomq admin ha`, `role` and `cut` send them.
+The codes are ours; a RocketMQ broker answers them with code 3. `triomq admin ha`, `role`, `cut` and `repair-store` send
+them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.roles.roles import RoleError, Roles
 from triomq_server.config import BrokerRole
+from triomq_server.replication.log_copy import READ_LOG, READ_MOST_BYTES, ReadLogRequest
 from triomq_server.wire import Handlers, Link
 
 HA_STATUS = 29_001
@@ -91,6 +93,7 @@ class ChangeRoleRequest(Header, kw_only=True):
 def register(handlers: Handlers, broker: Broker, roles: Roles) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.plain[HA_STATUS] = partial(answer_status, broker)
+    handlers.plain[READ_LOG] = partial(read_log, broker)
     handlers.waiting[CHANGE_ROLE] = partial(change_role, roles)
     handlers.waiting[CUT_LOG] = partial(cut_log, roles)
 
@@ -143,6 +146,25 @@ def ha_status(broker: Broker, now: float) -> HaStatus:
             last_error=log.last_error,
         )
     return status
+
+
+def read_log(broker: Broker, link: Link, command: Command) -> Command:
+    """READ_LOG: bytes of the log from an offset on, never across a file's end; at least one byte."""
+    header = command.header(ReadLogRequest)
+    if not broker.replication.is_known(link.peer):
+        return command.answer(
+            ResponseCode.NO_PERMISSION, f"{link.peer} is not among haSlaveAddresses: it gets no bytes of the log"
+        )
+    store = broker.store
+    most = max(0, min(header.most_bytes, READ_MOST_BYTES))
+    data = store.log_slice(header.offset, most) if most else None
+    if not data:
+        return command.answer(
+            ResponseCode.SYSTEM_ERROR,
+            f"there are no bytes at log offset {header.offset}; the log reaches from {store.log_min_offset} to "
+            f"{store.log_max_offset}",
+        )
+    return command.answer(body=bytes(data))
 
 
 async def change_role(roles: Roles, _link: Link, command: Command) -> Command:

@@ -1,0 +1,202 @@
+"""Repair of a stopped broker's log with the bytes of another copy: what is damaged, whether a copy fits, and writing it.
+
+Only damaged places are written, and the records that a start has put in place of damaged ones. A copy has to consist of
+whole records that belong there and match their checksums, from the first byte of a place to its last; the records
+around the place have to be the same in both logs. What is repaired is noted in `triomq/repairedLog.json`: the next start
+gives these records their queue entries again (`Recovery`).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_protocol.record.layout import BLANK_MAGIC, MARK
+from triomq_server.store.checking import walk
+from triomq_server.store.damage import FILLER_TOPIC, copy_aside
+from triomq_server.store.files.disk import Disk
+from triomq_server.store.files.segments import Segment, segment_name
+from triomq_server.store.repaired import note_repaired
+
+_COPIED_BYTES = 1 << 24
+_MOVED = "records that a start has moved aside"
+
+
+Where = tuple[int, int]
+"""Log offset and size of a record."""
+
+NEIGHBOURS = 8
+"""So many sound records on each side of a place are known: one of them has to be the same in a copy. Damage that no
+checksum covers, such as that of properties, may have made the nearest ones differ."""
+
+
+@attrs.frozen
+class Place:
+    """A damaged place of the log, from one log offset to another.
+
+    Attributes:
+        start, stop: what is to be written.
+        what: the damage, in words.
+        replaced: whether an earlier start has moved the bytes to `triomq/damaged`.
+        before, after: the nearest sound records; none where the log begins or ends.
+    """
+
+    start: int
+    stop: int
+    what: str
+    replaced: bool
+    before: tuple[Where, ...] = ()
+    after: tuple[Where, ...] = ()
+
+
+class _Search:
+    """Walks through a log; a place that has been met is given when enough of what follows it is known."""
+
+    def __init__(self, segments: list[Segment], marks: list[int]) -> None:
+        self._segments = segments
+        self._marks = marks
+        self._met: list[Place] = []
+        self._open: deque[Place] = deque()
+        self._recent: deque[Where] = deque(maxlen=NEIGHBOURS)
+
+    def places(self) -> Iterator[Place]:
+        for record in walk(self._segments, self._damaged, running=False):
+            self._pass_marks(record.offset)
+            if record.topic == FILLER_TOPIC:
+                self._meet(record.offset, record.offset + record.size, _MOVED, replaced=True)
+                continue
+            self._keep_met()
+            here = record.offset, record.size
+            self._recent.append(here)
+            if self._open:
+                self._open = deque(attrs.evolve(place, after=(*place.after, here)) for place in self._open)
+            while self._open and len(self._open[0].after) == NEIGHBOURS:
+                yield self._open.popleft()
+        self._keep_met()
+        yield from self._open
+
+    def _damaged(self, _kind: str, offset: int, size: int, what: str) -> None:
+        self._pass_marks(offset)
+        self._meet(offset, offset + size, what, replaced=False)
+
+    def _pass_marks(self, offset: int) -> None:
+        while self._marks and self._marks[0] < offset:
+            mark = self._marks.pop(0)
+            self._meet(mark, next(s.end for s in self._segments if s.base <= mark < s.end), _MOVED, replaced=True)
+
+    def _meet(self, start: int, stop: int, what: str, *, replaced: bool) -> None:
+        self._met.append(Place(start, stop, what, replaced, tuple(self._recent)))
+
+    def _keep_met(self) -> None:
+        self._open += self._met
+        self._met.clear()
+
+
+def damaged_places(segments: list[Segment], folder: Path) -> Iterator[Place]:
+    """All damaged places of a log, in order; reads the whole log.
+
+    Args:
+        segments: its files.
+        folder: `triomq/damaged` of the store. Where a start has bridged the end of a file, only the name of a copy in
+            there tells that the mark at the file's end is not the log's own.
+    """
+    marks = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.isdecimal():
+            offset = int(path.name)
+            for segment in segments:
+                if segment.base <= offset <= segment.end - MARK.size:
+                    size, magic = MARK.unpack_from(segment.buffer, offset - segment.base)
+                    if (size, magic) == (segment.end - offset, BLANK_MAGIC):
+                        marks.append(offset)
+    return _Search(segments, marks).places()
+
+
+def flaw_of_copy(data: bytes | mmap.mmap, place: Place, file_bytes: int) -> tuple[int, str]:
+    """Whether bytes are a sound copy of a place: the number of its records, and what is wrong, empty if nothing is.
+
+    Args:
+        data: from the place's first byte to its last.
+        place: what they are to replace.
+        file_bytes: the size of a log file.
+    """
+    if len(data) != place.stop - place.start:
+        return 0, f"{len(data)} bytes instead of {place.stop - place.start}"
+    at, count = place.start, 0
+    while at < place.stop:
+        file_end = at - at % file_bytes + file_bytes
+        end = min(file_end, place.stop) - place.start
+        found = read_record(data, at - place.start, end, at, check_crc=True)
+        if isinstance(found, LogRecord):
+            if found.topic == FILLER_TOPIC:
+                return count, f"the other copy has been damaged at log offset {at} as well"
+            at += found.size
+            count += 1
+        elif (
+            found is Finding.BLANK
+            and MARK.unpack_from(data, at - place.start)[0] == file_end - at
+            and (file_end <= place.stop)
+        ):
+            at = file_end
+        else:
+            return count, f"the other copy holds {found.value} at log offset {at}"
+    return count, ""
+
+
+def tail_as_written(segments: list[Segment], place: Place) -> Place:
+    """A place at the log's end up to its last byte that is not zero, any other place as it is."""
+    if place.after:
+        return place
+    segment = next(segment for segment in segments if segment.base <= place.start < segment.end)
+    start = place.start - segment.base
+    written = segment.buffer[start : segment.file.content_end(start, segment.size)].rstrip(b"\0")
+    return attrs.evolve(place, stop=place.start + max(len(written), 1))
+
+
+def size_of_next(data: bytes, offset: int, file_bytes: int) -> int:
+    """The size that a copy's next record claims, at most the rest of its file; `flaw_of_copy` checks the record."""
+    size: int = MARK.unpack_from(data)[0] if len(data) >= MARK.size else len(data)
+    return max(1, min(size, file_bytes - offset % file_bytes))
+
+
+def write_place(disk: Disk, root: Path, segments: list[Segment], place: Place, data: bytes | mmap.mmap) -> None:
+    """Write a sound copy over a place, durably. What was there is copied to `triomq/damaged` first. OSError.
+
+    A crash in between leaves a place that is still damaged, and can be repaired again.
+    """
+    first = next(n for n, segment in enumerate(segments) if segment.base <= place.start < segment.end)
+    folder = root / "triomq" / "damaged"
+    if not place.replaced and not (folder / segment_name(place.start)).exists():
+        last = next(n for n, segment in enumerate(segments) if segment.base < place.stop <= segment.end)
+        copy_aside(
+            disk, str(folder), segments, first, place.start - segments[first].base,
+            (last, place.stop - segments[last].base),
+        )  # fmt: skip
+    note_repaired(disk, str(root), place.start, place.stop)
+    for segment, start, end in _pieces(segments, place):
+        data_at = segment.base + start - place.start
+        segment.file.write_back(start, data[data_at : data_at + end - start])
+        if end == segment.size or segment.base + end == place.stop:
+            segment.file.sync(0, end)
+
+
+def is_same(segments: list[Segment], place: Place, data: bytes | mmap.mmap) -> bool:
+    """Whether the log has these bytes at a place."""
+    for segment, start, end in _pieces(segments, place):
+        data_at = segment.base + start - place.start
+        if segment.buffer[start:end] != data[data_at : data_at + end - start]:
+            return False
+    return True
+
+
+def _pieces(segments: list[Segment], place: Place) -> Iterator[tuple[Segment, int, int]]:
+    """A place in pieces that fit into memory: file, and from where to where in it."""
+    for segment in segments:
+        start, stop = max(segment.base, place.start), min(segment.end, place.stop)
+        for at in range(start, stop, _COPIED_BYTES):
+            yield segment, at - segment.base, min(at + _COPIED_BYTES, stop) - segment.base
