@@ -42,6 +42,8 @@ class OpenTransactions:
         self._store = broker.store
         self._copies: dict[int, int] = {}
         self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
+        if not broker.is_slave:
+            self.reset()
 
     # -- progress
 
@@ -55,7 +57,15 @@ class OpenTransactions:
         return min(max(self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE), low), high)
 
     def reset(self) -> None:
-        """Forget what is known, and begin at the noted progress: the broker has become a master."""
+        """Forget what is known, and begin at the noted progress: the broker has become a master.
+
+        Progress beyond the end of its queue, whose last messages were lost, is corrected at once: what is stored there
+        from now on has not been checked.
+        """
+        for topic in (HALF_TOPIC, OP_HALF_TOPIC):
+            end = self._store.queue_bounds(topic, HALF_QUEUE)[1]
+            if self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) > end:
+                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, end)
         self._copies.clear()
         self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
 
@@ -76,11 +86,10 @@ class OpenTransactions:
 
     def save_position(self, half_offset: int) -> None:
         """Note how far the check has come; the op messages of the half messages before it are passed as well."""
-        offsets = self._broker.offsets
         op_offset = self.ended.pass_to(half_offset)
         for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
-            if offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) != offset:
-                offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
+            if self._noted(topic) != offset:
+                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
 
     def record(self, topic: str, offset: int) -> RecordView | None:
         """The record at an offset of queue 0 of one of the broker's own topics; None if it cannot be read."""

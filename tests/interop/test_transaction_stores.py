@@ -1,0 +1,84 @@
+"""Open transactions in a store that changes hands: the next broker asks about them, and they end as they should.
+
+Both directions, after a clean stop and after a kill, with half messages that the first broker has checked already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triomq_benchmarks.clusters.servers import Kind
+
+OTHER = {Kind.OURS: Kind.JAVA, Kind.JAVA: Kind.OURS}
+CHECKS = {
+    "transactionCheckInterval": 1000,
+    "transactionTimeOut": 1000,
+    "transactionCheckMax": 1000,
+    "flushIntervalCommitLog": 100,
+}
+FIRST = ["COMMIT_MESSAGE 1", "ROLLBACK_MESSAGE 2", "UNKNOW 3", "ROLLBACK_MESSAGE 4", "UNKNOW 5", "COMMIT_MESSAGE 6"]
+
+writers = pytest.mark.parametrize("writer", [Kind.OURS, Kind.JAVA], ids=["written-by-ours", "written-by-java"])
+
+
+def progress(home: Path, topic: str) -> int:
+    """How far the check has come, by consumerOffset.json, whose integer keys carry no quotes."""
+    file = home / "store" / "config" / "consumerOffset.json"
+    if not file.exists():
+        return -1
+    table = json.loads(re.sub(r"(\d+):", r'"\1":', file.read_text()))["offsetTable"]
+    return int(table.get(f"RMQ_SYS_TRANS_{topic}@CID_RMQ_SYS_TRANS", {}).get("0", -1))
+
+
+def bodies(client: Any, servers: str, topic: str) -> list[str]:
+    return sorted(message.body.decode() for message in client.pull(servers, topic))
+
+
+@writers
+@pytest.mark.parametrize(("how", "end"), [("killed", "COMMIT_MESSAGE"), ("stopped", "ROLLBACK_MESSAGE")])
+def test_the_other_broker_ends_transactions(
+    writer: Kind, how: str, end: str, servers: Any, java_client: Any, topic: str
+) -> None:
+    name, group = f"transactions-{writer}-{how}-{end}", f"G-{topic}"[:60]
+    home = servers.scratch / name
+    committed = ["COMMIT_MESSAGE 1", "COMMIT_MESSAGE 6", "COMMIT_MESSAGE 7"]
+    wanted = sorted([*committed, "UNKNOW 3", "UNKNOW 5"] if end == "COMMIT_MESSAGE" else committed)
+    with servers.namesrv(Kind.OURS, f"{name}-namesrv") as names:
+        address = names.address
+        with servers.broker(writer, name, address, CHECKS) as broker:
+            port = int(broker.address.rpartition(":")[2])
+            java_client.transact(address, group, topic, FIRST, "UNKNOW")
+            # Nobody answers, so that each check stores the two that are open once more.
+            offset = java_client.eventually(
+                lambda: progress(home, "HALF_TOPIC"), lambda offset: offset >= len(FIRST) + 2
+            )
+            assert offset >= len(FIRST) + 2
+            assert progress(home, "OP_HALF_TOPIC") == 4
+            assert set(bodies(java_client, address, topic)) == {"COMMIT_MESSAGE 1", "COMMIT_MESSAGE 6"}
+            if how == "killed":
+                broker.kill()
+            else:
+                broker.stop()
+        with servers.broker(OTHER[writer], name, address, CHECKS, port) as broker:
+            java_client.transact(address, group, topic, ["COMMIT_MESSAGE 7"], end)
+            # The three that have ended are passed: nothing is open any more.
+            java_client.eventually(lambda: progress(home, "OP_HALF_TOPIC"), lambda offset: offset >= 7)
+            assert progress(home, "OP_HALF_TOPIC") >= 7
+            found = java_client.eventually(
+                lambda: bodies(java_client, address, topic), lambda found: set(found) == set(wanted)
+            )
+            assert set(found) == set(wanted)
+            halves = progress(home, "HALF_TOPIC")
+            broker.stop()
+        with servers.broker(writer, name, address, CHECKS, port):
+            # The first owner finds nothing open: it passes a transaction of its own, and asks about no other.
+            java_client.transact(address, f"{group}-2", topic, ["COMMIT_MESSAGE 8"], "COMMIT_MESSAGE")
+            offset = java_client.eventually(lambda: progress(home, "HALF_TOPIC"), lambda offset: offset > halves)
+            assert offset > halves
+            assert set(bodies(java_client, address, topic)) == {*wanted, "COMMIT_MESSAGE 8"}
+        java_client.close(address)

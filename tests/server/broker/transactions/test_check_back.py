@@ -1,0 +1,223 @@
+"""The check of open transactions, round by round: its limits, and what it does where something fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from loop_lines import lines_of
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.properties import encode_properties_bytes
+from triomq_protocol.requests.heartbeat import HeartbeatData, ProducerData
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.transactions.check_back import HANDLED_AT_ONCE, UNSENT_MOST_BYTES, CheckBack, _Round
+from triomq_server.broker.transactions.open_transactions import COPIES_REMEMBERED, OpenTransactions
+from triomq_server.config import BrokerConfig, StoreConfig
+from triomq_server.store import AppendStatus, NewRecord
+
+HALVES, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GROUP = "CID_RMQ_SYS_TRANS"
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    store = StoreConfig(store_path_root_dir="/store", mapped_file_size_commit_log=1 << 26, memory_bytes=1 << 30)
+    return BrokerConfig(
+        broker_cluster_name="C1",
+        broker_name="broker-a",
+        broker_ip1="127.0.0.1",
+        broker_ip2="127.0.0.1",
+        listen_port=21510,
+        namesrv_addr=None,
+        store=store,
+    )
+
+
+def put_half(desk: Any, number: int = 0, *, group: str = "PG", body: bytes = b"x", **properties: str) -> int:
+    """Store a half message as a send does; returns its queue offset."""
+    pairs = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"ID{number}", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    record = NewRecord(HALVES, 0, body, encode_properties_bytes({**pairs, **properties}))
+    record.born_timestamp = desk.clock.now_ms
+    result = desk.broker.store.append(record)
+    assert result.status is AppendStatus.PUT_OK
+    return int(result.queue_offset)
+
+
+async def join(desk: Any, link: Any, group: str = "PG") -> None:
+    data = HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name=group)])
+    await desk.ask(RequestCode.HEART_BEAT, body=data.encode(), link=link)
+
+
+def progress(desk: Any) -> tuple[int, int]:
+    offsets = desk.broker.offsets
+    return offsets.query(GROUP, HALVES, 0), offsets.query(GROUP, OPS, 0)
+
+
+@pytest.fixture
+def check(desk: Any) -> CheckBack:
+    return CheckBack(desk.broker, desk.transactions)
+
+
+async def test_a_round_passes_what_has_ended_and_stops_at_what_is_young(desk: Any, check: CheckBack) -> None:
+    for number in range(4):
+        put_half(desk, number)
+    for half in (2, 0, 1):
+        assert desk.transactions.end(half) is AppendStatus.PUT_OK
+    await check._check_once()
+    assert progress(desk) == (3, 3), "the fourth is too young"
+    desk.clock.now_ms += 6000
+    put_half(desk, 4)
+    await check._check_once()
+    assert progress(desk) == (4, 3), "stored again behind the fifth, which is too young"
+    assert desk.broker.store.queue_bounds(HALVES, 0)[1] == 6
+    assert desk.transactions.newest(3) == 5
+
+
+async def test_no_progress_is_noted_where_there_is_none(desk: Any, check: CheckBack) -> None:
+    await check._check_once()
+    assert progress(desk) == (-1, -1)
+
+
+async def test_progress_beyond_the_end_of_the_queue_is_corrected(desk: Any) -> None:
+    """The last messages were lost with a disk: those that are stored in their places have not been checked."""
+    desk.broker.offsets.commit(GROUP, HALVES, 0, 100)
+    desk.broker.offsets.commit(GROUP, OPS, 0, 70)
+    transactions = OpenTransactions(desk.broker)
+    for number in range(200):
+        put_half(desk, number)
+    assert transactions.position() == 0
+    assert progress(desk) == (0, 0)
+
+
+async def test_a_refusal_of_the_store_stops_a_round_and_loses_nothing(
+    desk: Any, check: CheckBack, client_link: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = client_link()
+    await join(desk, link)
+    put_half(desk, 1)
+    put_half(desk, 2, TRANSACTION_CHECK_TIMES="15")
+    desk.clock.now_ms += 10_000
+    desk.broker.store.set_flag(2)
+    await check._check_once()
+    assert link.notified == []
+    assert progress(desk)[0] in (-1, 0)
+    assert "the store did not take 1 messages" in caplog.text
+    desk.broker.store.clear_flag(2)
+    await check._check_once()
+    assert [one.code for one in link.notified] == [RequestCode.CHECK_TRANSACTION_STATE]
+    assert desk.broker.store.queue_bounds("TRANS_CHECK_MAX_TIME_TOPIC", 0) == (0, 1)
+    assert progress(desk)[0] == 2
+
+
+async def test_progress_is_noted_only_when_the_copies_are_on_disk(
+    desk: Any, check: CheckBack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_half(desk, 1)
+    desk.clock.now_ms += 10_000
+
+    async def refuse() -> None:
+        await trio.lowlevel.checkpoint()
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.broker.store, "flush", refuse)
+        await check._check_once()
+        assert progress(desk) == (-1, -1)
+    await check._check_once()
+    assert progress(desk)[0] == 1
+
+
+async def test_a_producer_that_takes_nothing_holds_up_no_other(desk: Any, check: CheckBack, client_link: Any) -> None:
+    mute, well = client_link("127.0.0.1:1"), client_link("127.0.0.1:2")
+    await join(desk, mute, "Mute")
+    await join(desk, well, "Well")
+    mute.unsent_bytes = UNSENT_MOST_BYTES + 1
+    for number in range(40):
+        put_half(desk, number, group=("Mute", "Well")[number % 2])
+    desk.clock.now_ms += 10_000
+    began = trio.current_time()
+    await check._check_once()
+    assert trio.current_time() - began < 3, "the round has waited for the group once"
+    assert (len(mute.notified), len(well.notified)) == (0, 20)
+    copies = [desk.transactions.record(HALVES, offset).properties for offset in range(40, 80)]
+    assert {copy["PGROUP"] for copy in copies if "TRANSACTION_CHECK_TIMES" in copy} == {"Well"}
+
+
+async def test_another_member_is_asked_where_one_takes_nothing(desk: Any, check: CheckBack, client_link: Any) -> None:
+    mute, well, gone = client_link("127.0.0.1:1"), client_link("127.0.0.1:2"), client_link("127.0.0.1:3")
+    for link in (mute, well, gone):
+        await join(desk, link)
+    mute.unsent_bytes = UNSENT_MOST_BYTES + 1
+    gone.closed = True
+    for number in range(6):
+        put_half(desk, number)
+    desk.clock.now_ms += 10_000
+    await check._check_once()
+    assert [len(link.notified) for link in (mute, well, gone)] == [0, 6, 0]
+
+
+async def test_damaged_and_foreign_records_are_passed(desk: Any, check: CheckBack, client_link: Any) -> None:
+    """Half messages without a topic, op messages about nothing, or about half messages that are not there yet."""
+    link = client_link()
+    await join(desk, link)
+    store = desk.broker.store
+    put_half(desk, 1, REAL_QID="x")
+    put_half(desk, 2, REAL_TOPIC="")
+    put_half(desk, 3)
+    for body, tags in ((b"", "d"), (b"x", "d"), (b"1", "e"), (b"-1", "d"), (b"9" * 18, "d"), (b"0", "d")):
+        store.append(NewRecord(OPS, 0, body, b"TAGS\x01" + tags.encode(), tags=tags))
+    transactions = OpenTransactions(desk.broker)
+    await transactions.load()
+    assert [offset for offset in range(4) if offset in transactions.ended] == [0]
+    desk.clock.now_ms += 10_000
+    await CheckBack(desk.broker, transactions)._check_once()
+    assert len(link.notified) == 1
+    assert progress(desk) == (3, 6)
+
+
+class _CountingLink:
+    """A producer's connection that only counts."""
+
+    def __init__(self) -> None:
+        self.peer, self.peer_host, self.closed, self.unsent_bytes, self.count = "127.0.0.1:1", bytes(8), False, 0, 0
+
+    def notify(self, command: Command) -> None:
+        command.encode()
+        self.count += 1
+
+
+@pytest.mark.slow
+async def test_a_hundred_thousand_open_transactions(
+    desk: Any, check: CheckBack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is asked about once in a round, in short turns, and what is kept in memory is bounded."""
+    open_transactions = 100_000
+    link = _CountingLink()
+    await join(desk, link)
+    for number in range(open_transactions):
+        put_half(desk, number)
+    for number in range(0, open_transactions, 10):
+        desk.transactions.end(number)
+    desk.clock.now_ms += 10_000
+    turns = 0
+    ended = open_transactions // 10
+
+    def counted(step: Callable[[_Round], Any], current: _Round) -> Any:
+        nonlocal turns
+        turns += 1
+        return step(current)
+
+    step = check._slice
+    monkeypatch.setattr(check, "_slice", lambda current: counted(step, current))
+    monkeypatch.setattr("triomq_server.broker.transactions.check_back.ROUND_S", 1e9)
+    await check._check_once()
+    assert link.count == open_transactions - ended
+    assert turns > (open_transactions - ended) / HANDLED_AT_ONCE
+    assert progress(desk) == (open_transactions, ended)
+    desk.clock.now_ms += 1000
+    assert lines_of(lambda: step(_Round(desk.clock.now_ms, open_transactions))) < 20_000
+    assert len(desk.transactions._copies) <= COPIES_REMEMBERED
+    assert len(desk.transactions.ended._bits) < 100_000
