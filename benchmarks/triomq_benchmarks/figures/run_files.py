@@ -91,7 +91,10 @@ def _result(values: dict[str, Any], rows: tuple[IntervalRow, ...]) -> RunResult:
             for each in values["thresholds"]
         ),
         "decision": Decision(
-            status=RunStatus(decision["status"]), explanation=decision["explanation"], notes=tuple(decision["notes"])
+            status=RunStatus(decision["status"]),
+            explanation=decision["explanation"],
+            notes=tuple(decision["notes"]),
+            is_late=decision.get("is_late", False),
         ),
         "rows": rows,
     }

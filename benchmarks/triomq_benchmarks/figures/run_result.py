@@ -22,13 +22,15 @@ class RunStatus(enum.StrEnum):
     """How a run ended, in one word."""
 
     PASSED = "passed"
+    AUDIT_FAILED = "audit failed"
+    """Messages were lost, doubled, reordered or changed."""
+    NODE_ENDED = "node ended"
+    """A process of the target ended, and not by a fault of the workload."""
+    ERRORS = "errors"
+    """More sends failed than the workload permits."""
     THRESHOLD_FAILED = "threshold failed"
     GENERATOR_LATE = "generator late"
     """The load generator, not the broker, was late: the figures describe this machine, and count for nothing."""
-    ERRORS = "errors"
-    """More sends failed than the workload permits."""
-    AUDIT_FAILED = "audit failed"
-    """Messages were lost, doubled, reordered or changed."""
     INCOMPLETE = "incomplete"
     """A worker died, or the run was interrupted: what there is, is partial."""
 
@@ -79,12 +81,16 @@ class WorkerResult:
     failure: str | None = None
 
 
+ENDED = "process ended"
+"""What happened to a node whose process was gone without a fault of the workload."""
+
+
 @attrs.frozen(kw_only=True)
 class FaultInstant:
-    """A fault that was done.
+    """A fault that was done, or the end of a process that nobody asked for.
 
     Attributes:
-        what: as the workload says it, for example `kill master`.
+        what: as the workload says it, for example `kill master`; or `ENDED`.
         node: which node it met.
         second: seconds since the measured part began.
         until: when it was over, where it ends (a pause, a restart, a cut).
@@ -129,11 +135,13 @@ class Decision:
         status: passed, or how it failed.
         explanation: one sentence with the figures that decided.
         notes: what else a reader must know, for example that the broker held the generator back.
+        is_late: whether the load generator was late, also where another status comes first.
     """
 
     status: RunStatus
     explanation: str
     notes: tuple[str, ...] = ()
+    is_late: bool = False
 
     @property
     def passed(self) -> bool:

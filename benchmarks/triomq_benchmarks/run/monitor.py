@@ -1,15 +1,17 @@
-"""How far each slave is behind its master, which a generator cannot see: queried from the brokers once a second."""
+"""What a generator cannot see: how far each slave is behind its master, and processes of the target that end."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import trio
 
 from triomq_benchmarks.clusters.server_state import NoAnswerError, ask
 from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow
+from triomq_benchmarks.figures.run_result import ENDED, FaultInstant
 from triomq_benchmarks.run.targets import RunTarget
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -18,6 +20,8 @@ from triomq_protocol.wire.command import Command
 
 EVERY_S = 1.0
 ANSWER_LIMIT_S = 0.8
+PROCESSES_EVERY_S = 0.1
+"""How often it is looked whether processes are there."""
 
 
 async def broker_facts(address: str) -> Mapping[str, str]:
@@ -72,3 +76,28 @@ async def replication_lag_bytes(target: RunTarget) -> int | None:
         if node.role == "slave" and node.name in ends and node.broker_name in masters:
             lags[node.broker_name] = max(lags[node.broker_name], masters[node.broker_name] - ends[node.name])
     return max(lags.values()) if lags else None
+
+
+async def watch_processes(target: RunTarget, origin: float, on_end: Callable[[FaultInstant], None]) -> None:
+    """Report each process of the target that ends, also by a fault of the run, until cancelled.
+
+    Args:
+        target: the cluster; of processes that are not ours nothing is known.
+        origin: when the measured part begins, on trio's clock.
+        on_end: gets the end, once for each process.
+    """
+    ended: set[int] = set()
+    while True:
+        for node in target.nodes.values():
+            if node.pid and node.pid not in ended and not _runs(node.pid):
+                ended.add(node.pid)
+                on_end(FaultInstant(what=ENDED, node=node.name, second=trio.current_time() - origin))
+        await trio.sleep(PROCESSES_EVERY_S)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False

@@ -18,11 +18,11 @@ from triomq_benchmarks.audit.checks import Findings
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.machine import this_machine
-from triomq_benchmarks.figures.run_result import FaultInstant, RunResult, WorkerResult
+from triomq_benchmarks.figures.run_result import ENDED, FaultInstant, RunResult, WorkerResult
 from triomq_benchmarks.generator.engine import Engine, OnRow, RunPlan
 from triomq_benchmarks.run.faults import check_faults, do_faults
-from triomq_benchmarks.run.monitor import broker_facts, watch
-from triomq_benchmarks.run.pass_fail import Figures, decide
+from triomq_benchmarks.run.monitor import broker_facts, watch, watch_processes
+from triomq_benchmarks.run.pass_fail import Figures, decide, unexplained_ends
 from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_topics
 from triomq_benchmarks.workload.workload import ConsumeMode, SendMode, Workload
 
@@ -102,8 +102,10 @@ async def run_workload(
     if audit is not None and ledger is not None and not interrupted:
         findings = await _audit(audit, ledger)
     figures = Figures(workload, seen.rows, seen.workers)
+    ends = unexplained_ends(seen.faults)
+    faults = sorted([each for each in seen.faults if each.what != ENDED] + ends, key=lambda fault: fault.second)
     thresholds, decision = decide(
-        workload, figures, seen.workers, interrupted=interrupted, findings=findings, notes=seen.notes
+        workload, figures, seen.workers, interrupted=interrupted, findings=findings, faults=faults, notes=seen.notes
     )
     return RunResult(
         run_id=f"{run_number:08x}",
@@ -120,7 +122,7 @@ async def run_workload(
         partial=interrupted or any(worker.failure for worker in seen.workers),
         rows=tuple(seen.rows),
         workers=tuple(seen.workers),
-        faults=tuple(sorted(seen.faults, key=lambda fault: fault.second)),
+        faults=tuple(faults),
         thresholds=thresholds,
         decision=decision,
         audit=None if findings is None else findings.as_dict(),
@@ -145,6 +147,7 @@ async def _run(plan: RunPlan, target: RunTarget, engine: Engine, on_row: OnRow, 
             seen.started_at_s = wall_s
             origin = trio.current_time() + wall_s - time.time_ns() / 1e9
             nursery.start_soon(watch, target, origin, take)
+            nursery.start_soon(watch_processes, target, origin, seen.faults.append)
             nursery.start_soon(_faults, plan.workload, target, origin, seen)
 
         try:

@@ -1,6 +1,8 @@
 """Decides whether a run passed or failed: its thresholds with what was measured, and a status with its reason.  Pure.
 
-In this order a run fails by being incomplete, by a late generator, failed sends, the audit, and thresholds.
+In this order a run fails by being incomplete, by lost or altered messages, by the end of a process of the target, failed
+sends, what else the audit found, thresholds, and a late generator. So a broker that is gone is not taken for a generator
+that is slow; the generator is examined over the seconds in which something was acknowledged.
 """
 
 from __future__ import annotations
@@ -8,18 +10,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from triomq_benchmarks.audit.checks import Findings
+from triomq_benchmarks.audit.checks import Defect, Findings
 from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
-from triomq_benchmarks.figures.run_result import Decision, RunStatus, ThresholdResult, WorkerResult
+from triomq_benchmarks.figures.run_result import (
+    ENDED,
+    Decision,
+    FaultInstant,
+    RunStatus,
+    ThresholdResult,
+    WorkerResult,
+)
 from triomq_benchmarks.run.late_generator import generator_is_late, late_share
-from triomq_benchmarks.workload.workload import PERCENTILES, Loop, Threshold, Workload
+from triomq_benchmarks.workload.workload import PERCENTILES, FaultKind, Loop, SendMode, Threshold, Workload
 
 REACHED_SHARE = 0.99
 """A rate is reached when so much of what was intended was acknowledged within the measured part."""
 
 NOTED_LATE_SHARE = 0.001
 """A generator's lateness with more of the messages than this is noted, though the run may count."""
+
+KILL_SEEN_S = 2.0
+"""A process is found gone so long after it was killed, or before its fault is noted, at most."""
 
 HELD_SHARE = 0.01
 """Back-pressure is worth a note from this share of the producers' time on."""
@@ -39,6 +51,19 @@ class Figures:
         self.histograms = {name: histogram_of(rows, name) for name in HISTOGRAMS}
         self.quantiles: Mapping[str, Quantiles] = {name: quantiles(each) for name, each in self.histograms.items()}
         counted = [row for row in rows if not row.is_warm_up]
+        self.silent_seconds = silent_seconds(workload, counted)
+        answered = [row for row in counted if row.second not in self.silent_seconds]
+        self.late = (
+            generator_is_late(
+                histogram_of(answered, "lateness"),
+                histogram_of(answered, "intended_to_ack"),
+                workload.lateness_limit_ms,
+                workload.late_allowed,
+            )
+            if workload.loop is Loop.OPEN
+            else None
+        )
+        """Why the generator was too slow for the figures to count, over the seconds with an answer; None: it was not."""
         within = [row for row in counted if row.second < workload.duration_s]
         self.sent = sum(row.sent for row in counted)
         self.acked = sum(row.acked for row in counted)
@@ -67,6 +92,32 @@ class Figures:
             raise KeyError(measure)
         # Nothing recorded is not "fast".
         return float(getattr(figures, percentile)) if figures.count else math.inf
+
+
+def silent_seconds(workload: Workload, rows: Sequence[IntervalRow]) -> set[int]:
+    """The seconds of the measured part in which producers sent, or waited to send, and nothing was acknowledged."""
+    if workload.send_mode is SendMode.ONEWAY:
+        return set()
+    tried = {row.second for row in rows if (row.sent or row.held_s) and 0 <= row.second < workload.duration_s}
+    return tried - {row.second for row in rows if row.acked}
+
+
+def unexplained_ends(faults: Sequence[FaultInstant]) -> list[FaultInstant]:
+    """Of the processes that ended, those that no fault of the workload had killed."""
+    killed = [
+        fault for fault in faults if fault.what.startswith((FaultKind.KILL.value + " ", FaultKind.RESTART.value + " "))
+    ]
+    return [
+        end
+        for end in faults
+        if end.what == ENDED
+        and not any(
+            fault.node == end.node
+            and fault.second - KILL_SEEN_S <= end.second
+            and (fault.until is None or end.second <= fault.until + KILL_SEEN_S)
+            for fault in killed
+        )
+    ]
 
 
 def drained_s(workload: Workload, workers: Sequence[WorkerResult]) -> float | None:
@@ -103,6 +154,7 @@ def decide(
     *,
     interrupted: bool = False,
     findings: Findings | None = None,
+    faults: Sequence[FaultInstant] = (),
     notes: Sequence[str] = (),
 ) -> tuple[tuple[ThresholdResult, ...], Decision]:
     """Decide whether a run passed.
@@ -113,17 +165,18 @@ def decide(
         workers: the generators at their end.
         interrupted: whether the run was ended early.
         findings: of the audit; None: there was none.
+        faults: what was done to the target, and the ends of its processes that nobody asked for.
         notes: further remarks for the reader.
     """
     thresholds = tuple(_measure(threshold, figures) for threshold in workload.thresholds)
-    status, explanation = _decision(workload, figures, workers, thresholds, interrupted, findings)
+    status, explanation = _decision(workload, figures, workers, thresholds, interrupted, findings, faults)
     allowed = (
         [f"the audit found what the workload allows: {findings}"]
         if findings is not None and not findings.clean and _keeps_promise(workload, workers, findings)
         else []
     )
     notes = (*notes, *_notes(workload, figures), *allowed)
-    return thresholds, Decision(status=status, explanation=explanation, notes=notes)
+    return thresholds, Decision(status=status, explanation=explanation, notes=notes, is_late=figures.late is not None)
 
 
 def _keeps_promise(workload: Workload, workers: Sequence[WorkerResult], findings: Findings) -> bool:
@@ -146,37 +199,63 @@ def _decision(
     thresholds: Sequence[ThresholdResult],
     interrupted: bool,
     findings: Findings | None,
+    faults: Sequence[FaultInstant],
 ) -> tuple[RunStatus, str]:
     dead = [f"worker {worker.worker}: {worker.failure}" for worker in workers if worker.failure]
     if interrupted:
         return RunStatus.INCOMPLETE, "the run was interrupted; what was measured until then is kept, and partial"
     if dead:
         return RunStatus.INCOMPLETE, f"{'; '.join(dead)}; what was measured is partial"
-    if workload.loop is Loop.OPEN:
-        late = generator_is_late(
-            figures.histograms["lateness"],
-            figures.histograms["intended_to_ack"],
-            workload.lateness_limit_ms,
-            workload.late_allowed,
-        )
-        if late:
-            return RunStatus.GENERATOR_LATE, late
+    broken = findings is not None and not _keeps_promise(workload, workers, findings)
+    if broken and findings is not None and (findings.counts[Defect.LOST] or findings.counts[Defect.CORRUPT]):
+        return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json"
     errors = figures["errors"]
+    failed = ""
     if errors > workload.errors_allowed * max(1, figures.sent):
+        allowed = f"{100 * workload.errors_allowed:.15g}%"
+        failed = f"{errors:.0f} of {figures.sent} sends failed (allowed: {allowed})"
+    if ends := unexplained_ends(faults):
+        ended = "; ".join(f"the process of {end.node} ended at {end.second:.1f} s, by itself or killed" for end in ends)
+        return RunStatus.NODE_ENDED, "; ".join(filter(None, [ended, failed]))
+    if failed:
         example = next((text for worker in workers for text in worker.error_examples.values()), "")
-        return RunStatus.ERRORS, (
-            f"{errors:.0f} of {figures.sent} sends failed (allowed: {100 * workload.errors_allowed:.15g}%); the first: {example}"
-        )
-    if findings is not None and not _keeps_promise(workload, workers, findings):
-        return RunStatus.AUDIT_FAILED, f"the audit found: {findings}; see audit.json"
+        return RunStatus.ERRORS, f"{failed}{_after(faults)}; the first: {example}"
+    if broken:
+        return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json"
     missed = [f"{each.text} (measured {each.measured_text})" for each in thresholds if not each.passed]
     if missed:
-        return RunStatus.THRESHOLD_FAILED, f"not reached: {'; '.join(missed)}"
+        late = f"; besides, {figures.late}" if figures.late else ""
+        return RunStatus.THRESHOLD_FAILED, f"not reached: {'; '.join(missed)}{_after(faults)}{late}"
+    if figures.late:
+        return RunStatus.GENERATOR_LATE, figures.late
     return RunStatus.PASSED, "all thresholds are kept" if thresholds else "no thresholds were set"
+
+
+def _after(faults: Sequence[FaultInstant]) -> str:
+    """What was done to the target, as a part of an explanation."""
+    own = [f"{fault.what} ({fault.node}) at {fault.second:.1f} s" for fault in faults if fault.what != ENDED]
+    gone = [f"the end of the process of {fault.node} at {fault.second:.1f} s" for fault in unexplained_ends(faults)]
+    return f", after {' and '.join([*own, *gone])}" if own or gone else ""
+
+
+def _silence(seconds: Sequence[int]) -> str:
+    """Seconds without an answer, as stretches: `5 to 7 s, 9 to 10 s`."""
+    stretches: list[list[int]] = []
+    for second in seconds:
+        if stretches and stretches[-1][1] == second:
+            stretches[-1][1] = second + 1
+        else:
+            stretches.append([second, second + 1])
+    return ", ".join(f"{first} to {last} s" for first, last in stretches)
 
 
 def _notes(workload: Workload, figures: Figures) -> list[str]:
     notes = [f"{key} is ignored: {why}" for key, why in workload.ignored.items()]
+    if figures.silent_seconds:
+        notes.append(
+            f"nothing was acknowledged from {_silence(sorted(figures.silent_seconds))}, although there was something to send: "
+            "the brokers stood still or could not be reached"
+        )
     held_s, intended = figures["held_s"], workload.intended_rate_per_s
     if workload.loop is Loop.CLOSED:
         notes.append("closed loop: a stall holds the sender too, so that percentiles show little of it")

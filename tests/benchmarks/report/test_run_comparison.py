@@ -130,8 +130,12 @@ def test_the_target_may_differ_the_workload_may_not() -> None:
     [
         (made_run(partial=True, status=RunStatus.INCOMPLETE), "is partial"),
         (made_run(status=RunStatus.GENERATOR_LATE), "had a late load generator"),
+        (
+            attrs.evolve(made_run(), decision=attrs.evolve(made_run().decision, is_late=True)),
+            "had a late load generator",
+        ),
     ],
-    ids=["partial", "late generator"],
+    ids=["partial", "late generator", "late generator beside another cause"],
 )
 def test_what_says_nothing_about_a_broker_is_not_compared(run: RunResult, why: str) -> None:
     for comparison, name in ((compare_runs(run, made_run()), "A"), (compare_runs(made_run(), run), "B")):

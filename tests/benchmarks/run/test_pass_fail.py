@@ -9,9 +9,9 @@ import pytest
 
 from triomq_benchmarks.audit.checks import Defect, Findings
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
-from triomq_benchmarks.figures.run_result import RunStatus, WorkerResult
-from triomq_benchmarks.run.pass_fail import Figures, caught_up_s, decide, drained_s
-from triomq_benchmarks.workload.workload import Loop, Threshold, Workload
+from triomq_benchmarks.figures.run_result import ENDED, Decision, FaultInstant, RunStatus, WorkerResult
+from triomq_benchmarks.run.pass_fail import Figures, caught_up_s, decide, drained_s, unexplained_ends
+from triomq_benchmarks.workload.workload import Loop, SendMode, Threshold, Workload
 
 WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=10, thresholds=(Threshold.parse("p99_ms < 50"),))
 WORKER = WorkerResult(worker=0, host="h", pid=1, sent=1100, acked=1100, consumed=1100, last_consumed_s=10.25)
@@ -76,18 +76,96 @@ def test_at_least_once_may_be_allowed(findings: Findings, kept: bool) -> None:
     assert strict.passed is findings.clean
 
 
-def test_what_decides() -> None:
-    slow = [second(number, ack_us=60_000) for number in range(10)]
-    failing = [second(number, errors=1, ack_us=60_000) for number in range(10)]
-    late = [second(number, late_us=40_000, errors=1) for number in range(10)]
+LATE = {"late_us": 40_000}
+SLOW = {"ack_us": 60_000}
+KILLED = FaultInstant(what="kill master", node="broker-a", second=6.0)
+GONE = FaultInstant(what=ENDED, node="broker-a", second=6.1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "others", "expected"),
+    [
+        ({}, {}, RunStatus.PASSED),
+        (LATE, {}, RunStatus.GENERATOR_LATE),
+        (LATE | SLOW, {}, RunStatus.THRESHOLD_FAILED),
+        (LATE | SLOW, {"findings": found(reordered=1)}, RunStatus.AUDIT_FAILED),
+        (LATE | SLOW | {"errors": 1}, {"findings": found(reordered=1)}, RunStatus.ERRORS),
+        (LATE | SLOW | {"errors": 1}, {"faults": [GONE]}, RunStatus.NODE_ENDED),
+        (LATE | SLOW | {"errors": 1}, {"faults": [KILLED, GONE]}, RunStatus.ERRORS),
+        (LATE | SLOW | {"errors": 1}, {"faults": [GONE], "findings": found(reordered=1)}, RunStatus.NODE_ENDED),
+        (LATE | SLOW | {"errors": 1}, {"faults": [GONE], "findings": found(lost=1)}, RunStatus.AUDIT_FAILED),
+        (LATE | SLOW | {"errors": 1}, {"faults": [GONE], "findings": found(corrupt=1)}, RunStatus.AUDIT_FAILED),
+        ({}, {"faults": [GONE]}, RunStatus.NODE_ENDED),
+        ({}, {"faults": [KILLED, GONE]}, RunStatus.PASSED),
+        ({"errors": 1}, {"interrupted": True, "findings": found(lost=1)}, RunStatus.INCOMPLETE),
+    ],
+)
+def test_the_first_of_these_causes_is_named(
+    rows: dict[str, int], others: dict[str, object], expected: RunStatus
+) -> None:
+    assert status([second(number, **rows) for number in range(10)], **others) is expected
+
+
+def test_a_dead_worker_makes_a_run_incomplete() -> None:
     dead = attrs.evolve(WORKER, failure="was killed by SIGKILL during the run")
-    assert status(slow) is RunStatus.THRESHOLD_FAILED
-    lost = found(lost=1)
-    assert status(slow, findings=lost) is RunStatus.AUDIT_FAILED
-    assert status(failing, findings=lost) is RunStatus.ERRORS
-    assert status(late) is RunStatus.GENERATOR_LATE
-    assert status(late, dead) is RunStatus.INCOMPLETE
-    assert status(ROWS, interrupted=True) is RunStatus.INCOMPLETE
+    assert status([second(number, **LATE) for number in range(10)], dead) is RunStatus.INCOMPLETE
+
+
+def explained(rows: list[IntervalRow], **others: object) -> Decision:
+    return decide(WORKLOAD, Figures(WORKLOAD, rows, [WORKER]), [WORKER], **others)[1]  # type: ignore[arg-type]
+
+
+def test_explanations_name_what_was_done_to_the_target() -> None:
+    failing = [second(number, errors=1) for number in range(10)]
+    said = explained(failing, faults=[KILLED, GONE]).explanation
+    assert said.startswith("10 of 1000 sends failed (allowed: 0%), after kill master (broker-a) at 6.0 s; the first: ")
+    said = explained(failing, faults=[GONE]).explanation
+    assert said == "the process of broker-a ended at 6.1 s, by itself or killed; 10 of 1000 sends failed (allowed: 0%)"
+    said = explained(ROWS, faults=[GONE], findings=found(lost=2)).explanation
+    assert said == "the audit found: 2 lost, after the end of the process of broker-a at 6.1 s; see audit.json"
+    decision = explained([second(number, **LATE, **SLOW) for number in range(10)], faults=[KILLED])
+    assert "p99_ms < 50 (measured 60.0" in decision.explanation
+    assert ", after kill master (broker-a) at 6.0 s; besides, the load generator was too slow" in decision.explanation
+    assert decision.is_late
+
+
+@pytest.mark.parametrize(
+    ("fault", "end_s", "explains"),
+    [
+        (KILLED, 6.1, True),
+        (KILLED, 5.9, True),
+        (KILLED, 3.0, False),
+        (attrs.evolve(KILLED, node="broker-b"), 6.1, False),
+        (attrs.evolve(KILLED, what="pause master"), 6.1, False),
+        (attrs.evolve(KILLED, what="restart master", until=8.0), 6.1, True),
+        (attrs.evolve(KILLED, what="restart master", until=8.0), 12.0, False),
+    ],
+)
+def test_an_end_that_the_run_s_own_fault_explains(fault: FaultInstant, end_s: float, explains: bool) -> None:
+    end = attrs.evolve(GONE, second=end_s)
+    assert unexplained_ends([end, fault]) == ([] if explains else [end])
+
+
+def test_a_generator_is_examined_while_brokers_answer() -> None:
+    # From second 4 on the broker is gone: sends fail at once, and the texts of their errors make the generator late.
+    rows = [second(number) for number in range(4)]
+    rows += [second(number, acked=0, errors=100, late_us=900_000) for number in range(4, 10)]
+    lenient = attrs.evolve(WORKLOAD, errors_allowed=1, thresholds=())
+    assert status(rows, workload=lenient) is RunStatus.PASSED
+    assert status([*rows[:3], second(3, late_us=900_000), *rows[4:]], workload=lenient) is RunStatus.GENERATOR_LATE
+    # Nobody answers one-way sends.
+    oneway = attrs.evolve(lenient, send_mode=SendMode.ONEWAY)
+    assert status(rows, workload=oneway) is RunStatus.GENERATOR_LATE
+
+
+def test_seconds_without_an_answer_are_named() -> None:
+    rows = [second(number, acked=0 if number in (2, 5, 6) else 100) for number in range(10)]
+    # Nothing is sent while a producer waits for answers, and nothing need be acknowledged where nothing was sent.
+    rows[6] = second(6, acked=0, sent=0, held_s=1.0)
+    rows[8] = second(8, acked=0, sent=0)
+    notes = explained(rows).notes
+    assert any("nothing was acknowledged from 2 to 3 s, 5 to 7 s, although" in note for note in notes)
+    assert not any("nothing was acknowledged" in note for note in explained(ROWS).notes)
 
 
 def test_errors_may_be_allowed() -> None:

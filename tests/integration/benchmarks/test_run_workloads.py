@@ -17,7 +17,7 @@ from process_tree import alive, command_line, descendants
 
 from triomq_benchmarks.__main__ import bench as bench_command
 from triomq_benchmarks.figures.intervals import IntervalRow
-from triomq_benchmarks.figures.run_result import RunResult, RunStatus
+from triomq_benchmarks.figures.run_result import ENDED, RunResult, RunStatus
 from triomq_benchmarks.generator.engine import EngineError
 from triomq_benchmarks.generator.local_engine import LocalEngine
 from triomq_benchmarks.generator.process_engine import ProcessEngine
@@ -118,6 +118,31 @@ async def test_a_worker_that_is_killed_leaves_partial_results(ours: RunTarget) -
     alive = next(worker for worker in result.workers if not worker.failure)
     assert alive.sent == 550
     assert sum(row.sent for row in result.rows if row.worker == alive.worker) == 550
+
+
+async def test_a_broker_that_is_killed_is_named(tmp_path: Path) -> None:
+    """From outside, and by a fault of the workload; either way it is not the generator that was too slow."""
+    workload = attrs.evolve(SHORT, duration_s=3, drain_s=0, send_timeout_s=1, consume=ConsumeMode.NONE)
+    with trio.fail_after(LIMIT_S):
+        async with open_run_target("ours", workload) as target:
+            killed: list[str] = []
+
+            def on_row(row: IntervalRow) -> None:
+                if row.second >= 0 and row.acked and not killed:
+                    killed.extend(node.name for node in target.nodes.values() if node.role == "master")
+                    os.kill(target.nodes[killed[0]].pid, signal.SIGKILL)
+
+            outside = await run_workload(workload, target, LocalEngine(), seed=1, on_row=on_row)
+        by_fault = attrs.evolve(workload, faults=(Fault.parse("kill master at 1 s"),), errors_allowed=0.00001)
+        async with open_run_target("ours", by_fault) as target:
+            inside = await run_workload(by_fault, target, LocalEngine(), seed=1)
+    assert outside.decision.status is RunStatus.NODE_ENDED
+    assert outside.decision.explanation.startswith("the process of broker-a ended at ")
+    assert [(fault.what, fault.node) for fault in outside.faults] == [(ENDED, "broker-a")]
+    assert inside.decision.status is RunStatus.ERRORS
+    assert "sends failed (allowed: 0.001%), after kill master (broker-a) at " in inside.decision.explanation
+    assert [fault.what for fault in inside.faults] == ["kill master"]
+    assert any("nothing was acknowledged from" in note for note in inside.decision.notes)
 
 
 @pytest.mark.slow
