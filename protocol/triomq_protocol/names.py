@@ -92,6 +92,16 @@ CLUSTER: Final = "CLUSTER"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+CORRELATION_ID: Final = "CORRELATION_ID"
+"""Of a request and its reply."""
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+"""The id of the client that asks."""
+TTL: Final = "TTL"
+"""How long it waits, in ms."""
+MSG_TYPE: Final = "MSG_TYPE"
+"""`reply` for a reply."""
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+"""When the reply came to the client that asked, in ms since 1970; set by that client."""
 
 RESERVED_PROPERTIES: Final = frozenset(
     {
@@ -118,13 +128,13 @@ RESERVED_PROPERTIES: Final = frozenset(
         UNIQ_KEY,
         "CONSUME_START_TIME",
         "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "ARRIVE_TIME",
+        CORRELATION_ID,
+        REPLY_TO_CLIENT,
+        TTL,
+        ARRIVE_TIME,
         "PUSH_REPLY_TIME",
         CLUSTER,
-        "MSG_TYPE",
+        MSG_TYPE,
         "INNER_MULTI_QUEUE_OFFSET",
     }
 )

@@ -43,6 +43,7 @@ from triomq._message.transaction import TransactionCheck, TransactionListener
 from triomq._numbers import check_count, check_seconds
 from triomq._producer.faults import FaultStrategy
 from triomq._producer.producer import Producer
+from triomq._producer.request_reply import ReplyDesk
 from triomq._producer.retry import Retries, RetryPolicy
 from triomq._producer.sender import Sender, SendSettings
 from triomq._producer.transactions import check_listener
@@ -137,6 +138,14 @@ class Client(metaclass=NoPublicConstructor):
             self._links,
             nursery,
             every_s=options.get("heartbeat_every_s", 30.0),
+        )
+        self._desk = ReplyDesk(
+            client_id=self.client_id,
+            waiting=self._requests.replies,
+            heartbeats=self._heartbeats,
+            routes=self._routes,
+            clock=self._clock,
+            chance=self._chance,
         )
         self._resources = ClientResources(
             client_id=self.client_id,
@@ -237,6 +246,7 @@ class Client(metaclass=NoPublicConstructor):
             spawn=self._nursery.start_soon,
             leave=leave,
             asked=self._requests.producers,
+            desk=self._desk,
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
             hooks=hooks,

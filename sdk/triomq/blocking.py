@@ -116,6 +116,8 @@ class Producer(ClosingProxy[_producer.Producer]):
 
     send_oneway = blocking_method(_producer.Producer.send_oneway)
     send_batch = blocking_method(_producer.Producer.send_batch)
+    request = blocking_method(_producer.Producer.request)
+    reply = blocking_method(_producer.Producer.reply)
     send_in_transaction = blocking_method(_producer.Producer.send_in_transaction)
     send_elements = blocking_method(_producer.Producer.send_elements)
     queues = blocking_method(_producer.Producer.queues)

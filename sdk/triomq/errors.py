@@ -124,6 +124,16 @@ class RequestTimeout(TransientError):
     advice = "try again, or allow more time; check that the address is right and its process answers"
 
 
+class ReplyTimeout(RequestTimeout):
+    """A request was sent, and no reply came in time; whether somebody has handled it is unknown."""
+
+    retriable = False
+    advice = (
+        "check that a consumer of the topic runs, and replies in time (`triomq groups` shows consumers and lag), or allow "
+        "more time; asking again may have it handled twice"
+    )
+
+
 class NotReady(RequestTimeout):
     """There was no route, or no connection with capacity, in time; the attempt that it ended had sent nothing yet."""
 
@@ -150,6 +160,12 @@ class QueueIllegal(BrokerFault):
     """The broker has no queue of this number in the topic (code 1); the route may be out of date."""
 
     advice = "`triomq topics TOPIC` lists the topic's queues"
+
+
+class AskerGone(BrokerFault):
+    """A reply found nobody: the client that asked is not connected to the broker, or did not take it (code 1)."""
+
+    advice = "it has closed, or is connected to another broker; if it still waits, its request ends with ReplyTimeout"
 
 
 class BrokerUnavailable(TransientError):
@@ -337,6 +353,7 @@ CODE_ERRORS: dict[int, type[MQError]] = {
 FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
     (re.compile("does not support consumer to filter message by"), FilterSwitchedOff),
     (re.compile(r"queueId\[-?\d+\] is illegal"), QueueIllegal),
+    (re.compile(r"push reply message (fail, channel of|to .*fail)"), AskerGone),
 )
 """What a remark of code 1 holds -> error class; the texts are RocketMQ 4.9's."""
 

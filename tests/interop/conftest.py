@@ -64,6 +64,7 @@ ONE_SET_PER_KIND = {
     "test_mixed",
     "test_push_java",
     "test_push_sdk",
+    "test_request_reply",
     "test_sdk",
 }
 """Modules whose tests share servers through a fixture. Each test of the others starts its own."""
@@ -242,6 +243,12 @@ class JavaClient:
         at once.
         """
         return list(self._call("transact", servers, group=group, topic=topic, bodies=bodies, check=check)["ids"])
+
+    def request(self, servers: str, topic: str, body: bytes, timeout_ms: int = 60_000) -> Seen:
+        """Send a request and wait for the reply to it; raises DriverError if none comes in time."""
+        encoded = base64.b64encode(body).decode()
+        found = self._call("request", servers, topic=topic, body=encoded, timeout=timeout_ms)
+        return _seen(found["messages"][0])
 
     def close(self, servers: str) -> None:
         """Close the clients of servers that are about to stop."""

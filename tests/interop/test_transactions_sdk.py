@@ -1,5 +1,5 @@
-"""Our SDK's transactions on the real broker and on ours: what it commits is delivered, what it rolls back never is, and what it left
-open is decided by its check. Java's producer and ours answer for each other.
+"""Our SDK's transactions on the real broker and on ours: what it commits is delivered, what it rolls back never is, and
+what it left open is decided by its check. Java's producer and ours answer for each other.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -82,7 +82,7 @@ class Delivery(metaclass=NoPublicConstructor):
     """
 
     def __init__(
-        self, call: Callable[[Callable[[_push.PushConsumer], Awaitable[None]]], None], core: AsyncDelivery
+        self, call: Callable[[Callable[[_push.PushConsumer], Awaitable[Any]]], Any], core: AsyncDelivery
     ) -> None:
         self._call = call
         self._core = core
@@ -99,6 +99,11 @@ class Delivery(metaclass=NoPublicConstructor):
     def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
         """It is to come again; see :class:`triomq.Later`."""
         self._call(lambda _: self._core.later(delay_level, suspend_s=suspend_s))
+
+    def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
+        """Reply to the client that asked; see :meth:`triomq.Delivery.reply`."""
+        replied: bool = self._call(lambda _: self._core.reply(body, properties=properties))
+        return replied
 
     def __enter__(self) -> ReceivedMessage:
         return self.message
@@ -128,6 +133,7 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
     subscribe = blocking_method(_push.PushConsumer.subscribe)
     unsubscribe = blocking_method(_push.PushConsumer.unsubscribe)
     run = blocking_method(_push.PushConsumer.run)
+    reply = blocking_method(_push.PushConsumer.reply)
     drain = plain_method(_push.PushConsumer.drain)
 
     def __iter__(self) -> Iterator[Delivery]:

@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import trio
@@ -24,7 +24,8 @@ from triomq._message.received import ReceivedMessage
 from triomq._transport.link import Handler, Link
 from triomq_protocol.codes import VERSION, RequestCode, ResponseCode, version_description
 from triomq_protocol.errors import BodyError
-from triomq_protocol.names import PGROUP
+from triomq_protocol.names import CORRELATION_ID, PGROUP
+from triomq_protocol.properties import get_property
 from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests import (
     CheckTransactionStateRequest,
@@ -38,6 +39,7 @@ from triomq_protocol.requests import (
     ResetOffsetBody,
     ResetOffsetRequest,
 )
+from triomq_protocol.requests.send import ReplyMessageRequest
 from triomq_protocol.wire.command import Command
 
 log = logging.getLogger("triomq.broker_requests")
@@ -68,6 +70,10 @@ class AskedConsumer(Protocol):
         """Give one message to the handler, now, also of a queue that is not assigned (309)."""
 
 
+ReplyTaker = Callable[[ReplyMessageRequest, bytes], None]
+"""Takes the reply to one request; raises ``BodyError`` if it is none."""
+
+
 class AskedProducer(Protocol):
     """A producer group as brokers see it that ask about its transactions."""
 
@@ -89,6 +95,8 @@ class BrokerRequests:
         """Consumer group -> its consumer."""
         self.producers: dict[str, AskedProducer] = {}
         """Producer group -> who answers for its transactions."""
+        self.replies: dict[str, ReplyTaker] = {}
+        """Correlation id -> who waits for the reply."""
         self._spawn = spawn
         self._name_servers = name_servers
         self._started_ms = started_ms
@@ -104,6 +112,7 @@ class BrokerRequests:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
             RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._reply,
         }
 
     # --- 40 --------------------------------------------------------------------------------------------------
@@ -176,6 +185,23 @@ class BrokerRequests:
             log.info("%s asks about a transaction of group %.255s, which is not ours", link.address, group)
             return
         producer.asked(link, header, message)
+
+    # --- 326 -------------------------------------------------------------------------------------------------
+
+    def _reply(self, link: Link, command: Command) -> Command:
+        header = command.header(ReplyMessageRequest)
+        correlation_id = get_property(header.properties or "", CORRELATION_ID) or ""
+        take = self.replies.get(correlation_id)
+        if take is None:
+            # Its request has timed out, or was replied to before; the broker is to forget it all the same.
+            log.debug("%s brings a reply that nobody waits for: %.100s", link.address, correlation_id)
+            return command.answer(ResponseCode.SUCCESS)
+        try:
+            take(header, command.body)
+        except BodyError as error:
+            log.warning("%s brings a reply that cannot be read: %s", link.address, error)
+            return command.answer(ResponseCode.SYSTEM_ERROR, "process reply message fail")
+        return command.answer(ResponseCode.SUCCESS)
 
     # --- 309 -------------------------------------------------------------------------------------------------
 

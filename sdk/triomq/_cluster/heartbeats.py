@@ -7,6 +7,8 @@ carries one at once, and so does every change of membership.  Upstream: ``MQClie
 from __future__ import annotations
 
 import logging
+import weakref
+from collections.abc import Iterable
 from typing import Final
 
 import trio
@@ -74,6 +76,9 @@ class Heartbeats:
         self._nursery = nursery
         self._every_s = every_s
         self._producers: set[str] = set()
+        # Counts the changes of the above, and for each link the change that its peer knows.
+        self._changes = 0
+        self._told: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
         # Groups that brokers ask about transactions: each master must know them, also one that they do not send to.
         self._answering: set[str] = set()
         self._masters: frozenset[str] | None = None
@@ -97,6 +102,7 @@ class Heartbeats:
         if group in self._producers:
             raise InvalidCall(f"this client has a producer of group {group} already; share it, or close it first")
         self._producers.add(group)
+        self._changes += 1
         if answers:
             self._answering.add(group)
         self._change.set()
@@ -152,6 +158,21 @@ class Heartbeats:
             None when that was before, or is not to come.
         """
         return self._first_beats.get(link)
+
+    def reached(self, addresses: Iterable[str]) -> bool:
+        """Whether all these brokers know all producer groups of this client, on links that are open."""
+        links = map(self._links.ready, addresses)
+        return all(link is not None and self._told.get(link) == self._changes for link in links)
+
+    async def reach(self, addresses: Iterable[str]) -> None:
+        """Tell these brokers of this client's producer groups, those that do not know them yet, and wait for answers.
+
+        Those that cannot be reached are passed over.
+        """
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                if not self.reached([address]):
+                    nursery.start_soon(self._beat_at, address)
 
     def body(self) -> HeartbeatData:
         """The body of a heartbeat."""
@@ -217,6 +238,7 @@ class Heartbeats:
                 del self._turns[link]
 
     async def _send(self, link: Link) -> None:
+        changes = self._changes
         try:
             answer = await link.request(
                 Command.request(RequestCode.HEART_BEAT, body=self.body().encode()), API_TIMEOUT_S
@@ -226,6 +248,7 @@ class Heartbeats:
             return
         if answer.code == ResponseCode.SUCCESS:
             link.peer_version = answer.version
+            self._told[link] = changes
         else:
             log.warning("%s refused a heartbeat with code %d: %s", link.address, answer.code, answer.remark)
 

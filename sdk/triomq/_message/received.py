@@ -5,10 +5,19 @@ Upstream: ``MessageExt``, ``MessageClientExt``, ``MessageDecoder`` (docs/protoco
 
 from __future__ import annotations
 
+import attrs
+
 from triomq._message.compression import MAX_DECOMPRESSED_BYTES, decompress
 from triomq._message.message import MessageQueue
-from triomq_protocol.record.layout import COMPRESSED
+from triomq_protocol.errors import BodyError, LocalProtocolError
+from triomq_protocol.hosts import pack_host
+from triomq_protocol.java_text import utf8
+from triomq_protocol.names import ARRIVE_TIME, MAX_PROPERTIES_BYTES
+from triomq_protocol.properties import append_property, remove_property
+from triomq_protocol.record.encode import encode_topic, head_for, write_record
+from triomq_protocol.record.layout import COMPRESSED, IPV4_HOST_BYTES, PROPERTIES_LENGTH
 from triomq_protocol.record.view import RecordView, queue_offset_at, stored_body
+from triomq_protocol.requests.send import ReplyMessageRequest
 
 
 class Page:
@@ -206,3 +215,49 @@ def received_messages(page: Page, starts: list[int]) -> list[ReceivedMessage]:
         message._record = message._body = message._properties = None  # noqa: SLF001
         messages.append(message)
     return messages
+
+
+@attrs.define
+class _ReplyFields:
+    """What :func:`write_record` needs of a reply."""
+
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes
+    flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int = 0
+
+
+def received_reply(header: ReplyMessageRequest, body: bytes, arrived_ms: int) -> ReceivedMessage:
+    """A reply that a broker pushes, as a message; it was not pulled, and so its offsets are 0.
+
+    Raises:
+        BodyError: its topic or its properties are longer than any message's.
+    """
+    topic = encode_topic(header.topic)
+    text = append_property(remove_property(header.properties or "", ARRIVE_TIME), ARRIVE_TIME, str(arrived_ms))
+    properties = utf8(text)
+    if not topic or len(properties) > MAX_PROPERTIES_BYTES:
+        raise BodyError("reply", f"topic of {len(header.topic)} characters, properties of {len(properties)} bytes")
+    born_host, store_host = _packed(header.born_host), _packed(header.store_host)
+    head, sys_flag = head_for(born_host, store_host, header.sys_flag)
+    fields = _ReplyFields(
+        header.queue_id, body, properties, header.flag, header.born_timestamp, born_host, store_host,
+        header.reconsume_times or 0,
+    )  # fmt: skip
+    record = bytearray(head.size + len(body) + len(topic) + PROPERTIES_LENGTH.size + len(properties))
+    write_record(record, 0, len(record), head, sys_flag, topic, 0, 0, header.store_timestamp, fields)
+    return ReceivedMessage(RecordView(bytes(record)), MessageQueue(header.topic, "", header.queue_id))
+
+
+def _packed(host: str) -> bytes:
+    """``ip:port`` as records have it; zeros for what is none, since nothing depends on it."""
+    ip, _, port = host.removeprefix("/").rpartition(":")
+    try:
+        return pack_host(ip.strip("[]"), int(port))
+    except (LocalProtocolError, ValueError):
+        return bytes(IPV4_HOST_BYTES)

@@ -13,7 +13,7 @@ from tenacity import RetryCallState
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendResult
 from triomq.errors import Attempt, MessageIllegal
-from triomq_protocol.codes import ResponseCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, TAGS, UNIQ_KEY
 from triomq_protocol.properties import encode_properties
 
@@ -32,6 +32,7 @@ class Outgoing:
         wait_until: on trio's clock; how long to wait for a route and a master. Where that is later than the deadline,
             time spent waiting moves the deadline.
         waited_in_vain: no route or no master came until then; there is no further attempt.
+        code: what its requests are: a message, a batch, or a reply.
         pinned: the queue it must go to; such a message gets one attempt, so that order is kept.
         retry: of a copy for a retry topic: how often it failed, and how often it may before it is a dead letter.
         attempts: those that failed.
@@ -43,7 +44,7 @@ class Outgoing:
     """
 
     __slots__ = (
-        "attempts", "batch", "body", "born_ms", "deadline", "flag", "last_broker", "own_properties", "pinned",
+        "attempts", "body", "born_ms", "code", "deadline", "flag", "last_broker", "own_properties", "pinned",
         "properties", "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key", "wait_until",
         "waited_in_vain",
     )  # fmt: skip
@@ -60,7 +61,7 @@ class Outgoing:
         self.waited_in_vain = False
         self.sys_flag = 0
         self.flag = 0
-        self.batch = False
+        self.code = RequestCode.SEND_MESSAGE_V2
         self.pinned: MessageQueue | None = None
         self.attempts: list[Attempt] = []
         self.last_broker: str | None = None

@@ -7,7 +7,7 @@ calls.  A message costs no task, no channel and no cancel scope unless something
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, overload
@@ -19,6 +19,7 @@ from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
 from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._message.message import Message, MessageQueue
+from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import (
     LocalTransaction,
@@ -32,6 +33,7 @@ from triomq._producer.batches import check_batch, encode_batch
 from triomq._producer.callbacks import CallbackSend, InFlight
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
+from triomq._producer.request_reply import ReplyDesk, Requests, send_reply
 from triomq._producer.sender import Sender
 from triomq._producer.transactions import Transactions
 from triomq.errors import InvalidCall, MessageIllegal, MQError
@@ -56,6 +58,7 @@ class Producer(metaclass=NoPublicConstructor):
         max_in_flight_bytes: the sum of their bodies.
         hooks: see :class:`triomq.plugins.SendHook`.
         asked: producer group -> who answers brokers that ask about its transactions; this producer enters itself.
+        desk: where replies to the client come in.
         transactions: answers for the group's transactions.
         max_checks: how many of its checks may run at the same time.
     """
@@ -67,6 +70,7 @@ class Producer(metaclass=NoPublicConstructor):
         spawn: Spawn,
         leave: Callable[[], Awaitable[None]],
         asked: dict[str, AskedProducer],
+        desk: ReplyDesk,
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         hooks: Sequence[SendHook] = (),
@@ -79,6 +83,7 @@ class Producer(metaclass=NoPublicConstructor):
         self._leave = leave
         self._hooks = tuple(hooks)
         self._in_flight = InFlight(sender, spawn, self._hooks, max_count=max_in_flight, max_bytes=max_in_flight_bytes)
+        self._requests = Requests(sender, desk, deliver=self._deliver)
         self._transactions: Transactions | None = None
         if transactions is not None:
             self._transactions = Transactions(
@@ -323,6 +328,47 @@ class Producer(metaclass=NoPublicConstructor):
             out.pinned = await self._pin(out, first, queue, None, None)
         return await self._attempts.deliver(out, now)
 
+    async def request(self, message: Message, timeout_s: float) -> ReceivedMessage:
+        """Send a message, and wait until a consumer replies to it.
+
+        Args:
+            message: what is asked.
+            timeout_s: until the reply is here, sending included.
+
+        Returns:
+            The first reply; later ones, as of another consumer group, are dropped.
+
+        Raises:
+            ReplyTimeout: it was sent, and no reply came; whether somebody has handled it is unknown.
+            Overloaded: this client has 10,000 requests waiting.
+            ClientClosed: the producer was closed meanwhile.
+            MQError: it could not be sent.
+
+        When cancelled, the reply is dropped.
+        """
+        self._in_flight.check_open()
+        return await self._requests.ask(message, timeout_s)
+
+    async def reply(
+        self, request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None
+    ) -> bool:
+        """Reply to a message that was sent by :meth:`request`, or by ``request`` of Java's producer.
+
+        Args:
+            request: the message, as a consumer got it.
+            body: the reply.
+            properties: user properties of the reply.
+
+        Returns:
+            Whether the client that asked is there and has it; False when it has gone, which is no error.
+
+        Raises:
+            InvalidCall: the message asks for no reply.
+            MQError: the reply could not be sent.
+        """
+        self._in_flight.check_open()
+        return await send_reply(self._sender, request, body, properties, deliver=self._deliver)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a topic can be sent to now, in the order selectors see.
 
@@ -346,6 +392,7 @@ class Producer(metaclass=NoPublicConstructor):
             await trio.lowlevel.checkpoint()
             return
         self._in_flight.closing = True
+        self._requests.close()
         try:
             if not self._in_flight.aborted:
                 await self.flush()
@@ -364,6 +411,7 @@ class Producer(metaclass=NoPublicConstructor):
     def abort(self) -> None:
         """Take no more messages and fail what is in flight now, each callback once."""
         self._in_flight.abort()
+        self._requests.close()
         if self._transactions is not None:
             self._transactions.checks.abort()
 

@@ -20,6 +20,8 @@ from triomq_protocol.requests.send import encode_send_request_v2
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.header import Header
 
+_PLAIN: Final = RequestCode.SEND_MESSAGE_V2
+
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 """Answers that mean: the message is stored (docs/protocol/client.md §6.12)."""
 
@@ -62,7 +64,7 @@ class SendRequests:
     def encode(self, out: Outgoing, target: Target, opaque: int, *, oneway: bool = False) -> bytes:
         """The request of one attempt: queue and broker are this attempt's own (docs/protocol/client.md §6.9)."""
         queue = target.queue
-        if out.sys_flag or out.flag or out.batch or oneway or out.retry is not None:
+        if out.sys_flag or out.flag or out.code is not _PLAIN or oneway or out.retry is not None:
             times, max_times = out.retry if out.retry is not None else (0, None)
             return encode_send_request_v2(
                 opaque,
@@ -75,12 +77,12 @@ class SendRequests:
                 properties=out.properties,
                 body=out.body,
                 broker_name=queue.broker_name,
-                batch=out.batch,
+                batch=out.code is RequestCode.SEND_BATCH_MESSAGE,
                 reconsume_times=times,
                 max_reconsume_times=max_times,
                 default_topic=self._default_topic,
                 default_topic_queue_nums=self._default_topic_queues,
-                code=RequestCode.SEND_BATCH_MESSAGE if out.batch else RequestCode.SEND_MESSAGE_V2,
+                code=out.code,
                 oneway=oneway,
             )
         template = target.template

@@ -29,6 +29,7 @@ from triomq._producer.targets import Targets
 from triomq._transport.links import Links
 from triomq.errors import InvalidCall
 from triomq_protocol import names
+from triomq_protocol.codes import RequestCode
 
 THREAD_FROM_BYTES: Final = 128 * 1024
 """Bodies from this size on are compressed in a worker thread: it takes milliseconds, and no other task would run."""
@@ -178,7 +179,7 @@ class Sender:
         properties = f"{names.WAIT}\x01{'true' if wait_store_ok else 'false'}"
         deadline = now + self.settings.timeout_s
         out = Outgoing(topic, body, properties, ",".join(unique_keys), born_ms, deadline)
-        out.batch = True
+        out.code = RequestCode.SEND_BATCH_MESSAGE
         self._let_wait(out, now)
         return out
 
@@ -196,7 +197,11 @@ class Sender:
     async def compress(self, out: Outgoing) -> None:
         """Compress a large body, when that makes it smaller."""
         compressor = self.settings.compressor
-        if compressor is None or len(out.body) < self.settings.compress_from_bytes or out.batch:
+        if (
+            compressor is None
+            or len(out.body) < self.settings.compress_from_bytes
+            or out.code is RequestCode.SEND_BATCH_MESSAGE
+        ):
             return
         if len(out.body) < THREAD_FROM_BYTES:
             body = compressor.compress(out.body)

@@ -71,6 +71,8 @@ public final class InteropClient {
                 return send(command);
             case "transact":
                 return transact(command);
+            case "request":
+                return request(command);
             case "pull":
                 return pull(command);
             case "offsets":
@@ -223,6 +225,12 @@ public final class InteropClient {
         return answer;
     }
 
+    /** A request, and the reply to it. */
+    private static JSONObject request(JSONObject command) throws Exception {
+        Message asked = message(command.getString("topic"), command);
+        return found(List.of((MessageExt) producer(command).request(asked, command.getLongValue("timeout"))));
+    }
+
     /** Half messages, each told the state with which its body begins; the producer answers checks until it is closed. */
     private static JSONObject transact(JSONObject command) throws Exception {
         LocalTransactionState check = LocalTransactionState.valueOf(command.getString("check"));
@@ -328,7 +336,7 @@ public final class InteropClient {
             one.put("keys", message.getKeys());
             one.put("flag", message.getFlag());
             one.put("sysFlag", message.getSysFlag());
-            one.put("msgId", message.getMsgId());
+            one.put("msgId", String.valueOf(message.getMsgId())); // a reply has none
             one.put("brokerName", message.getBrokerName());
             one.put("queueId", message.getQueueId());
             one.put("queueOffset", message.getQueueOffset());

@@ -20,6 +20,8 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAverage
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -39,6 +41,7 @@ public final class PushConsumer {
     private final Map<String, String> options = new HashMap<>();
     private final PrintStream output;
     private String clientId;
+    private DefaultMQProducer replier;
 
     private PushConsumer(String[] arguments) throws Exception {
         for (int i = 0; i + 1 < arguments.length; i += 2) {
@@ -61,7 +64,7 @@ public final class PushConsumer {
      * --ordered true, --allocate average|circle|consistent-hash, --from first|last|yyyyMMddHHmmss, --instance, --threads,
      * --batch, --work-ms (per message), --fail-first (deliveries of each message that fail), --fail-body (only messages whose body
      * begins so fail), --delay-level (of failures), --max-reconsume-times, --suspend-ms (ordered failures),
-     * --await-ms (how long its shutdown waits for listeners).
+     * --await-ms (how long its shutdown waits for listeners), --reply true (to requests, with `re: ` and the body).
      */
     public static void main(String[] arguments) throws Exception {
         try {
@@ -113,6 +116,12 @@ public final class PushConsumer {
                 context.setDelayLevelWhenNextConsume(number("delay-level", 0));
                 return handle(messages) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
+        }
+        if (Boolean.parseBoolean(option("reply", "false"))) {
+            replier = new DefaultMQProducer(option("group", null) + "-replies");
+            replier.setNamesrvAddr(option("name-servers", null));
+            replier.setSendMsgTimeout(API_TIMEOUT_MS);
+            replier.start();
         }
         clientId = consumer.buildMQClientId();
         consumer.start();
@@ -193,10 +202,23 @@ public final class PushConsumer {
             event.put("storeTime", message.getStoreTimestamp());
             event.put("bornTime", message.getBornTimestamp());
             event.put("properties", new TreeMap<>(message.getProperties()));
+            if (replier != null) {
+                event.put("reply", reply(message));
+            }
             event.put("success", good);
             print("message", event);
         }
         return good;
+    }
+
+    /** Replies to a request; the result's status, or what went wrong. */
+    private String reply(MessageExt request) {
+        try {
+            byte[] body = ("re: " + new String(request.getBody(), StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
+            return replier.send(MessageUtil.createReplyMessage(request, body)).getSendStatus().name();
+        } catch (Exception error) {
+            return error + ", " + error.getCause();
+        }
     }
 
     private boolean fails(MessageExt message) {

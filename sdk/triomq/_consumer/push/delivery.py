@@ -6,6 +6,7 @@ Upstream: ``ConsumeConcurrentlyContext``, with the status that Java's listeners 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,8 @@ import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Dispatch, Later, later_in
+from triomq._producer.request_reply import send_reply
+from triomq._producer.sender import Sender
 from triomq.errors import InvalidCall
 
 log = logging.getLogger("triomq.consumer")
@@ -29,13 +32,15 @@ class Delivery:
     Args:
         message: the message.
         dispatch: takes the answer.
+        sender: sends replies.
     """
 
-    __slots__ = ("_answered", "_dispatch", "message")
+    __slots__ = ("_answered", "_dispatch", "_sender", "message")
 
-    def __init__(self, message: HeldMessage, dispatch: Dispatch[Any]) -> None:
+    def __init__(self, message: HeldMessage, dispatch: Dispatch[Any], sender: Sender) -> None:
         self.message = message
         self._dispatch = dispatch
+        self._sender = sender
         self._answered = False
 
     async def done(self) -> None:
@@ -56,6 +61,18 @@ class Delivery:
             InvalidCall: it was answered before.
         """
         await self._fail(Later(delay_level, suspend_s=suspend_s))
+
+    async def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
+        """Reply to the client that asked by :meth:`triomq.Producer.request`; the message is not answered by it.
+
+        Returns:
+            Whether that client is there and has it; False when it has gone, which is no error.
+
+        Raises:
+            InvalidCall: the message asks for no reply.
+            MQError: the reply could not be sent.
+        """
+        return await send_reply(self._sender, self.message, body, properties)
 
     async def __aenter__(self) -> Self:
         await self._not_cancelled()

@@ -84,7 +84,7 @@ class PushMembership(Membership):
         self._resets = 0
         brokers = self.puller.brokers
         clustering, group = not self.broadcasts, self.group
-        self._sender = Sender(
+        self.sender = Sender(
             INNER_PRODUCER,
             client.routes,
             client.links,
@@ -94,7 +94,7 @@ class PushMembership(Membership):
             settings=SendSettings(policy=Retries(), compressor=None),
         )
         max_times = push.retries.limit(ordered=push.ordered)
-        self._send_back = SendBack(group, brokers, self._sender, max_times=max_times) if clustering else None
+        self._send_back = SendBack(group, brokers, self.sender, max_times=max_times) if clustering else None
         self._locks = QueueLocks(group, client.client_id, brokers) if clustering and push.ordered else None
         self._ordered: OrderedDispatch | None = None
         self._concurrent: ConcurrentDispatch | None = None
@@ -206,7 +206,7 @@ class PushMembership(Membership):
 
     def _close_connections(self) -> None:
         super()._close_connections()
-        self._sender.close()
+        self.sender.close()
 
     # --- what rebalancing asks -------------------------------------------------------------------------------
 

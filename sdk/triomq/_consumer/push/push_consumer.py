@@ -5,7 +5,7 @@ What users call.  What brokers and rebalancing ask is in ``membership.py``.  Ups
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +20,9 @@ from triomq._consumer.push.membership import PushMembership
 from triomq._consumer.push.options import PushOptions
 from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue, check_name
+from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, retry_topic
+from triomq._producer.request_reply import send_reply
 from triomq.errors import InvalidCall
 from triomq_protocol.names import MAX_TOPIC_BYTES
 
@@ -109,6 +111,13 @@ class PushConsumer(metaclass=NoPublicConstructor):
         finally:
             member.handlers = None
 
+    async def reply(
+        self, request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None
+    ) -> bool:
+        """Reply to a message that was sent by :meth:`triomq.Producer.request`, in a handler; see :meth:`Delivery.reply`."""
+        self._member.check_open()
+        return await send_reply(self._member.sender, request, body, properties)
+
     def __aiter__(self) -> Self:
         return self
 
@@ -125,7 +134,7 @@ class PushConsumer(metaclass=NoPublicConstructor):
                 raise StopAsyncIteration
             batch = dispatch.take(1, trio.current_time())
             if batch is not None:
-                return Delivery(batch[0], dispatch)
+                return Delivery(batch[0], dispatch, self._member.sender)
             await waiters.wait()
 
     def drain(self) -> None:

@@ -13,7 +13,7 @@ from triomq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_id
-from triomq_protocol.names import KEYS, TAGS, UNIQ_KEY
+from triomq_protocol.names import KEYS, REPLY_TO_CLIENT, TAGS, UNIQ_KEY
 from triomq_protocol.properties import append_property, broker_properties, get_property, remove_property
 from triomq_protocol.requests.send import (
     ReplyMessageRequest,
@@ -28,7 +28,6 @@ from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
 from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link, LinkError
 
-REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 PUSH_TIMEOUT_S = 10.0
 

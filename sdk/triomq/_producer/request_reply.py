@@ -1,0 +1,232 @@
+"""Request-reply: a message that asks, the reply that comes back past all queues, and those who wait for one.
+
+The request is a message like any other; the reply is sent to a broker, which pushes it to the client that asked
+(docs/protocol/client.md §6.14).  Upstream: ``DefaultMQProducerImpl.request``, ``RequestFutureHolder``, ``MessageUtil``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import attrs
+import trio
+
+from triomq._cluster.broker_requests import ReplyTaker
+from triomq._cluster.heartbeats import Heartbeats
+from triomq._cluster.identity import Clock
+from triomq._cluster.routes import Routes
+from triomq._message.message import Message
+from triomq._message.received import ReceivedMessage, received_reply
+from triomq._message.send_result import SendResult
+from triomq._numbers import check_seconds
+from triomq._producer.outgoing import Outgoing
+from triomq._producer.sender import Sender
+from triomq.errors import (
+    MAY_BE_STORED,
+    AskerGone,
+    ClientClosed,
+    InvalidCall,
+    MQError,
+    Overloaded,
+    ReplyTimeout,
+    RequestTimeout,
+)
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.names import CLUSTER, CORRELATION_ID, MSG_TYPE, REPLY_TO_CLIENT, REPLY_TOPIC_SUFFIX, TTL
+from triomq_protocol.requests.send import ReplyMessageRequest
+
+log = logging.getLogger("triomq.producer")
+
+REQUESTS_MAX: Final = 10_000
+"""Requests of one client that may wait for their replies."""
+
+KNOWN_WITHIN_S: Final = 3.0
+"""How long a request waits at most until brokers have the heartbeat by which they find the client that asks."""
+
+Deliver = Callable[[Message, Outgoing, float], Awaitable[SendResult]]
+"""Sends a message that was prepared, and calls the hooks; the third argument is the time on trio's clock."""
+
+
+@attrs.frozen(kw_only=True)
+class ReplyDesk:
+    """Where replies to one client come in.
+
+    Args:
+        client_id: by which brokers find it.
+        waiting: correlation id -> who waits for the reply.
+        heartbeats: tell brokers of the client.
+        routes: where topics live.
+        clock: wall clock.
+        chance: makes correlation ids.
+    """
+
+    client_id: str
+    waiting: dict[str, ReplyTaker]
+    heartbeats: Heartbeats
+    routes: Routes
+    clock: Clock
+    chance: random.Random
+
+
+class _Waiting:
+    """One request that waits for its reply."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.sending = trio.CancelScope()
+        self.done = trio.Event()
+        self.reply: ReceivedMessage | None = None
+        self.error: MQError | None = None
+        self._clock = clock
+
+    def take(self, header: ReplyMessageRequest, body: bytes) -> None:
+        """The reply, pushed by a broker; only the first one counts."""
+        if not self.done.is_set():
+            self.reply = received_reply(header, body, self._clock())
+            self._end()
+
+    def fail(self, error: MQError) -> None:
+        """There will be none."""
+        if not self.done.is_set():
+            self.error = error
+            self._end()
+
+    def _end(self) -> None:
+        self.done.set()
+        self.sending.cancel()  # a reply may overtake the broker's answer to the request
+
+
+class Requests:
+    """The requests of one producer.
+
+    Args:
+        sender: prepares messages.
+        desk: where replies come in.
+        deliver: sends requests.
+    """
+
+    def __init__(self, sender: Sender, desk: ReplyDesk, *, deliver: Deliver) -> None:
+        self._sender = sender
+        self._desk = desk
+        self._deliver = deliver
+        self._own: set[_Waiting] = set()
+        self._tried: set[str] = set()
+        self._reply_topics: set[str] = set()
+
+    async def ask(self, message: Message, timeout_s: float) -> ReceivedMessage:
+        """Send a request and wait for its reply; see :meth:`triomq.Producer.request`."""
+        check_seconds("timeout_s", timeout_s)
+        sender, desk = self._sender, self._desk
+        if len(desk.waiting) >= REQUESTS_MAX:
+            raise Overloaded(f"{len(desk.waiting)} requests of this client wait for their replies")
+        now = trio.current_time()
+        until = now + timeout_s
+        correlation_id = str(uuid.UUID(int=desk.chance.getrandbits(128), version=4))
+        own = {
+            CORRELATION_ID: correlation_id,
+            REPLY_TO_CLIENT: desk.client_id,
+            TTL: str(max(1, math.floor(timeout_s * 1000))),
+        }
+        out = sender.prepare(message, now, own)
+        out.deadline, out.wait_until = min(out.deadline, until), min(out.wait_until, until)
+        waiting, sent = _Waiting(desk.clock), False
+        waiting.sending.deadline = until
+        desk.waiting[correlation_id] = waiting.take
+        self._own.add(waiting)
+        try:
+            await sender.compress(out)
+            with waiting.sending:
+                await self._make_known(out)
+                await self._send(message, out, now, waiting)
+                sent = True
+            with trio.move_on_at(until):
+                await waiting.done.wait()
+        finally:
+            del desk.waiting[correlation_id]
+            self._own.discard(waiting)
+        if waiting.error is not None:
+            raise waiting.error
+        if waiting.reply is not None:
+            return waiting.reply
+        what = f"message {out.unique_key} of topic {out.topic} within {timeout_s:g} s"
+        if sent:
+            raise ReplyTimeout(f"no reply to {what}")
+        unsent = RequestTimeout(f"no broker has confirmed {what}")
+        unsent.advice = MAY_BE_STORED
+        raise unsent
+
+    def close(self) -> None:
+        """Fail what waits for a reply: no broker finds the client any more."""
+        for waiting in list(self._own):
+            waiting.fail(ClientClosed(f"the producer of group {self._sender.group} was closed before the reply came"))
+
+    async def _send(self, message: Message, out: Outgoing, now: float, waiting: _Waiting) -> None:
+        try:
+            await self._deliver(message, out, now)
+        except MQError:
+            # An attempt whose answer was lost may have been replied to.
+            if waiting.reply is None:
+                raise
+
+    async def _make_known(self, out: Outgoing) -> None:
+        """Wait until the brokers that may push the reply know this client: those of the topic, and those of replies."""
+        sender, desk = self._sender, self._desk
+        targets = await sender.targets.wait_for(lambda: sender.targets.of(out.topic), out)
+        masters = set(targets.masters)
+        for broker in targets.route.data.broker_datas or []:
+            masters |= await self._reply_masters(f"{broker.cluster}{REPLY_TOPIC_SUFFIX}") - self._tried
+        if not desk.heartbeats.reached(masters):
+            left_s = max(0.0, out.deadline - trio.current_time())
+            with trio.move_on_after(min(KNOWN_WITHIN_S, left_s / 2)):
+                await desk.heartbeats.reach(masters)
+        # One that cannot be reached holds up the first request only.
+        self._tried |= masters
+
+    async def _reply_masters(self, topic: str) -> set[str]:
+        routes = self._desk.routes
+        if topic not in self._reply_topics:
+            self._reply_topics.add(topic)
+            try:
+                if await routes.refresh(topic) is not None:
+                    routes.watch(topic)
+            except MQError as error:
+                self._reply_topics.discard(topic)
+                log.info("the route of %s is not known now: %s", topic, error.reason)
+        route = routes.known(topic)
+        masters = (route.master(name) for name in route.addresses) if route is not None else ()
+        return {address for address in masters if address is not None}
+
+
+async def send_reply(
+    sender: Sender,
+    request: ReceivedMessage,
+    body: bytes,
+    properties: Mapping[str, str] | None,
+    *,
+    deliver: Deliver | None = None,
+) -> bool:
+    """Reply to a message that asks for it; see :meth:`triomq.Producer.reply`."""
+    asked = request.properties
+    correlation_id, client_id, cluster = asked.get(CORRELATION_ID), asked.get(REPLY_TO_CLIENT), asked.get(CLUSTER)
+    if correlation_id is None or client_id is None:
+        raise InvalidCall(f"{request!r} asks for no reply; only messages sent by producer.request(...) do")
+    if cluster is None:
+        raise InvalidCall(f"{request!r} has no property CLUSTER, which names the cluster that takes the reply")
+    own = {MSG_TYPE: "reply", CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id}
+    if TTL in asked:
+        own[TTL] = asked[TTL]
+    message = Message(f"{cluster}{REPLY_TOPIC_SUFFIX}", body, properties=properties)
+    now = trio.current_time()
+    out = sender.prepare(message, now, own)
+    await sender.compress(out)
+    out.code = RequestCode.SEND_REPLY_MESSAGE_V2
+    try:
+        await (deliver(message, out, now) if deliver is not None else sender.deliver(out))
+    except AskerGone as error:
+        log.info("nobody waits for the reply to %r: %s", request, error.reason)
+        return False
+    return True
