@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import trio
 
+from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_server.broker.addresses import (
     FAST_PORT_DISTANCE,
     BrokerAddresses,
@@ -28,7 +29,7 @@ from triomq_server.broker.broker import Broker
 from triomq_server.broker.handlers import fast_handlers, main_handlers
 from triomq_server.broker.registration import Identity, Registration, members_of_set, other_master
 from triomq_server.broker.requests.clients import link_closed, watch_clients
-from triomq_server.broker.roles.returning import merge_offsets_of_slaves
+from triomq_server.broker.roles.returning import fetch_lost_delay_offsets, merge_offsets_of_slaves
 from triomq_server.broker.roles.roles import Roles
 from triomq_server.broker.schedule import Schedule, persist_delay_offsets
 from triomq_server.broker.tables.clients import ClientTable
@@ -239,6 +240,8 @@ class _Run:
                 other = await other_master(members, broker.address, opener)
             if other is None:
                 await merge_offsets_of_slaves(config, broker.offsets, broker.address, opener, members=members)
+                if broker.delay_offsets.lost and SCHEDULE_TOPIC in {topic for topic, _ in store.readable_queues()}:
+                    await fetch_lost_delay_offsets(broker.delay_offsets, broker.address, opener, members)
         host = bind_host(config.broker_ip1)
         replication = broker.replication
         await background.start(partial(replication.serve, host, config.store.ha_listen_port, listen=self._listen))

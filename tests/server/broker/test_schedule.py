@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -343,6 +343,32 @@ async def name_server(network: MemoryNetwork) -> AsyncIterator[None]:
         await nursery.start(partial(serve_namesrv, config, listen=network.listen))
         yield
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("with_slave", [True, False])
+async def test_a_master_that_has_lost_its_progress_takes_that_of_its_slave(
+    with_slave: bool, open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    names = {"namesrvAddr": NAMESRV}
+    async with name_server(network), AsyncExitStack() as stack:
+        if with_slave:
+            await stack.enter_async_context(open_broker(network=network, storePathRootDir="/slave", **SLAVE))
+        async with open_broker(network=network, disk=disk, **names) as master:
+            peer = await master.peer()
+            for body in (b"0", b"1"):
+                await peer.put(**delayed(1, body))
+            await trio.sleep(30)  # until the slave has copied the progress
+            assert await bodies(peer) == [b"0", b"1"]
+            await peer.put(**delayed(3, b"2"))
+        disk.remove(OFFSETS_FILE)
+        disk.remove(OFFSETS_FILE + ".bak")
+        async with open_broker(network=network, disk=disk, **names) as master:
+            await trio.sleep(30)
+            found = await bodies(await master.peer())
+    assert found == [b"0", b"1", *([] if with_slave else [b"0", b"1"]), b"2"]
+    assert ("taken from 1 slaves" in caplog.text) == with_slave
+    assert ("are delivered again" in caplog.text) != with_slave
 
 
 @pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])

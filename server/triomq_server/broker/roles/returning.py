@@ -1,4 +1,5 @@
 """A returning master merges the consumer offsets of its slaves: before it serves clients, and periodically afterwards.
+If it has lost its progress with delayed messages, it takes that of its slaves too.
 
 RocketMQ 4.9 does not: its returning master answers with offsets as old as its last stop, and its slaves copy them. Here
 the newer offset wins on both sides (`tables.offset_resets`), and the wait for slaves that cannot be reached is short. A
@@ -19,6 +20,7 @@ from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.registration import members_of_set
 from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.config import BrokerConfig
 from triomq_server.wire import LinkError, OpenLink
@@ -103,4 +105,40 @@ async def merge_offsets_of_slaves(
                     nursery.start_soon(ask, address)
     if answered and not again:
         _log.info("merged the consumer offsets of %d slaves", answered)
+    return answered
+
+
+async def fetch_lost_delay_offsets(
+    delay_offsets: DelayOffsets, own_address: str, open_link: OpenLink, members: Mapping[int, str]
+) -> int:
+    """Take the progress with delayed messages from the slaves of this broker's set, after its own file has been lost.
+
+    Slaves count a delivery only if they have the copy, so that nothing is passed over; what was delivered after that is
+    delivered again.
+
+    Returns:
+        How many slaves have answered.
+    """
+    answered = 0
+
+    async def ask(slave: str) -> None:
+        nonlocal answered
+        try:
+            async with open_link(slave) as link:
+                answer = await link.request(Command.request(RequestCode.GET_ALL_DELAY_OFFSET), LIMIT_S)
+            if answer.code == ResponseCode.SUCCESS:
+                delay_offsets.take_later(bytes(answer.body))
+                answered += 1
+        except _FAILURES as error:
+            _log.warning("cannot ask slave %s for its progress with delayed messages: %s", slave, error)
+
+    with trio.move_on_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            for broker_id, address in members.items():
+                if broker_id != 0 and address != own_address:
+                    nursery.start_soon(ask, address)
+    _log.error(
+        "delayOffset.json is missing, and so is its backup: %s",
+        f"taken from {answered} slaves" if answered else "delayed messages that the log still has are delivered again",
+    )
     return answered

@@ -39,6 +39,8 @@ class DelayOffsets:
         """Delay level to the queue offset of the first message not yet delivered."""
         self.changed = False
         """Whether there is something to write down."""
+        self.lost = False
+        """Whether `load` has found neither the file nor its backup."""
         self._copied: dict[int, int] = {}
         self._uncopied: deque[tuple[int, int, int]] = deque(maxlen=_UNCOPIED_MOST)
 
@@ -66,6 +68,7 @@ class DelayOffsets:
     def load(self) -> None:
         """Read `delayOffset.json`; a missing file is no error. Raises OSError or ConfigFileDamaged."""
         data = self._file.load() if self._file is not None else None
+        self.lost = data is None
         table = data.get("offsetTable") if isinstance(data, Mapping) else None
         if self._file is not None and isinstance(table, Mapping):
             try:
@@ -78,6 +81,13 @@ class DelayOffsets:
         self._take(dict(DelayOffsetTable.decode(body).offset_table))
         if self._file is not None:
             self._file.save(body)
+
+    def take_later(self, body: bytes) -> None:
+        """Take over from a slave's table what is further than here. Raises BodyError for something else than a
+        table."""
+        received = DelayOffsetTable.decode(body).offset_table
+        self._take({**self.table, **{n: max(offset, self.table.get(n, 0)) for n, offset in received.items()}})
+        self.changed = True
 
     def _take(self, table: dict[int, int]) -> None:
         self.table = table
