@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+import triomq
+from triomq import TransactionState
 from triomq_benchmarks.clusters.servers import Kind
 
 OTHER = {Kind.OURS: Kind.JAVA, Kind.JAVA: Kind.OURS}
@@ -82,3 +85,34 @@ def test_the_other_broker_ends_transactions(
             assert offset > halves
             assert set(bodies(java_client, address, topic)) == {*wanted, "COMMIT_MESSAGE 8"}
         java_client.close(address)
+
+
+@pytest.mark.parametrize("kind", [Kind.OURS, Kind.JAVA])
+async def test_what_checks_keep_of_a_half_message(kind: Kind, servers: Any, topic: str) -> None:
+    """4.9.7 loses the flag with the first copy, and counts the rounds in which the producer did not want to be asked."""
+    name = f"checks-{kind}"
+    asked: list[triomq.ReceivedMessage] = []
+    enough = trio.Event()
+
+    async def check(message: triomq.ReceivedMessage) -> TransactionState:
+        asked.append(message)
+        bodies = [one.body for one in asked]
+        if b"patient" in bodies and bodies.count(b"flag") >= 2:
+            enough.set()
+        return TransactionState.UNKNOWN
+
+    with servers.namesrv(Kind.OURS, f"{name}-namesrv") as names, servers.broker(kind, name, names.address, CHECKS):
+        async with triomq.open_client(names.address) as client:
+            producer = client.producer(f"G-{topic}", transactions=check)
+            patient = triomq.Message(topic, b"patient", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "5"})
+            for message in (triomq.Message(topic, b"flag", flag=5), patient):
+                await producer.send_in_transaction(message, lambda _: TransactionState.UNKNOWN)
+            with trio.fail_after(120):
+                await enough.wait()
+    flags = [one.flag for one in asked if one.body == b"flag"]
+    times = next(int(one.properties["TRANSACTION_CHECK_TIMES"]) for one in asked if one.body == b"patient")
+    if kind is Kind.OURS:
+        assert (flags[:2], times) == ([5, 5], 1)
+    else:
+        assert flags[:2] == [5, 0]
+        assert times > 1

@@ -54,7 +54,7 @@ class Ending:
         header = command.header(EndTransactionRequest)
         kind = header.commit_or_rollback
         if kind not in (UNKNOWN, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            raise HeaderError("commitOrRollback", "field wrong")
+            raise HeaderError("commitOrRollback", "is neither 8 (commit) nor 12 (rollback) nor 0")
         if self._broker.is_slave:
             return command.answer(ResponseCode.SLAVE_NOT_AVAILABLE, NOT_SET_REMARK)
         if kind == UNKNOWN:

@@ -249,17 +249,33 @@ class CheckBack:
     def _store_again(self, current: _Round, half: RecordView, record: NewRecord) -> tuple[_Handled, AppendResult]:
         """Store a half message at the end of its queue."""
         result = self._append(current, record)
-        if result.status is not AppendStatus.PUT_OK:
+        if result.status is AppendStatus.PUT_OK:
+            self._transactions.copied(half.queue_offset, result.queue_offset)
+            return _Handled.STORED, result
+        if result.status is AppendStatus.SERVICE_NOT_AVAILABLE:
             return _Handled.STOP, result
-        self._transactions.copied(half.queue_offset, result.queue_offset)
-        return _Handled.STORED, result
+        return self._give_up(current, half), result
+
+    def _give_up(self, current: _Round, half: RecordView) -> _Handled:
+        """Store a half message that cannot be stored with one property more, or is too large for the settings by now,
+        as it is where it is not checked any more. It must not stand in the way of the others."""
+        _log.error(
+            "the transaction of the half message at offset %d is not checked: with its check times the message is too "
+            "large to be stored",
+            half.queue_offset,
+        )
+        self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
+        result = self._append(current, discarded(half, half.properties))
+        return _Handled.STOP if result.status is AppendStatus.SERVICE_NOT_AVAILABLE else _Handled.PASSED
 
     def _discard(self, current: _Round, half: RecordView, properties: dict[str, str], limits: Limits) -> _Handled:
         """Store a half message where it is not checked any more."""
         self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
         result = self._append(current, discarded(half, properties))
-        if result.status is not AppendStatus.PUT_OK:
+        if result.status is AppendStatus.SERVICE_NOT_AVAILABLE:
             return _Handled.STOP
+        if result.status is not AppendStatus.PUT_OK:
+            return self._give_up(current, half)
         if due := self._discards.add(properties.get(REAL_TOPIC, "?")):
             _log.error(
                 "%d half messages, of topics %s, are given up and kept in %s: %d checks (transactionCheckMax) did not end "
@@ -274,7 +290,7 @@ class CheckBack:
             current.stored += 1
             current.log_end = result.end_offset
             self._broker.stats.count_put(record.topic, 1, result.size_bytes)
-        elif due := self._refusals.add(record.topic):
+        elif result.status is AppendStatus.SERVICE_NOT_AVAILABLE and (due := self._refusals.add(record.topic)):
             _log.error("the check of transactions waits: the store did not take %d messages, of topics %s", *due)
         return result
 

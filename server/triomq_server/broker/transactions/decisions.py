@@ -81,7 +81,7 @@ def decide(half: HalfState, *, now_ms: int, round_began_ms: int, limits: Limits)
     if half.stored_ms >= round_began_ms:
         return Action.WAIT
     if half.immunity_ms is not None:
-        return Action.RENEW if age_ms < half.immunity_ms else Action.CHECK
+        return Action.RENEW if 0 <= age_ms < half.immunity_ms else Action.CHECK
     return Action.WAIT if 0 <= age_ms < limits.time_out_ms else Action.CHECK
 
 

@@ -15,7 +15,7 @@ from triomq_protocol.requests.heartbeat import HeartbeatData, ProducerData
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.transactions.check_back import HANDLED_AT_ONCE, UNSENT_MOST_BYTES, CheckBack, _Round
 from triomq_server.broker.transactions.open_transactions import COPIES_REMEMBERED, OpenTransactions
-from triomq_server.config import BrokerConfig, StoreConfig
+from triomq_server.config import BrokerConfig, BrokerRole, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord
 
 HALVES, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -90,6 +90,21 @@ async def test_progress_beyond_the_end_of_the_queue_is_corrected(desk: Any) -> N
         put_half(desk, number)
     assert transactions.position() == 0
     assert progress(desk) == (0, 0)
+
+
+async def test_a_broker_that_becomes_master_again_forgets_what_was_cut(desk: Any, check: CheckBack) -> None:
+    put_half(desk, 1)
+    cut_at = desk.broker.store.log_max_offset
+    desk.transactions.end(0)
+    desk.broker.offsets.commit(GROUP, OPS, 0, 1)
+    assert desk.transactions.has_ended(0)
+    desk.broker.config.store.broker_role = BrokerRole.SLAVE
+    check.read_config()
+    desk.broker.store.cut(cut_at)
+    desk.broker.config.store.broker_role = BrokerRole.ASYNC_MASTER
+    check.read_config()
+    assert not desk.transactions.has_ended(0)
+    assert progress(desk) == (-1, 0)
 
 
 async def test_a_refusal_of_the_store_stops_a_round_and_loses_nothing(
@@ -176,6 +191,29 @@ async def test_damaged_and_foreign_records_are_passed(desk: Any, check: CheckBac
     await CheckBack(desk.broker, transactions)._check_once()
     assert len(link.notified) == 1
     assert progress(desk) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    "properties", [{}, {"TRANSACTION_CHECK_TIMES": "15"}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}]
+)
+async def test_a_half_message_that_cannot_grow_holds_up_no_other(
+    desk: Any, check: CheckBack, client_link: Any, properties: dict[str, str]
+) -> None:
+    """The largest properties that a record can have leave no space for the number of checks."""
+    link = client_link()
+    await join(desk, link)
+    put_half(desk, 1, **properties)
+    (known,) = [desk.transactions.record(HALVES, 0)]
+    put_half(desk, 1, **properties, long="x" * (32767 - len(known.properties_bytes) - len("\x02long\x01")))
+    put_half(desk, 2)
+    desk.clock.now_ms += 10_000
+    await check._check_once()
+    given_up = desk.transactions.record(
+        "TRANS_CHECK_MAX_TIME_TOPIC", desk.broker.store.queue_bounds("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1] - 1
+    )
+    assert len(given_up.properties_bytes) == 32767
+    assert progress(desk)[0] == 3
+    assert b"ID2" in link.notified[-1].body
 
 
 class _CountingLink:

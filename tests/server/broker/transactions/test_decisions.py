@@ -51,7 +51,7 @@ def half(age_ms: int, **fields: Any) -> HalfState:
         (half(10_000, immunity_ms=10_000), Action.CHECK),
         (half(1000, immunity_ms=1000), Action.CHECK),
         (half(0, immunity_ms=0), Action.CHECK),
-        (half(-5, immunity_ms=1000), Action.RENEW),
+        (half(-5, immunity_ms=1000), Action.CHECK),
         (half(80 * HOUR, immunity_ms=100 * HOUR), Action.DISCARD),
         # Ended: nothing else counts.
         (half(HOUR, ended=True), Action.PASS),

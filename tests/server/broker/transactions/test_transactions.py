@@ -443,7 +443,9 @@ async def test_ends_before_a_restart_are_known_after_it(open_broker: Any) -> Non
         assert await bodies(peer) == []
 
 
-async def test_a_slave_copies_transactions_and_goes_on_as_master(open_broker: Any) -> None:
+async def test_a_slave_copies_transactions_and_goes_on_as_master(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     network = MemoryNetwork()
     async with trio.open_nursery() as nursery:
         config, _ = NamesrvConfig.from_properties({"kvConfigPath": "/nowhere/kvConfig.json"})
@@ -471,6 +473,7 @@ async def test_a_slave_copies_transactions_and_goes_on_as_master(open_broker: An
             await trio.sleep(61)
             assert sorted(record.body for record in on_slave.asked) == [b"2", b"3"]
             assert sorted(await bodies(other)) == [b"0", b"2", b"3"]
+            assert "the store did not take" not in caplog.text, "the old master checks nothing any more"
             nursery.cancel_scope.cancel()
 
 
