@@ -222,6 +222,7 @@ class Admin(Proxy[_admin.Admin]):
     cluster_info = blocking_method(_admin.Admin.cluster_info)
     topic_stats = blocking_method(_admin.Admin.topic_stats)
     without_master = blocking_method(_admin.Admin.without_master)
+    contested_ids = blocking_method(_admin.Admin.contested_ids)
 
 
 class GroupAdmin(Proxy[_group_admin.GroupAdmin]):

@@ -7,8 +7,11 @@ keep each for themselves goes to all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 import attrs
+import trio
 
 from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
 from triomq._cluster.name_servers import NameServerGroup
@@ -43,6 +46,7 @@ from triomq_protocol.requests import (
     CreateTopicRequest,
     DeleteTopicFromNamesrvRequest,
     DeleteTopicRequest,
+    KVTable,
     TopicList,
     TopicRouteData,
     TopicStatsTable,
@@ -55,6 +59,9 @@ ADMIN_TIMEOUT_S = 5.0
 
 SYSTEM_TOPICS = frozenset({DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})
 """Topics that may not be created or deleted, beside those that may not be sent to."""
+
+CONTESTED_KEY: Final = "triomqIdContestedBy"
+"""What a broker's runtime information names the address of another broker with its id."""
 
 QUEUES_MAX = 65_536
 """More queues than any topic needs; our brokers refuse more, RocketMQ's would walk them for ever."""
@@ -239,6 +246,31 @@ class Admin(metaclass=NoPublicConstructor):
             slaves=False,
         )
         return found.without_master
+
+    async def contested_ids(self) -> dict[str, str]:
+        """The registered brokers that found another live broker of their set with their own id, by address.
+
+        Name servers list the one of the two that registered last. Only triomq's brokers look for others.
+
+        Returns:
+            The broker's address -> the other one's. A broker that does not answer is left out.
+        """
+        found: dict[str, str] = {}
+
+        async def ask(address: str) -> None:
+            request = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            with suppress(MQError, BodyError):
+                link = await self._links.get(address, patient=False)
+                answer = await link.request(request, ADMIN_TIMEOUT_S)
+                other = KVTable.decode(answer.body).table.get(CONTESTED_KEY)
+                if other is not None:
+                    found[address] = other
+
+        async with trio.open_nursery() as nursery:
+            for addresses in (await self.broker_sets()).values():
+                for address in addresses.values():
+                    nursery.start_soon(ask, address)
+        return found
 
     async def broker_sets(self) -> Addresses:
         """Broker name -> broker id -> address: all that are registered, and sets that are so no longer, as far as a

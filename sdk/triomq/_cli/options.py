@@ -164,6 +164,24 @@ def check_outage(without_master: Mapping[str, str]) -> None:
         )
 
 
+def check_contests(contested: Mapping[str, str]) -> None:
+    """End the command with status 1 when brokers hide each other, since they have the same id.
+
+    Args:
+        contested: a broker's address -> that of the other one.
+
+    Raises:
+        click.ClickException: there are such brokers.
+    """
+    pairs = sorted({(min(pair), max(pair)) for pair in contested.items()})
+    if pairs:
+        texts = "; ".join(f"{one} and {other} have the same name and id" for one, other in pairs)
+        raise click.ClickException(
+            f"{texts}: name servers list only the one that registered last (stop one, or give it another id: "
+            "`triomq admin role HOST:PORT slave --id N`)"
+        )
+
+
 def with_client(
     name_servers: str, work: Callable[[Client], Awaitable[None]], *, route_wait_s: float | None = None
 ) -> None:

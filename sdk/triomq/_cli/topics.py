@@ -9,7 +9,16 @@ import click
 import trio
 
 from triomq import Client, TopicRouteData
-from triomq._cli.options import ask, check_can_ask, check_outage, json_option, name_servers_option, say, with_client
+from triomq._cli.options import (
+    ask,
+    check_can_ask,
+    check_contests,
+    check_outage,
+    json_option,
+    name_servers_option,
+    say,
+    with_client,
+)
 from triomq.errors import RouteNotFound
 from triomq_protocol.flags import perm_text
 from triomq_protocol.names import MASTER_ID, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
@@ -218,5 +227,6 @@ def cluster_status(name_servers: str, as_json: bool) -> None:
                     role = "master" if broker_id == MASTER_ID else "slave"
                     say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
         check_outage(await client.admin.without_master())
+        check_contests(await client.admin.contested_ids())
 
     with_client(name_servers, work, route_wait_s=0)

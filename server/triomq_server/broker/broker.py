@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from triomq_server.broker.registration import Registration
+from triomq_server.broker.set_members import SetMembers
 from triomq_server.broker.tables.clients import ClientTable
 from triomq_server.broker.tables.consumer_filters import ConsumerFilters
 from triomq_server.broker.tables.consumer_offsets import OffsetTable
@@ -65,9 +66,11 @@ class Broker:
         address: `brokerIP1:listenPort`, as registered at name servers.
         ha_address: `brokerIP2:haListenPort`.
         store_host: `address` packed, the STOREHOST of every record (8 or 20 bytes).
+        set_members: the other brokers of the set, and whether one of them has this broker's id.
         replication: sends the log to slaves and knows what they hold; a slave has one too, for slaves of its own.
         incomplete_frames, unsent: what links of both listeners hold in memory, see ``Limits``.
         config_file: where request 25 writes the whole configuration; None keeps changes in memory.
+        role_file: where a change of the role writes the keys ``brokerRole`` and ``brokerId``, and nothing else.
         following: what this broker copies from its master; None on a master. `roles` sets it.
         on_config_change: called after request 25 has changed `config`, to read cached settings again.
     """
@@ -90,10 +93,12 @@ class Broker:
     address: str
     ha_address: str
     store_host: bytes
+    set_members: SetMembers
     replication: HaMaster
     incomplete_frames: Budget = attrs.Factory(Budget)
     unsent: Budget = attrs.Factory(Budget)
     config_file: ConfigFile | None = None
+    role_file: ConfigFile | None = None
     following: Following | None = None
     on_config_change: list[Callable[[], None]] = attrs.Factory(list)
 

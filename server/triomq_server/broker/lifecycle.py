@@ -32,6 +32,7 @@ from triomq_server.broker.requests.clients import link_closed, watch_clients
 from triomq_server.broker.roles.returning import fetch_lost_delay_offsets, merge_offsets_of_slaves
 from triomq_server.broker.roles.roles import Roles
 from triomq_server.broker.schedule import Schedule, persist_delay_offsets
+from triomq_server.broker.set_members import SetMembers
 from triomq_server.broker.tables.clients import ClientTable
 from triomq_server.broker.tables.consumer_filters import ConsumerFilters
 from triomq_server.broker.tables.consumer_offsets import OffsetTable
@@ -79,6 +80,7 @@ async def serve_broker(
     clock: Callable[[], int] = wall_ms,
     chance: random.Random | None = None,
     config_path: str | None = None,
+    role_path: str | None = None,
     task_status: trio.TaskStatus[BrokerAddresses] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Run a broker until cancelled, then stop it in order.
@@ -90,7 +92,8 @@ async def serve_broker(
         dial, listen: its network; TCP by default.
         clock: wall clock in ms.
         chance: random choices, such as of a queue.
-        config_path: the configuration file, rewritten when request 25 changes settings.
+        config_path: the configuration file, rewritten when request 25 changes settings, or an operator the role.
+        role_path: a file for the keys of the role alone; the caller reads them at the next start.
         task_status: receives the addresses once it listens and each name server has been tried.
 
     Raises:
@@ -101,7 +104,15 @@ async def serve_broker(
     """
     stop = trio.Event()
     one_run = _Run(
-        with_port(config), disk or RealDisk(), dial, listen, clock, chance or random.Random(), config_path, stop
+        with_port(config),
+        disk or RealDisk(),
+        dial,
+        listen,
+        clock,
+        chance or random.Random(),
+        config_path,
+        role_path,
+        stop,
     )
     async with trio.open_nursery() as nursery:
         addresses = await nursery.start(one_run.run)
@@ -124,6 +135,7 @@ class _Run:
         clock: Callable[[], int],
         chance: random.Random,
         config_path: str | None,
+        role_path: str | None,
         stop: trio.Event,
     ) -> None:
         self._config = config
@@ -134,6 +146,7 @@ class _Run:
         self._clock = clock
         self._chance = chance
         self._config_path = config_path
+        self._role_path = role_path
         self._stop = stop
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerAddresses]) -> None:
@@ -215,11 +228,14 @@ class _Run:
             address=address,
             ha_address=ha_address,
             store_host=store_host,
+            set_members=SetMembers(address, self._own_file("setMembers.json")),
             replication=HaMaster(store, self._ha_settings),
             incomplete_frames=incomplete_budget(config.incomplete_frames_limit_bytes),
             unsent=unsent_budget(config.output_limit_bytes),
             config_file=None if path is None else ConfigFile(path, self._disk),
+            role_file=None if self._role_path is None else ConfigFile(self._role_path, self._disk),
         )
+        broker.set_members.load()
         broker.on_config_change.append(registration.read_config)
         return broker
 
@@ -250,6 +266,8 @@ class _Run:
         roles = Roles(broker, self._ha_settings, background, dial=self._dial, open_link=opener)
         if other is not None:
             await roles.step_down(other)
+        elif config.store.is_slave and not config.store.compat_49:
+            await roles.check_id()  # before the registration takes the id from another broker
         limits = Limits(
             output_bytes=config.link_output_limit_bytes,
             connections=config.max_connections,

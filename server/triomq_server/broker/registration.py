@@ -30,7 +30,7 @@ from triomq_protocol.requests.registration import (
 )
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
-from triomq_server.config import BrokerConfig, register_period_ms
+from triomq_server.config import BrokerConfig, PropertiesError, load_properties, register_period_ms
 from triomq_server.pauses import Pauses
 from triomq_server.restarting import restarted
 from triomq_server.wire import Link, LinkError, OpenLink
@@ -387,6 +387,20 @@ async def other_master(members: Mapping[int, str], own_address: str, open_link: 
         else:
             return known
     return None
+
+
+async def has_identity(address: str, broker_name: str, broker_id: int, open_link: OpenLink) -> bool:
+    """Whether a broker answers at this address and has this name and id, by its own configuration (code 26)."""
+    with trio.move_on_after(OTHER_MASTER_TIMEOUT_S):
+        try:
+            async with open_link(address) as link:
+                answer = await link.request(Command.request(RequestCode.GET_BROKER_CONFIG), OTHER_MASTER_TIMEOUT_S)
+            values = load_properties(answer.body)
+        except (*_FAILURES, PropertiesError) as error:
+            _log.debug("%s is listed with id %d of %s, but does not answer: %s", address, broker_id, broker_name, error)
+            return False
+        return (values.get("brokerName"), values.get("brokerId")) == (broker_name, str(broker_id))
+    return False
 
 
 def _ignore(answer: RegistrationAnswer) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -21,7 +21,14 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
-from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, ChangeRoleRequest, HaStatus
+from triomq_server.broker.admin.ha import (
+    CHANGE_ROLE,
+    CUT_LOG,
+    HA_STATUS,
+    ChangeRoleRequest,
+    ChangeRoleResponse,
+    HaStatus,
+)
 from triomq_server.cluster.control import VERBS, ControlError, give_command
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
@@ -102,7 +109,22 @@ async def replication(name_servers: str, open_link: OpenLink = open_link) -> lis
     async with trio.open_nursery() as nursery:
         for member in found:
             nursery.start_soon(look, member)
-    return [rows[member] for member in found]
+    hidden = _hidden(rows.values())
+    async with trio.open_nursery() as nursery:
+        for member in hidden:
+            nursery.start_soon(look, member)
+    return [rows[member] for member in sorted(rows, key=lambda member: (member.name, member.broker_id, member.address))]
+
+
+def _hidden(rows: Iterable[Row]) -> list[Member]:
+    """The brokers that name servers do not list, since another one with the same id has registered after them."""
+    listed = {row.member.address for row in rows}
+    found = [
+        Member(row.member.name, row.member.broker_id, row.status.id_contested_by)
+        for row in rows
+        if row.status is not None and row.status.id_contested_by is not None
+    ]
+    return [member for member in dict.fromkeys(found) if member.address not in listed]
 
 
 async def _row(member: Member, open_link: OpenLink) -> Row:
@@ -155,9 +177,26 @@ def outage_text(rows: list[Row]) -> str:
     parts += [
         f"{row.member.name}:{row.member.broker_id} at {row.member.address} does not answer" for row in rows if row.error
     ]
-    if not parts:
+    missing = (
+        f"{'; '.join(parts)} (start what is missing, or make a slave the master: `triomq admin role`)" if parts else ""
+    )
+    return "; ".join(filter(None, [missing, contest_text(rows)]))
+
+
+def contest_text(rows: list[Row]) -> str:
+    """Which ids two live brokers have; empty if each has its own."""
+    pairs = {
+        (row.member.name, row.member.broker_id, *sorted((row.member.address, row.status.id_contested_by)))
+        for row in rows
+        if row.status is not None and row.status.id_contested_by is not None
+    }
+    if not pairs:
         return ""
-    return f"{'; '.join(parts)} (start what is missing, or make a slave the master: `triomq admin role`)"
+    texts = [f"{name}:{number} is the id of {one} and of {other}" for name, number, one, other in sorted(pairs)]
+    return (
+        f"{'; '.join(texts)}: name servers list only the one that registered last "
+        "(stop one, or give it another id: `triomq admin role HOST:PORT slave --id N`)"
+    )
 
 
 async def change_role(
@@ -167,11 +206,16 @@ async def change_role(
     *,
     broker_id: int | None = None,
     force: bool = False,
+    despite_contest: bool = False,
     open_link: OpenLink = open_link,
-) -> None:
-    """Make a broker master or slave; returns when the name servers know. Raises AdminError."""
-    header = ChangeRoleRequest(role=role, broker_id=broker_id, force=force)
-    await _order(name_servers, broker, Command.request(CHANGE_ROLE, header), open_link)
+) -> ChangeRoleResponse:
+    """Make a broker master or slave; returns who it is now, when the name servers know. Raises AdminError."""
+    header = ChangeRoleRequest(role=role, broker_id=broker_id, force=force, despite_contest=despite_contest)
+    answer = await _order(name_servers, broker, Command.request(CHANGE_ROLE, header), open_link)
+    try:
+        return answer.header(ChangeRoleResponse)
+    except ProtocolError as error:
+        raise AdminError(f"{broker} has changed its role, but does not say who it is now: {error}") from error
 
 
 async def cut(name_servers: str, broker: str, open_link: OpenLink = open_link) -> int:
@@ -275,13 +319,36 @@ def _print_replication(rows: list[Row]) -> None:
 @click.argument("broker")
 @click.argument("role", type=click.Choice(["master", "sync-master", "slave"]))
 @_name_servers
-@click.option("--id", "broker_id", type=click.IntRange(1), help="A slave's id; default: the smallest free one.")
-@click.option("--force", is_flag=True, help="Make it master although another one is registered.")
-def role(broker: str, role: str, name_servers: str, broker_id: int | None, force: bool) -> None:
+@click.option(
+    "--id",
+    "broker_id",
+    type=click.IntRange(1),
+    help="A slave's id; default: the smallest one that no broker of the set has or had.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Make it master although another one is registered, or give it the --id of a broker that is gone for good.",
+)
+@click.option(
+    "--despite-contest", is_flag=True, help="Make it master although another broker that runs has the same id."
+)  # fmt: skip
+def role(broker: str, role: str, name_servers: str, broker_id: int | None, force: bool, despite_contest: bool) -> None:
     """Make BROKER (NAME:ID or HOST:PORT) master or slave of its set while it runs."""
     wanted = {"master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}[role]
-    _run(functools.partial(change_role, name_servers, broker, wanted, broker_id=broker_id, force=force))
-    click.echo(f"{broker} is {role} now")
+    now = _run(
+        functools.partial(
+            change_role, name_servers, broker, wanted,
+            broker_id=broker_id, force=force, despite_contest=despite_contest,
+        )
+    )  # fmt: skip
+    click.echo(f"{now.broker_addr} is {role} now, as {now.broker_name}:{now.broker_id}")
+    if now.kept_in is None:
+        click.echo(
+            "Started again, it takes the role of its command line: there is no configuration file (-c) to keep this one."
+        )
+    else:
+        click.echo(f"Started again, it takes this role from {now.kept_in}.")
 
 
 @admin.command(name="cut")

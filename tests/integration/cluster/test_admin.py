@@ -6,12 +6,17 @@ import json
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
 import triomq
+from triomq._cli.messages import run as run_client_command
 from triomq_server.cluster import open_cluster
+from triomq_server.cluster.nodes import run_node
+from triomq_server.cluster.plan import free_ports
 from triomq_server.commands.admin import AdminError, change_role, replication, slave_state
 
 
@@ -51,9 +56,13 @@ async def test_show_and_change() -> None:
         shown = await command("ha", "-n", servers, "--json")
         assert {row["state"] for row in json.loads(shown.stdout)} == {"", "CLEAN"}
 
-        assert (await command("role", "broker-a:0", "slave", "-n", servers, "--id", "7")).returncode == 0
+        demoted = await command("role", "broker-a:0", "slave", "-n", servers, "--id", "7")
+        first = cluster["broker-a"].address
+        assert (demoted.returncode, demoted.stdout.splitlines()[0]) == (0, f"{first} is slave now, as broker-a:7")
         done = await command("role", "broker-a:1", "sync-master", "-n", servers)
-        assert (done.returncode, done.stdout) == (0, "broker-a:1 is sync-master now\n"), done.stderr
+        second = cluster["broker-a-s"].address
+        assert done.stdout.startswith(f"{second} is sync-master now, as broker-a:0\n"), done.stderr
+        assert done.returncode == 0
         await eventually(servers, {"broker-a:0": "", "broker-a:7": "CLEAN"})
         async with triomq.open_producer(servers, "admin") as producer:
             sent = await producer.send(triomq.Message("admin", b"second"))
@@ -66,6 +75,27 @@ async def test_show_and_change() -> None:
         ]
         assert "SYNC_MASTER" in text
         assert "CLEAN" in text
+
+
+async def test_two_brokers_with_one_id_are_both_listed(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, trio.open_nursery() as nursery:
+        first = cluster["broker-a-s"].plan
+        (port,) = free_ports(1)
+        properties = {**first.properties, "listenPort": str(port), "storePathRootDir": str(tmp_path)}
+        second = attrs.evolve(first, address=f"127.0.0.1:{port}", properties=properties, directory=tmp_path)
+        await nursery.start(run_node, second)
+        shown = await command("ha", "-n", cluster.name_servers, "--json")
+        listed = {row["address"]: row["id"] for row in json.loads(shown.stdout)}
+        assert listed == {cluster["broker-a"].address: 0, first.address: 1, second.address: 1}
+        assert shown.returncode == 1
+        one, other = sorted((first.address, second.address))
+        assert f"broker-a:1 is the id of {one} and of {other}" in shown.stderr
+        refused = await command("role", second.address, "master", "-n", cluster.name_servers, "--force")
+        assert refused.returncode == 1
+        assert f"contested: {first.address} has it too" in refused.stderr
+        arguments = ["cluster-status", "-n", cluster.name_servers]
+        assert await trio.to_thread.run_sync(partial(run_client_command, arguments)) == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_wrong_names_are_errors() -> None:

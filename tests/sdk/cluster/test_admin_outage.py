@@ -6,10 +6,18 @@ import pytest
 
 import triomq
 from triomq import errors
+from triomq._admin.topics import CONTESTED_KEY
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.requests import ConsumerConnection, ConsumeStats, OffsetWrapper, SubscriptionGroupTable
+from triomq_protocol.requests import (
+    ConsumerConnection,
+    ConsumeStats,
+    KVTable,
+    OffsetWrapper,
+    SubscriptionGroupTable,
+)
 from triomq_protocol.requests.group_admin import ConsumerRunningInfo
 
+INFO = RequestCode.GET_BROKER_RUNTIME_INFO
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 RUNNING = RequestCode.GET_CONSUMER_RUNNING_INFO
 STATS = RequestCode.GET_CONSUME_STATS
@@ -46,6 +54,13 @@ async def test_a_slave_answers_for_a_dead_master(autojump_clock, cluster):
     queue = triomq.MessageQueue("T", "broker-a", 0)
     assert progress[queue].consumer_offset == 3
     assert progress.lag_of(queue) is None
+
+
+async def test_brokers_with_the_same_id_are_named(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    other.script(INFO, lambda command: command.answer(0, body=KVTable(table={CONTESTED_KEY: "b:2"}).encode()))
+    async with cluster.client() as client:
+        assert await client.admin.contested_ids() == {other.address: "b:2"}
 
 
 async def test_members_that_are_unknown_are_not_none(autojump_clock, cluster):

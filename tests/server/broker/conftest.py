@@ -33,6 +33,7 @@ from triomq_server.broker.broker import Broker
 from triomq_server.broker.handlers import main_handlers
 from triomq_server.broker.registration import Identity, Registration
 from triomq_server.broker.roles.roles import Roles
+from triomq_server.broker.set_members import SetMembers
 from triomq_server.broker.tables.clients import ClientTable
 from triomq_server.broker.tables.consumer_filters import ConsumerFilters
 from triomq_server.broker.tables.consumer_offsets import OffsetTable
@@ -423,6 +424,7 @@ async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
             address=config.address,
             ha_address="127.0.0.1:21511",
             store_host=bytes((127, 0, 0, 1)) + (21510).to_bytes(4, "big"),
+            set_members=SetMembers("127.0.0.1:10911"),
             replication=HaMaster(store, settings),
         )
         roles = Roles(broker, settings, nursery, dial=_no_link, open_link=_no_link)

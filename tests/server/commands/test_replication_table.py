@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triomq_server.broker.admin.ha import FollowingState, HaStatus
-from triomq_server.commands.admin import Member, Row, outage_text, slave_state
+from triomq_server.commands.admin import Member, Row, _hidden, outage_text, slave_state
 
 
 def slave(relation: str, end: int = 100, *, connected: bool = True) -> Row:
@@ -46,3 +46,15 @@ def test_an_outage_is_named() -> None:
     assert outage_text([slave("CLEAN")]).startswith("broker a: no master is registered (")
     assert outage_text([]).startswith("no broker is registered")
     assert "a:0 at 127.0.0.1:1 does not answer" in outage_text([master(error="refused"), slave("CLEAN")])
+
+
+def test_two_brokers_with_one_id_are_named_and_the_hidden_one_is_asked() -> None:
+    contested = slave("CLEAN")
+    assert contested.status is not None
+    contested.status.id_contested_by = "127.0.0.1:3"
+    assert _hidden([master(), slave("CLEAN")]) == []
+    assert _hidden([master(), contested]) == [Member("a", 1, "127.0.0.1:3")]
+    other = Row(Member("a", 1, "127.0.0.1:3"), None, 0, 100)
+    assert _hidden([master(), contested, other]) == []
+    text = outage_text([master(), contested, other])
+    assert text.startswith("a:1 is the id of 127.0.0.1:2 and of 127.0.0.1:3: name servers list only the one")

@@ -61,7 +61,7 @@ class FollowingState(Body, kw_only=True):
 
 class HaStatus(Body, kw_only=True):
     """The state of one broker's replication. The log reaches from `logBegin` to `logEnd`; `acknowledged` is what slaves
-    hold."""
+    hold; `idContestedBy` is the address of another live broker with the same id."""
 
     broker_name: str
     broker_id: int
@@ -74,6 +74,7 @@ class HaStatus(Body, kw_only=True):
     slaves: list[SlaveState]
     refused: list[RefusedState]
     following: FollowingState | None = None
+    id_contested_by: str | None = None
 
 
 class ChangeRoleRequest(Header, kw_only=True):
@@ -82,19 +83,35 @@ class ChangeRoleRequest(Header, kw_only=True):
     Attributes:
         role: ASYNC_MASTER, SYNC_MASTER or SLAVE.
         broker_id: a slave's id; absent: the smallest free one.
-        force: become master although the name servers know another.
+        force: become master although the name servers know another, or take the id of a broker that is away.
+        despite_contest: become master although another live broker has the same id.
     """
 
     role: str
     broker_id: int | None = None
     force: bool = False
+    despite_contest: bool = False
+
+
+class ChangeRoleResponse(Header, kw_only=True):
+    """Header of the answer to CHANGE_ROLE.
+
+    Attributes:
+        broker_name, broker_addr, broker_id: who the broker is now.
+        kept_in: the file from which the next start takes the role; absent if there is none.
+    """
+
+    broker_name: str
+    broker_addr: str
+    broker_id: int
+    kept_in: str | None = None
 
 
 def register(handlers: Handlers, broker: Broker, roles: Roles) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.plain[HA_STATUS] = partial(answer_status, broker)
     handlers.plain[READ_LOG] = partial(read_log, broker)
-    handlers.waiting[CHANGE_ROLE] = partial(change_role, roles)
+    handlers.waiting[CHANGE_ROLE] = partial(change_role, broker, roles)
     handlers.waiting[CUT_LOG] = partial(cut_log, roles)
 
 
@@ -116,6 +133,7 @@ def ha_status(broker: Broker, now: float) -> HaStatus:
         log_end=end,
         flushed=store.flushed_offset,
         acknowledged=master.acknowledged_offset,
+        id_contested_by=broker.set_members.contested_by,
         slaves=[
             SlaveState(
                 peer=link.peer,
@@ -167,7 +185,7 @@ def read_log(broker: Broker, link: Link, command: Command) -> Command:
     return command.answer(body=bytes(data))
 
 
-async def change_role(roles: Roles, _link: Link, command: Command) -> Command:
+async def change_role(broker: Broker, roles: Roles, _link: Link, command: Command) -> Command:
     """CHANGE_ROLE: answered when the name servers know the new role."""
     header = command.header(ChangeRoleRequest)
     try:
@@ -177,12 +195,20 @@ async def change_role(roles: Roles, _link: Link, command: Command) -> Command:
         return command.answer(ResponseCode.SYSTEM_ERROR, f"no such role: {header.role}; there are {known}")
     try:
         if role is BrokerRole.SLAVE:
-            await roles.become_slave(header.broker_id)
+            await roles.become_slave(header.broker_id, force=header.force)
         else:
-            await roles.become_master(role, force=header.force)
+            await roles.become_master(role, force=header.force, despite_contest=header.despite_contest)
     except RoleError as error:
         return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
-    return command.answer()
+    kept = broker.role_file or broker.config_file
+    return command.answer(
+        header=ChangeRoleResponse(
+            broker_name=broker.config.broker_name,
+            broker_addr=broker.address,
+            broker_id=broker.config.broker_id,
+            kept_in=None if kept is None else kept.path,
+        )
+    )
 
 
 async def cut_log(roles: Roles, _link: Link, command: Command) -> Command:

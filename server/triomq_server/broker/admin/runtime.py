@@ -76,8 +76,15 @@ def runtime_info(broker: Broker, _link: Link, command: Command) -> Command:
         **_thread_pools(broker),
         **_store(broker),
         **_memory(broker),
+        **_contest(broker),
     }
     return command.answer(body=KVTable(table={key: table[key] for key in java_map_order(table)}).encode())
+
+
+def _contest(broker: Broker) -> dict[str, str]:
+    """The address of another live broker with this broker's id, if there is one; RocketMQ has no such entry."""
+    other = broker.set_members.contested_by
+    return {} if other is None else {"triomqIdContestedBy": other}
 
 
 def _memory(broker: Broker) -> dict[str, str]:

@@ -8,13 +8,14 @@ two masters or lose messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 import trio
 
 from triomq_server.broker.broker import Broker, Following
-from triomq_server.broker.registration import RegistrationAnswer, members_of_set
+from triomq_server.broker.registration import RegistrationAnswer, has_identity, members_of_set
 from triomq_server.broker.roles.returning import PERIOD_S, log_two_masters, merge_offsets_of_slaves
 from triomq_server.broker.roles.slave_tasks import SlaveTasks
 from triomq_server.config import BrokerRole, dump_properties
@@ -25,6 +26,20 @@ from triomq_server.store import StoreDamaged
 from triomq_server.wire import Dial, OpenLink
 
 _log = logging.getLogger(__name__)
+
+ROLE_KEYS = ("brokerRole", "brokerId")
+"""What the file of the role alone holds."""
+CONTESTED_LINE_S = 60.0
+"""How often it is logged that another broker has this broker's id, as long as it has."""
+
+
+_NOTHING_TO_CUT = {
+    LogRelation.UNKNOWN: "this slave has not compared its log with a master's since it started or lost its master; "
+    "`triomq admin ha` shows whether there is a master and what keeps the slave from it",
+    LogRelation.CLEAN: "this slave has exactly its master's log",
+    LogRelation.BEHIND: "this slave has nothing that its master lacks",
+}
+"""Why a slave's log is not cut; the other relations are those that a cut ends."""
 
 
 class RoleError(Exception):
@@ -76,6 +91,7 @@ class Roles:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._slave_tasks: SlaveTasks | None = None
+        self._next_contested_line = -math.inf
 
     def start(self) -> None:
         """Start what the configured role needs."""
@@ -83,7 +99,7 @@ class Roles:
         if self._broker.is_slave:
             self._start_following()
         if not self._broker.compat_49:
-            self._nursery.start_soon(restarted, self._merge_offsets_periodically)
+            self._nursery.start_soon(restarted, self._look_at_set_periodically)
 
     async def step_down(self, master: str) -> None:
         """Become a slave until an operator orders otherwise: a second master of the set would let the histories
@@ -92,8 +108,7 @@ class Roles:
         Called before anything is registered. The configuration file keeps the role that it names.
         """
         broker = self._broker
-        members = await members_of_set(broker.config, self._open_link)
-        broker_id = next(number for number in range(1, len(members) + 2) if number not in members)
+        broker_id = broker.set_members.free_id(await self._members())
         _log.error(
             "%s is the master of %s and alive, so this broker runs as its slave, with id %d; `triomq admin role` "
             "makes it "
@@ -111,22 +126,23 @@ class Roles:
         if self._slave_tasks is not None:
             self._slave_tasks.handle_registration(answer)
 
-    async def become_master(self, role: BrokerRole, *, force: bool = False) -> None:
+    async def become_master(self, role: BrokerRole, *, force: bool = False, despite_contest: bool = False) -> None:
         """Take messages from now on.
 
         Args:
             role: ASYNC_MASTER or SYNC_MASTER.
             force: also if the name servers know another master of this set.
+            despite_contest: also if another live broker has this broker's id.
 
         Raises:
-            RoleError: there is another master, the log's end holds something that would be lost, or the disk is too
+            RoleError: there is another master, or another broker with this id; the log's end holds something that would be lost, or the disk is too
                 full to recover the log: nothing has changed. Or the configuration file cannot be written: then the role
                 is taken until the broker stops.
         """
         async with self._changing:
             broker = self._broker
             if broker.is_slave:
-                await self._check_no_other_master(force=force)
+                await self._check_promotion(force=force, despite_contest=despite_contest)
                 await self._stop_following()
                 try:
                     if not self._broker.compat_49:
@@ -141,28 +157,22 @@ class Roles:
                 broker.replication.close_links()
             await self._take_role(role, 0)
 
-    async def become_slave(self, broker_id: int | None = None) -> None:
+    async def become_slave(self, broker_id: int | None = None, *, force: bool = False) -> None:
         """Refuse messages and follow the set's master from now on.
 
         Args:
-            broker_id: the id to register under, greater than 0; None takes the smallest free one.
+            broker_id: the id to register under, greater than 0; None keeps a slave's, and gives a master the smallest one
+                that no broker of the set has, or had when it was last registered.
+            force: take the id of a broker that is not registered now.
 
         Raises:
-            RoleError: the id belongs to another member of the set: nothing has changed. Or the configuration file
-                cannot be
-                written: then the role is taken until the broker stops.
+            RoleError: the id belongs to another member of the set, or none is given and no name server says which are
+                taken: nothing has changed. Or the configuration file cannot be written: then the role is taken until
+                the broker stops.
         """
         async with self._changing:
             broker = self._broker
-            members = await members_of_set(broker.config, self._open_link)
-            others = {number for number, address in members.items() if address != broker.address}
-            if broker_id is None:
-                free = (number for number in range(1, len(others) + 2) if number not in others)
-                broker_id = broker.config.broker_id or next(free)
-            if broker_id <= 0:
-                raise RoleError("a slave's id is greater than 0; id 0 belongs to the master of the set")
-            if broker_id in others:
-                raise RoleError(f"id {broker_id} belongs to {members[broker_id]}")
+            broker_id = self._slave_id(broker_id, await self._members(), force=force)
             if not broker.is_slave:
                 broker.store.demote()
                 broker.replication.close_links()
@@ -186,7 +196,7 @@ class Roles:
                 raise RoleError("only a slave's log can be cut")
             found = following.log.status.compared
             if found.relation not in (LogRelation.AHEAD, LogRelation.DIVERGED):
-                raise RoleError(f"there is nothing to cut: this slave is {found.relation}")
+                raise RoleError(f"there is nothing to cut: {_NOTHING_TO_CUT[found.relation]}")
             end = found.common_end if found.common_end is not None else found.master_end
             await self._stop_following()
             try:
@@ -205,8 +215,15 @@ class Roles:
             )
             return dropped
 
-    async def _merge_offsets_periodically(self) -> None:
-        """While this broker is the master, look for offsets that only its slaves have, and for another master.
+    async def check_id(self) -> None:
+        """Ask whether another live broker of the set has this broker's id; log it once in CONTESTED_LINE_S if so.
+
+        Name servers list the one of the two that registered last, so each of them sees the other now and then.
+        """
+        await self._find_contest(await self._members())
+
+    async def _look_at_set_periodically(self) -> None:
+        """Look for a broker with the same id; a master also for another master, and for offsets only its slaves have.
 
         There is another master when this broker was thought dead, or was cut off, and its slave was made master
         meanwhile. Name servers know only the one that registered last.
@@ -215,10 +232,12 @@ class Roles:
         logged = None
         while True:
             await trio.sleep(PERIOD_S)
+            members = await self._members()
+            await broker.set_members.save()
+            await self._find_contest(members)
             if broker.is_slave:
                 logged = None
                 continue
-            members = await members_of_set(broker.config, self._open_link)
             known = members.get(0, broker.address)
             if known not in (broker.address, logged):
                 logged = known
@@ -229,11 +248,62 @@ class Roles:
 
     # -- the parts of a change
 
-    async def _check_no_other_master(self, *, force: bool) -> None:
+    async def _members(self) -> Mapping[int, str]:
+        """The set's brokers that are registered now, by id; they are remembered."""
+        members = await members_of_set(self._broker.config, self._open_link)
+        self._broker.set_members.note(members)
+        return members
+
+    async def _find_contest(self, members: Mapping[int, str]) -> str | None:
+        """The address of another live broker with this broker's id, which is remembered as long as it has it."""
+        broker, config = self._broker, self._broker.config
+        known = broker.set_members
+        found = None
+        for suspect in dict.fromkeys((members.get(config.broker_id), known.contested_by)):
+            if suspect in (None, broker.address):
+                continue
+            if await has_identity(suspect, config.broker_name, config.broker_id, self._open_link):
+                found = suspect
+        if found is None and known.contested_by is not None:
+            _log.warning("id %d of %s is no longer contested", config.broker_id, config.broker_name)
+            self._next_contested_line = -math.inf
+        known.contested_by = found
+        # Two masters are logged elsewhere: then more is wrong than the id.
+        if found is not None and broker.is_slave and trio.current_time() >= self._next_contested_line:
+            self._next_contested_line = trio.current_time() + CONTESTED_LINE_S
+            _log.error(
+                "id %d of %s is contested: %s has it too, and name servers list only the one of the two that registered "
+                "last; stop one, or give it another id: `triomq admin role %s slave --id %d`",
+                config.broker_id, config.broker_name, found, broker.address, known.free_id(members),
+            )  # fmt: skip
+        return found
+
+    def _slave_id(self, asked: int | None, members: Mapping[int, str], *, force: bool) -> int:
+        """The id of a slave that this broker becomes or is. Raises RoleError if it may be another's."""
+        config, known = self._broker.config, self._broker.set_members
+        if asked is None:
+            if not config.broker_id and config.name_servers and not members:
+                raise RoleError("no name server says which ids are taken, so the id has to be given")
+            return config.broker_id or known.free_id(members)
+        if asked <= 0:
+            raise RoleError("a slave's id is greater than 0; id 0 belongs to the master of the set")
+        holder = known.holder(asked, members)
+        if holder is not None and holder in members.values():
+            raise RoleError(f"id {asked} belongs to {holder}")
+        if holder is not None and asked != config.broker_id and not force:
+            raise RoleError(
+                f"id {asked} was that of {holder}, which is not registered now: when it returns, one of the two hides the "
+                f"other; take another id, such as {known.free_id(members)}, or give force if it is gone for good"
+            )
+        return asked
+
+    async def _check_promotion(self, *, force: bool, despite_contest: bool) -> None:
+        members = await self._members()
+        await self._check_not_contested(members, despite_contest=despite_contest)
         if force:
             return
         broker = self._broker
-        known = (await members_of_set(broker.config, self._open_link)).get(0)
+        known = members.get(0)
         if known is not None and known != broker.address:
             raise RoleError(
                 f"{known} is registered as the master of {broker.config.broker_name}; make it a slave or stop it "
@@ -241,11 +311,28 @@ class Roles:
                 "or give force if it is gone for good"
             )
 
+    async def _check_not_contested(self, members: Mapping[int, str], *, despite_contest: bool) -> None:
+        """Raise RoleError if another live broker has this id: an operator who names the id may mean the other one, and
+        the other one may have messages that this one lacks."""
+        if despite_contest:
+            return
+        other = await self._find_contest(members)
+        if other is not None:
+            config = self._broker.config
+            raise RoleError(
+                f"id {config.broker_id} of {config.broker_name} is contested: {other} has it too, and may have messages "
+                f"that {self._broker.address} lacks; stop one of them or give it another id (`triomq admin role ADDRESS "
+                "slave --id N`), or give --despite-contest if this is the right one"
+            )
+
     async def _take_role(self, role: BrokerRole, broker_id: int, *, keep: bool = True) -> None:
         """Apply the role to settings, tables and name servers; with `keep` write it to the configuration file too."""
         broker, config = self._broker, self._broker.config
         config.store.broker_role = role
-        config.broker_id = broker_id
+        if config.broker_id != broker_id:
+            config.broker_id = broker_id
+            broker.set_members.contested_by = None
+            self._next_contested_line = -math.inf
         registration = broker.registration
         registration.identity = attrs.evolve(registration.identity, broker_id=broker_id)
         for table in (broker.topics, broker.groups):
@@ -258,18 +345,26 @@ class Roles:
         _log.warning("this broker is now %s with id %d", role, broker_id)
         registration.register_soon()  # also if a cancel comes before the end
         unwritten = None
-        if broker.config_file is not None and keep:
+        if keep:
             try:
-                await broker.config_file.save_in_background(dump_properties(config.to_properties()).encode())
+                await self._keep_role()
             except OSError as error:
                 unwritten = error
         await registration.register_now()
         if unwritten is not None:
             raise RoleError(
-                f"this broker is {role} until it stops, but its configuration file cannot be written, so the next "
-                f"start "
-                f"takes the role that the file names: {unwritten}"
+                f"this broker is {role} with id {broker_id} until it stops, but its configuration file cannot be "
+                f"written, so the next start takes the role that the file names: {unwritten}"
             )
+
+    async def _keep_role(self) -> None:
+        """Write the role into the files that the next start reads. Raises OSError."""
+        broker, values = self._broker, self._broker.config.to_properties()
+        if broker.config_file is not None:
+            await broker.config_file.save_in_background(dump_properties(values).encode())
+        if broker.role_file is not None:
+            role = {key: values[key] for key in ROLE_KEYS}
+            await broker.role_file.save_in_background(dump_properties(role).encode())
 
     def _choose_arrivals(self) -> None:
         """Wake held pulls by arrivals, except on a 4.9 slave, which finds them by its scan only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,6 +29,8 @@ NAMESRV = "127.0.0.1:9876"
 NAMESRV_PORT = 9876
 SLAVE_PORT = 10921
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "namesrvAddr": NAMESRV}
+SECOND_PORT = 10931
+SECOND = {**SLAVE, "listenPort": SECOND_PORT, "storePathRootDir": "/second"}
 MASTER = {"namesrvAddr": NAMESRV}
 
 
@@ -214,7 +217,7 @@ async def test_a_role_that_cannot_be_saved_is_registered_all_the_same(open_broke
         await nursery.start(run)
         peer = await helper.peer(10911)
         remark = await change(peer, "SLAVE", brokerId="3")
-        assert "is SLAVE until it stops" in remark
+        assert "is SLAVE with id 3 until it stops" in remark
         assert "No space left" in remark
         assert await registered(await helper.peer(NAMESRV_PORT)) == {3: "127.0.0.1:10911"}
         nursery.cancel_scope.cancel()
@@ -402,3 +405,123 @@ async def test_a_registration_without_a_broker_behind_it_is_no_master(open_broke
         assert await registered(names) == {0: "127.0.0.1:19999"}
         async with open_broker(network=network, listenPort=SLAVE_PORT, **MASTER) as master:
             assert (await (await master.peer(SLAVE_PORT)).put()).code == 0
+
+
+# -- ids
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_stopped_slave_keeps_its_id(open_broker: Any, restarted: bool) -> None:
+    network, disk, slave_disk = MemoryNetwork(), MemoryDisk(), MemoryDisk()
+    async with name_server(network):
+        async with open_broker(network=network, disk=disk, **MASTER) as one:
+            async with open_broker(network=network, disk=slave_disk, **SLAVE) as two:
+                await caught_up(await one.peer(), await two.peer(SLAVE_PORT))
+                await trio.sleep(25)  # until the master has looked at its set
+            if not restarted:
+                await check_demotion(await one.peer())
+        if restarted:
+            async with open_broker(network=network, disk=disk, **MASTER) as one:
+                await check_demotion(await one.peer())
+
+
+async def check_demotion(at_master: Any) -> None:
+    remark = await change(at_master, "SLAVE", brokerId="1")
+    assert "id 1 was that of 127.0.0.1:10921, which is not registered now" in remark
+    assert "another id, such as 2" in remark
+    assert (await at_master.put()).code == 0, "nothing has changed"
+    assert await change(at_master, "SLAVE") is None
+    assert (await status(at_master)).broker_id == 2
+    assert await change(at_master, "SLAVE", brokerId="1", force="true") is None
+    assert (await status(at_master)).broker_id == 1
+
+
+async def test_without_name_servers_an_id_has_to_be_given(open_broker: Any) -> None:
+    async with open_broker(**MASTER) as broker:
+        peer = await broker.peer()
+        assert "the id has to be given" in await change(peer, "SLAVE")
+        assert (await peer.put()).code == 0
+        assert await change(peer, "SLAVE", brokerId="3") is None
+
+
+async def contested_by(peer: Any) -> tuple[str | None, str | None]:
+    """As the answers to HA_STATUS and to code 28 say."""
+    answer = await peer.ask(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    return (await status(peer)).id_contested_by, json.loads(answer.body)["table"].get("triomqIdContestedBy")
+
+
+async def test_two_slaves_with_one_id_find_each_other(open_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, **MASTER) as master,
+        open_broker(network=network, **SLAVE) as first,
+    ):
+        at_first = await first.peer(SLAVE_PORT)
+        await caught_up(await master.peer(), at_first)
+        async with open_broker(network=network, **SECOND) as second:
+            at_second = await second.peer(SECOND_PORT)
+            first_address, second_address = "127.0.0.1:10921", "127.0.0.1:10931"
+            assert await contested_by(at_second) == (first_address, first_address), "found before it registers"
+            await trio.sleep(20)
+            assert await contested_by(at_first) == (second_address, second_address)
+            assert await contested_by(await master.peer()) == (None, None)
+            for peer in (at_first, at_second):
+                remark = await change(peer, "ASYNC_MASTER", force="true")
+                assert "id 1 of broker-a is contested" in remark
+                assert (await status(peer)).role == "SLAVE"
+            await trio.sleep(300)
+            lines = [text for text in caplog.messages if f"contested: {second_address} has it too" in text]
+            assert 2 <= len(lines) <= 7, "loud, and not at every look"
+            assert f"`triomq admin role {first_address} slave --id 2`" in lines[0]
+
+            # Links that are silent for so long have been closed.
+            at_first, at_second = await first.peer(SLAVE_PORT), await second.peer(SECOND_PORT)
+            assert await change(at_second, "SLAVE", brokerId="2") is None
+            await trio.sleep(20)
+            names = await master.peer(NAMESRV_PORT)
+            assert await contested_by(at_first) == await contested_by(at_second) == (None, None)
+            await trio.sleep(60)
+            assert await registered(names) == {0: "127.0.0.1:10911", 1: first_address, 2: second_address}
+        assert await change(at_first, "ASYNC_MASTER", force="true") is None
+
+
+async def test_a_contested_slave_becomes_master_if_the_operator_insists(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, **SLAVE),
+        open_broker(network=network, **SECOND) as second,
+    ):
+        at_second = await second.peer(SECOND_PORT)
+        assert "is contested" in await change(at_second, "ASYNC_MASTER")
+        assert await change(at_second, "ASYNC_MASTER", despiteContest="true") is None
+        assert (await status(at_second)).id_contested_by is None
+
+
+async def test_a_registration_without_a_broker_behind_it_contests_no_id(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with name_server(network), open_broker(network=network, **MASTER) as master:
+        ghost = RegisterBrokerRequest(
+            broker_name="broker-a", broker_addr="127.0.0.1:19999", cluster_name="DefaultCluster",
+            ha_server_addr="127.0.0.1:20000", broker_id=1,
+        )  # fmt: skip
+        names = await master.peer(NAMESRV_PORT)
+        request = Command.request(RequestCode.REGISTER_BROKER, ghost, body=RegisterBrokerBody().encode())
+        assert (await names.ask(request)).code == 0
+        async with open_broker(network=network, **SLAVE) as slave:
+            assert await contested_by(await slave.peer(SLAVE_PORT)) == (None, None)
+
+
+async def test_a_slave_without_a_master_says_why_nothing_is_cut(open_broker: Any) -> None:
+    async with open_broker(brokerRole="SLAVE", brokerId=1) as slave:
+        answer = await (await slave.peer()).ask(Command.request(CUT_LOG))
+        assert answer.remark.startswith("there is nothing to cut: this slave has not compared its log with a master's")
+
+
+async def test_the_answer_says_who_the_broker_is_now(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        answer = await (await broker.peer()).ask(
+            Command.request(CHANGE_ROLE, fields={"role": "SLAVE", "brokerId": "3"})
+        )
+        assert answer.fields == {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "brokerId": "3"}
