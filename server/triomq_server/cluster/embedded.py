@@ -26,7 +26,7 @@ class Node:
         self._scope: trio.CancelScope | None = None
         self._ended = trio.Event()
         self.plan = plan
-        """Its name, address, directory and properties."""
+        """Its name, address, directory and properties; its role is the one of its last start."""
 
     @property
     def name(self) -> str:
@@ -47,6 +47,7 @@ class Node:
         """Start, on the same directory and port as before; returns when it serves. Nothing happens if it runs
         already."""
         if self._scope is None:
+            self.plan = self.plan.with_kept_role()
             await self._nursery.start(self._run)
 
     async def stop(self) -> None:

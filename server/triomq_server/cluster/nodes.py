@@ -1,6 +1,8 @@
 """Runs one node of a plan until cancelled; the same for nodes inside a process and nodes with a process of their
 own."""
 
+from functools import partial
+
 import trio
 
 from triomq_server.broker.lifecycle import serve_broker
@@ -26,5 +28,5 @@ async def run_node(plan: NodePlan, *, task_status: trio.TaskStatus[None] = trio.
             await nursery.start(serve_namesrv, namesrv)
         else:
             broker, _ = BrokerConfig.from_properties(plan.properties)
-            await nursery.start(serve_broker, broker)
+            await nursery.start(partial(serve_broker, broker, role_path=str(plan.role_file)))
         task_status.started()

@@ -13,7 +13,7 @@ from string import ascii_lowercase
 
 import attrs
 
-from triomq_server.config import BrokerConfig, NamesrvConfig
+from triomq_server.config import BrokerConfig, ConfigError, NamesrvConfig, PropertiesError, load_properties
 
 NAMESRV = "namesrv"
 BROKER = "broker"
@@ -25,6 +25,9 @@ _PORTS = range(15_000, 32_000)
 
 _LOG_FILE_BYTES = 64 * 1024 * 1024
 """Log files of a cluster for trying things out: RocketMQ's 1 GiB is for machines that do nothing else."""
+
+
+_ROLE_KEYS = ("brokerRole", "brokerId")
 
 
 @attrs.frozen
@@ -51,6 +54,29 @@ class NodePlan:
         if self.kind == NAMESRV:
             return NAMESRV
         return "slave" if self.properties["brokerRole"] == "SLAVE" else "master"
+
+    @property
+    def role_file(self) -> Path:
+        """Where a broker writes the role that an operator gives it."""
+        return self.directory / "triomq" / "role.properties"
+
+    def with_kept_role(self) -> "NodePlan":
+        """This node with the role that an operator has given it since it was planned, if its directory has one.
+
+        Raises:
+          OSError: the file is there and cannot be read.
+          ConfigError: it cannot be understood.
+        """
+        if self.kind == NAMESRV:
+            return self
+        try:
+            kept = load_properties(self.role_file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return self
+        except PropertiesError as error:
+            raise ConfigError(f"{self.role_file}: {error}; remove it to take the role of the command line") from error
+        role = {key: kept[key] for key in _ROLE_KEYS if key in kept}
+        return attrs.evolve(self, properties={**self.properties, **role})
 
 
 @attrs.frozen
@@ -88,7 +114,7 @@ def plan_cluster(
     """Lay out a cluster.
 
     Args:
-      directory: where each node gets a folder of its own.
+      directory: where each node gets a folder of its own; a broker keeps the role that an operator gave it there.
       masters: broker sets, at most 26.
       slaves: slaves of each master.
       name_servers: name servers; every broker registers at all of them.
@@ -100,7 +126,8 @@ def plan_cluster(
 
     Raises:
       ValueError: a count that is out of range.
-      OSError: no free ports.
+      OSError: no free ports, or a role that an operator has given a broker of this directory cannot be read.
+      ConfigError: such a role cannot be understood.
     """
     if not (1 <= masters <= len(ascii_lowercase) and slaves >= 0 and name_servers >= 1):
         raise ValueError("a cluster has 1 to 26 masters, 0 or more slaves for each, and at least one name server")
@@ -131,7 +158,7 @@ def plan_cluster(
                 "brokerRole": "SLAVE" if broker_id else master_role,
             }
             nodes.append(_broker(directory, next(left), common | own, settings or {}))
-    return ClusterPlan(directory, tuple(nodes))
+    return ClusterPlan(directory, tuple(node.with_kept_role() for node in nodes))
 
 
 def check_settings(plan: ClusterPlan, *, strict: bool = False) -> list[str]:
@@ -144,6 +171,15 @@ def check_settings(plan: ClusterPlan, *, strict: bool = False) -> list[str]:
     for node in plan.nodes:
         kind = NamesrvConfig if node.kind == NAMESRV else BrokerConfig
         found.update(dict.fromkeys(kind.from_properties(node.properties, strict=strict)[1]))
+    brokers = [node for node in plan.nodes if node.kind == BROKER]
+    headed = {node.properties["brokerName"] for node in brokers if node.role == "master"}
+    for node in brokers:
+        if (name := node.properties["brokerName"]) not in headed:
+            line = (
+                f"{name} has no master: its brokers keep the roles of {plan.directory}, and its master is not among them; "
+                "start as many slaves as before, or make one of them the master: `triomq admin role`"
+            )
+            found[line] = None
     return list(found)
 
 

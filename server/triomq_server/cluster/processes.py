@@ -20,6 +20,7 @@ import attrs
 
 from triomq_server.cluster.control import VERBS, ControlError, ControlSocket
 from triomq_server.cluster.plan import ClusterPlan, NodePlan
+from triomq_server.config import ConfigError
 
 Event = dict[str, object]
 
@@ -240,7 +241,7 @@ class ClusterProcesses:
             error = f"unknown command {' '.join(words)!r}; give {', '.join(VERBS[:-1])} or {VERBS[-1]} NAME"
             self._announce({"event": "error", "name": name, "error": error})
         elif process is None:
-            error = f"unknown command {' '.join(words)!r}: the nodes are {', '.join(self._processes)}"
+            error = f"no node is called {name!r}; the nodes are {', '.join(self._processes)}"
             self._announce({"event": "error", "name": name, "error": error})
         elif verb == "start" or (verb == "restart" and not process.pid):
             self._start_again(process)
@@ -264,6 +265,12 @@ class ClusterProcesses:
         if process.pid:
             name = process.plan.name
             self._announce({"event": "error", "name": name, "error": f"{name} is already running"})
+            return
+        try:
+            process.plan = process.plan.with_kept_role()
+        except (OSError, ConfigError) as error:
+            name = process.plan.name
+            self._announce({"event": "error", "name": name, "error": f"{name} is not started: {error}"})
             return
         process.restarted_at = time.monotonic()
         self._fork(process)

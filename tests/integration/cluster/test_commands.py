@@ -228,7 +228,7 @@ def test_a_cluster_of_processes(tmp_path: Path) -> None:
         process.stdin.write("start broker-a\nstart missing\nstart broker-a\n")
         process.stdin.flush()
         # A node that starts delays nothing: errors of the others are announced meanwhile.
-        assert "unknown command" in json.loads(process.stdout.readline())["error"]
+        assert "no node is called 'missing'" in json.loads(process.stdout.readline())["error"]
         assert "is already running" in json.loads(process.stdout.readline())["error"]
         event = json.loads(process.stdout.readline())
         assert (event["event"], event["name"]) == ("started", "broker-a")
@@ -379,7 +379,7 @@ def test_a_node_is_restarted_by_command(tmp_path: Path) -> None:
         again = order("stop", "broker-a")
         assert (again.returncode, again.stderr) == (1, "Error: broker-a does not run\n")
         unknown = order("start", "broker-z")
-        assert "the nodes are namesrv-0, broker-a" in unknown.stderr
+        assert unknown.stderr == "Error: no node is called 'broker-z'; the nodes are namesrv-0, broker-a\n"
         second = run("cluster", "--slaves", "0", "--directory", str(home))
         assert second.returncode == 1
         assert "already; stop it, or choose another directory" in second.stderr
@@ -387,3 +387,53 @@ def test_a_node_is_restarted_by_command(tmp_path: Path) -> None:
     nobody = run("admin", "node", "restart", "broker-a", "--directory", str(home))
     assert nobody.returncode == 1
     assert "no cluster runs in" in nobody.stderr
+
+
+def brokers_of(name_servers: str) -> dict[str, tuple[int, str]]:
+    """Address -> id and role, as `triomq admin ha` shows them."""
+    listed = json.loads(run("admin", "ha", "-n", name_servers, "--json").stdout)
+    return {row["address"]: (row["id"], row["status"]["role"]) for row in listed}
+
+
+def test_a_changed_role_outlives_a_node_and_its_cluster(tmp_path: Path) -> None:
+    command = ("cluster", "--json", "--directory", str(tmp_path))
+    with started(*command) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        servers = ready["name_servers"]
+        address = {node["name"]: node["address"] for node in ready["nodes"]}
+        demoted = run("admin", "role", address["broker-a"], "slave", "-n", servers)
+        assert demoted.stdout.splitlines() == [
+            f"{address['broker-a']} is slave now, as broker-a:2",
+            f"Started again, it takes this role from {tmp_path}/broker-a/triomq/role.properties.",
+        ]
+        promoted = run("admin", "role", address["broker-a-s"], "master", "-n", servers)
+        assert promoted.returncode == 0, promoted.stderr
+        roles = {address["broker-a"]: (2, "SLAVE"), address["broker-a-s"]: (0, "ASYNC_MASTER")}
+        assert brokers_of(servers) == roles
+        for name, role in (("broker-a", "slave"), ("broker-a-s", "master")):
+            again = run("admin", "node", "restart", name, "--directory", str(tmp_path))
+            assert again.returncode == 0, again.stderr
+            assert json.loads(process.stdout.readline())["role"] == role
+        assert brokers_of(servers) == roles
+        assert stopped_by(process, signal.SIGTERM)[0] == 0
+    with started(*command) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert {node["name"]: node["role"] for node in ready["nodes"]} == {
+            "namesrv-0": "namesrv",
+            "broker-a": "slave",
+            "broker-a-s": "master",
+        }
+
+
+def test_a_role_that_no_file_keeps_is_said_to_end_with_the_process(tmp_path: Path, port: int) -> None:
+    arguments = ["--port", str(port), "--set", "brokerIP1=127.0.0.1", "--set", "brokerName=b", "--store", str(tmp_path)]
+    with started("broker", *arguments) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        demoted = run("admin", "role", f"127.0.0.1:{port}", "slave", "--id", "3")
+    assert demoted.returncode == 0, demoted.stderr
+    first, second = demoted.stdout.splitlines()
+    assert first == f"127.0.0.1:{port} is slave now, as b:3"
+    assert second.startswith("Started again, it takes the role of its command line")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from triomq_server.cluster.plan import free_ports, plan_cluster
-from triomq_server.config import BrokerConfig, NamesrvConfig
+from triomq_server.cluster.plan import check_settings, free_ports, plan_cluster
+from triomq_server.config import BrokerConfig, ConfigError, NamesrvConfig
 
 HOME = Path("/somewhere")
 
@@ -60,3 +60,34 @@ def test_free_ports_suffice_for_a_brokers_three() -> None:
     assert len(set(used)) == 150
     with pytest.raises(OSError, match="no 100000 free ports"):
         free_ports(100_000)
+
+
+def keep_role(home: Path, node: str, text: str) -> None:
+    (home / node / "triomq").mkdir(parents=True)
+    (home / node / "triomq" / "role.properties").write_text(text)
+
+
+def test_brokers_keep_the_roles_that_operators_gave_them(tmp_path: Path) -> None:
+    ports = [2000, 2010, 2020]
+    keep_role(tmp_path, "broker-a", "brokerRole=SLAVE\nbrokerId=2\n")
+    keep_role(tmp_path, "broker-a-s", "brokerRole=SYNC_MASTER\nbrokerId=0\nlistenPort=1\n")
+    plan = plan_cluster(tmp_path, ports=ports)
+    assert [[node.name for node in stage] for stage in plan.stages()] == [["namesrv-0"], ["broker-a-s"], ["broker-a"]]
+    configs = [BrokerConfig.from_properties(node.properties)[0] for node in plan.nodes[1:]]
+    assert [(config.broker_id, config.store.broker_role, config.listen_port) for config in configs] == [
+        (2, "SLAVE", 2010),
+        (0, "SYNC_MASTER", 2020),
+    ]
+    assert check_settings(plan) == []
+    (warning,) = check_settings(plan_cluster(tmp_path, slaves=0, ports=ports))
+    assert "broker-a has no master: its brokers keep the roles of" in warning
+
+
+def test_a_kept_role_that_cannot_be_read_is_no_other_role(tmp_path: Path) -> None:
+    keep_role(tmp_path, "broker-a", "brokerRole=\\u00")
+    with pytest.raises(ConfigError, match=r"role\.properties"):
+        plan_cluster(tmp_path, ports=[2000, 2010, 2020])
+    (tmp_path / "broker-a" / "triomq" / "role.properties").unlink()
+    (tmp_path / "broker-a" / "triomq" / "role.properties").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        plan_cluster(tmp_path, ports=[2000, 2010, 2020])
