@@ -253,9 +253,12 @@ class NoNameServer(MQError):
 
 
 class NotANameServer(NoNameServer):
-    """A broker's address was given as a name server's."""
+    """What listens at the name servers' addresses is something else: a broker, a web server, a port that expects TLS.
 
-    advice = "this looks like a broker's port; name servers listen on port 9876 unless configured otherwise"
+    It is raised at once; calls do not wait for such an address to become a name server.
+    """
+
+    advice = "check the name servers' addresses; name servers listen on port 9876 unless configured otherwise"
 
 
 class CallError(MQError):
@@ -323,6 +326,10 @@ class ProtocolViolation(ClosedError):
     closed the connection."""
 
     advice = "check that the address is a name server or broker"
+
+
+class OtherProtocol(ProtocolViolation):
+    """The first bytes from the peer were another protocol's: it is no name server or broker, or it expects TLS."""
 
 
 CODE_ERRORS: dict[int, type[MQError]] = {

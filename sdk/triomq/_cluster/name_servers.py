@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 import trio
 
@@ -26,6 +26,7 @@ from triomq.errors import (
     MQError,
     NoNameServer,
     NotANameServer,
+    OtherProtocol,
     ProtocolViolation,
     RequestTimeout,
 )
@@ -39,6 +40,15 @@ API_TIMEOUT_S = 3.0
 
 POLL_EVERY_S = 120.0
 """How often a provider that can change is asked again."""
+
+SILENT_ENDS: Final = 2
+"""So many connections in a row that end after their first request, without an answer, are taken for the rule there."""
+
+CLOSES_SILENTLY: Final = (
+    "it takes each connection and closes it after the first request without an answer: it may expect TLS (give "
+    "open_client(dial=triomq.plugins.tls_dialer(...))), or is no name server"
+)
+NEVER_ANSWERS: Final = "it takes the connection and never answers: it may be no name server, or its process hangs"
 
 
 class NameServerProvider(Protocol):
@@ -234,6 +244,10 @@ class NameServerChoice:
             self.chosen = None
 
 
+def _listed(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{address}: {why}" for address, why in reasons.items())
+
+
 class NameServerGroup:
     """Asks the chosen name server, and moves on when it is gone.
 
@@ -248,6 +262,8 @@ class NameServerGroup:
         self._links = links
         self._choice = NameServerChoice(chance)
         self._lock = trio.Lock()
+        self._silent_ends: dict[str, int] = {}
+        self._last_link: Link | None = None
 
     @property
     def addresses(self) -> list[str]:
@@ -260,24 +276,55 @@ class NameServerGroup:
         return self._choice.chosen
 
     async def ask(self, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
-        """Ask the chosen server; one request is never repeated at another server.
+        """Ask the chosen server; what a name server may have carried out is not repeated at another one.
 
         Raises:
-            NoNameServer: none can be reached, or the chosen one did not answer, or is no name server; the next request
-                goes to the next one.
+            NoNameServer: none can be reached, or the chosen one did not answer; the next request goes to the next one.
+            NotANameServer: none of the addresses is a name server's.
         """
-        link = await self._link()
-        try:
-            answer = await link.request(command, timeout_s)
-        except (RequestTimeout, LinkLost, ProtocolViolation) as error:
+        others: dict[str, str] = {}
+        while True:
+            link = await self._link(others)
+            try:
+                answer = await link.request(command, timeout_s)
+            except OtherProtocol as error:
+                others[link.address] = error.remark or error.what
+            except (RequestTimeout, LinkLost, ProtocolViolation) as error:
+                self._choice.leave(link.address)
+                if isinstance(error, LinkLost) and not link.heard and self._note_silent_end(link.address) == 1:
+                    continue  # only a second connection shows whether this is the rule
+                what = f"the name server did not answer: {error.what}"
+                raise NoNameServer(what, address=link.address, remark=self._remark(link, error)) from error
+            else:
+                self._silent_ends.pop(link.address, None)
+                if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    return answer
+                # Every name server knows the requests that are sent here.
+                others[link.address] = "it does not know a name server's requests: this looks like a broker's port"
             self._choice.leave(link.address)
-            what = f"the name server did not answer: {error.what}"
-            raise NoNameServer(what, address=link.address, remark=error.remark) from error
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            # Every name server knows the requests that are sent here; brokers do not.
-            self._choice.leave(link.address)
-            raise NotANameServer("it does not know a name server's requests", address=link.address)
-        return answer
+            if others.keys() >= set(self._choice.addresses):
+                if len(others) == 1:
+                    what = "the address is no name server's"
+                    raise NotANameServer(what, address=link.address, remark=others[link.address])
+                raise NotANameServer("none of the addresses is a name server's", remark=_listed(others))
+
+    def _note_silent_end(self, address: str) -> int:
+        """Count a connection that ended after a request without a single byte; returns how many did so in a row."""
+        count = self._silent_ends[address] = self._silent_ends.get(address, 0) + 1
+        if count == SILENT_ENDS:
+            log.warning("name server %s: %s", address, CLOSES_SILENTLY)
+        return count
+
+    def _remark(self, link: Link, error: MQError) -> str | None:
+        if isinstance(error, LinkLost) and not link.heard and self._silent_ends[link.address] >= SILENT_ENDS:
+            return CLOSES_SILENTLY
+        return self.silence or error.remark
+
+    @property
+    def silence(self) -> str | None:
+        """What there is to say of a chosen server that has never answered; None if it has, or none is chosen."""
+        link = self._last_link
+        return None if link is None or link.heard or not link.is_open else NEVER_ANSWERS
 
     async def ask_at(self, address: str, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
         """Ask one particular server."""
@@ -300,30 +347,34 @@ class NameServerGroup:
             await trio.sleep(self._provider.poll_every_s)
             await self.load()
 
-    async def _link(self) -> Link:
-        link = self._chosen_link()
-        if link is not None:
-            return link
+    async def _link(self, others: Mapping[str, str]) -> Link:
+        """The link to the chosen server; one that is not among `others`, which are no name servers."""
+        self._last_link = link = self._chosen_link(others) or await self._choose_next(others)
+        return link
+
+    async def _choose_next(self, others: Mapping[str, str]) -> Link:
         async with self._lock:
-            link = self._chosen_link()
+            link = self._chosen_link(others)
             if link is not None:
                 return link
             if not self._choice.addresses:
                 await self.load()
-            return await self._open_next()
+            return await self._open_next(others)
 
-    def _chosen_link(self) -> Link | None:
+    def _chosen_link(self, others: Mapping[str, str]) -> Link | None:
         chosen = self._choice.chosen
-        return self._links.ready(chosen) if chosen is not None else None
+        return self._links.ready(chosen) if chosen is not None and chosen not in others else None
 
-    async def _open_next(self) -> Link:
-        reasons = []
+    async def _open_next(self, others: Mapping[str, str]) -> Link:
+        reasons = dict(others)
         for address in self._choice.candidates():
+            if address in others:
+                continue
             try:
                 link = await self._links.get(address, patient=False)
             except ConnectFailed as error:
-                reasons.append(f"{address}: {error.remark}")
+                reasons[address] = error.remark or error.what
             else:
                 self._choice.choose(address)
                 return link
-        raise NoNameServer("no name server can be reached", remark="; ".join(reasons) or "no address is known")
+        raise NoNameServer("no name server can be reached", remark=_listed(reasons) or "no address is known")

@@ -15,7 +15,7 @@ import trio
 from triomq._cluster.routes import Routes
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Backoff, Links
-from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, NoNameServer
+from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, NoNameServer, NotANameServer
 
 T = TypeVar("T")
 
@@ -89,6 +89,8 @@ class RouteWait:
             attempts += 1
             try:
                 return await call()
+            except NotANameServer:
+                raise  # and stays what it is
             except WAITED_FOR:
                 left_s = limit - trio.current_time()
                 if left_s <= 0:

@@ -267,6 +267,11 @@ class Routes:
         """The name server that is asked now; the whole list while none is chosen."""
         return self._name_servers.chosen or ";".join(self._name_servers.addresses)
 
+    @property
+    def name_server_silence(self) -> str | None:
+        """What there is to say of a name server that has never answered; None if it has."""
+        return self._name_servers.silence
+
     def known(self, topic: str) -> Route | None:
         """The newest route in the cache."""
         found = self._topics.get(topic)

@@ -22,13 +22,13 @@ from triomq._producer.outgoing import Outgoing
 from triomq._producer.send_template import SendTemplate
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import BrokerNotFound, ConnectFailed, MQError, NotReady
+from triomq.errors import BrokerNotFound, ConnectFailed, MQError, NotANameServer, NotReady
 
 T = TypeVar("T")
 
 log = logging.getLogger("triomq.producer")
 
-NO_WRITABLE_QUEUE: Final = "no route to topic {}, or no connection with capacity for another send to it, in time"
+NO_CAPACITY: Final = "no connection with capacity for another send to topic {} in time"
 
 
 class Target:
@@ -190,7 +190,7 @@ class Targets:
             try:
                 return await call()
             except WAITED_FOR as error:
-                if trio.current_time() >= out.wait_until:
+                if isinstance(error, NotANameServer) or trio.current_time() >= out.wait_until:
                     raise
                 if isinstance(error, ConnectFailed) and out.pinned is None and self._has_another(out.topic):
                     continue
@@ -248,7 +248,11 @@ class Targets:
             if not link.has_capacity:
                 await link.wait_capacity()
             return target, link
-        raise NotReady(NO_WRITABLE_QUEUE.format(out.topic), address=self._awaited(out))
+        known = self.known(out.topic)
+        if known is None or not known.queues:
+            what = f"no route to topic {out.topic} in time"
+            raise NotReady(what, address=self._routes.name_server, remark=self._routes.name_server_silence)
+        raise NotReady(NO_CAPACITY.format(out.topic), address=self._awaited_master(out, known))
 
     def _note_fault(self, broker_name: str) -> None:
         if self._faults is not None:
@@ -292,11 +296,8 @@ class Targets:
             return 0.0
         return self._links.retry_in_s(targets.route.master(out.last_broker) or "")
 
-    def _awaited(self, out: Outgoing) -> str:
-        """The address whose answer was missing: a name server's for the route, or the broker's master's."""
-        targets = self.known(out.topic)
-        if targets is None or not targets.queues:
-            return self._routes.name_server
+    @staticmethod
+    def _awaited_master(out: Outgoing, targets: TopicTargets) -> str:
         return (targets.route.master(out.last_broker) if out.last_broker is not None else None) or ""
 
     def _choose(self, targets: TopicTargets, last_broker: str | None) -> MessageQueue:

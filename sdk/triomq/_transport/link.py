@@ -16,7 +16,15 @@ from typing import Final
 import trio
 
 from triomq._transport.dialing import NowaitStream
-from triomq.errors import ConnectFailed, LinkLost, MQError, Overloaded, ProtocolViolation, RequestTimeout
+from triomq.errors import (
+    ConnectFailed,
+    LinkLost,
+    MQError,
+    OtherProtocol,
+    Overloaded,
+    ProtocolViolation,
+    RequestTimeout,
+)
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.wire.command import Command
@@ -132,6 +140,8 @@ class Link:
         self.pending: dict[int, Waiter] = {}
         self.peer_version = 0
         """The version in the peer's last heartbeat answer; 0 before it (docs/protocol/consumer.md §2.2)."""
+        self.heard = False
+        """Whether any byte has come from the peer."""
         self._stream = stream
         self._send_nowait = stream.send_nowait if isinstance(stream, NowaitStream) else None
         self._handlers = handlers if handlers is not None else {}
@@ -289,10 +299,13 @@ class Link:
         receive_some = self._stream.receive_some
         max_bytes = _RECEIVE_BYTES
         first = b""
+        framed = False
         try:
             while data := await receive_some(max_bytes):
-                first = first or bytes(data[:8])
+                if not first:
+                    self.heard, first = True, bytes(data[:8])
                 for command in decoder.feed(bytes(data)):
+                    framed = True
                     self._take(command)
                 if decoder.fault is not None:
                     raise decoder.fault
@@ -306,11 +319,11 @@ class Link:
             remark = str(error) if first else f"{error}; {NEVER_ANSWERED}"
             self.close(LinkLost("the connection broke", address=self.address, remark=remark))
         except ProtocolError as error:
-            remark = other_protocol(first) or str(error)
+            other = None if framed else other_protocol(first)
+            remark = other or str(error)
             log.warning("closing the link to %s: %s", self.address, remark)
-            self.close(
-                ProtocolViolation("the peer's bytes are no RocketMQ frames", address=self.address, remark=remark)
-            )
+            kind = ProtocolViolation if other is None else OtherProtocol
+            self.close(kind("the peer's bytes are no RocketMQ frames", address=self.address, remark=remark))
 
     def _take(self, command: Command) -> None:
         self._received_frames += 1
@@ -427,6 +440,9 @@ def other_protocol(first: bytes) -> str | None:
         return "the peer speaks HTTP: this is a web server's port"
     if len(first) > 1 and first[0] in (TLS_ALERT, TLS_HANDSHAKE) and first[1] == TLS_MAJOR:
         return "the peer speaks TLS: give open_client(dial=triomq.plugins.tls_dialer(...))"
+    # As a frame's length, four letters are more than half a gigabyte.
+    if len(first) >= 4 and first.isascii() and first.decode("ascii").replace("\r", "").replace("\n", "").isprintable():
+        return f"the peer's first bytes are the text {first.decode('ascii')!r}, and no frame"
     return None
 
 

@@ -32,7 +32,7 @@ from triomq_server.broker.admin.ha import (
 from triomq_server.cluster.control import VERBS, ControlError, give_command
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
-from triomq_server.wire import LinkError, open_link
+from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, open_link
 
 TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 30.0
@@ -80,9 +80,12 @@ async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Me
     for address in filter(None, (part.strip() for part in name_servers.split(";"))):
         try:
             answer = await _ask(open_link, address, Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                reasons.append(f"{address} does not know a name server's requests: it looks like a broker")
+                continue
             table = ClusterInfo.decode(answer.body).broker_addr_table or {}
         except _FAILURES as error:
-            reasons.append(f"{address}: {error}")
+            reasons.append(f"{address}: {_silence(error)}")
             continue
         return sorted(
             (
@@ -96,6 +99,15 @@ async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Me
         f"no name server answers; {'; '.join(reasons)} (check the name servers' addresses; "
         "`triomq namesrv` or `triomq cluster` starts one)"
     )
+
+
+def _silence(error: Exception) -> str:
+    """What is to be said of a server that could not be asked."""
+    if isinstance(error, trio.TooSlowError | AnswerTimeoutError):
+        return f"it takes the connection and does not answer within {TIMEOUT_S:g} s: it may be no name server, or hang"
+    if isinstance(error, LinkClosedError):
+        return "the connection ended without an answer: it may be a web server or expect TLS, which this command lacks"
+    return str(error) or type(error).__name__
 
 
 async def replication(name_servers: str, open_link: OpenLink = open_link) -> list[Row]:

@@ -11,6 +11,8 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+import trio.testing
+from memory_network import MemoryNetwork
 
 import triomq
 from triomq._cli.messages import run as run_client_command
@@ -18,6 +20,7 @@ from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import run_node
 from triomq_server.cluster.plan import free_ports
 from triomq_server.commands.admin import AdminError, change_role, replication, slave_state
+from triomq_server.wire import open_link
 
 
 async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -98,10 +101,43 @@ async def test_two_brokers_with_one_id_are_both_listed(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it may be a web server or expect TLS"),
+        (b"", "it may be a web server or expect TLS"),
+        (None, "does not answer within 5 s"),
+    ],
+)
+async def test_a_name_server_that_is_none_is_named(
+    answer: bytes | None, named: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def serve(stream: trio.abc.Stream) -> None:
+        async with stream:
+            await stream.receive_some()
+            if answer is None:
+                await trio.sleep_forever()
+            elif answer:
+                await stream.send_all(answer)
+
+    network = MemoryNetwork()
+    async with trio.open_nursery() as nursery:
+        listeners = list(await network.listen("127.0.0.1", 80))
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        with pytest.raises(AdminError, match=rf"127\.0\.0\.1:80: .*{named}"):
+            await replication("127.0.0.1:80", partial(open_link, dial=network.dial))
+        nursery.cancel_scope.cancel()
+
+
 async def test_wrong_names_are_errors() -> None:
     async with open_cluster(slaves=0) as cluster:
         with pytest.raises(AdminError, match="broker-x is no broker of broker-a:0 at 127"):
             await change_role(cluster.name_servers, "broker-x", "SLAVE")
+        broker = cluster["broker-a"].address
+        with pytest.raises(
+            AdminError, match=f"{broker} does not know a name server's requests: it looks like a broker"
+        ):
+            await replication(broker)
         unreachable = await command("ha", "-n", "127.0.0.1:1")
         assert unreachable.returncode == 1
         assert "no name server answers" in unreachable.stderr

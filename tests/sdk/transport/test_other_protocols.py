@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 
 import pytest
@@ -17,31 +18,83 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 TLS_ALERT = bytes.fromhex("15030300020246")
 
 
-async def answer(data, stream):
+async def answer(data, connections, stream):
     async with stream:
+        connections.append(stream)
         if data is not None:
             await stream.receive_some()
             await stream.send_all(data)
 
 
-async def listen(nursery, data):
+async def listen(nursery, data, connections=None):
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    nursery.start_soon(trio.serve_listeners, partial(answer, data), [listener])
+    connections = [] if connections is None else connections
+    nursery.start_soon(trio.serve_listeners, partial(answer, data, connections), [listener])
     return f"127.0.0.1:{listener.socket.getsockname()[1]}"
 
 
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
 @pytest.mark.parametrize(
-    ("data", "named"), [(HTTP, "speaks HTTP"), (TLS_ALERT, "speaks TLS"), (b"", "expects TLS"), (None, "expects TLS")]
+    ("data", "named"),
+    [(HTTP, "speaks HTTP"), (TLS_ALERT, "speaks TLS"), (b"SSH-2.0-OpenSSH\r\n", "the text 'SSH-2.0-'")],
 )
-async def test_a_name_server_that_is_none_is_named(nursery, data, named):
-    address = await listen(nursery, data)
+async def test_a_name_server_that_is_none_is_named_at_once(nursery, caplog, data, named):
+    """By default a call waits for a name server as long as it may take: not for this one."""
+    connections = []
+    address = await listen(nursery, data, connections)
+    async with triomq.open_client(address) as client:
+        for call in (client.admin.topics, partial(client.producer("G").send, triomq.Message("T", b"x"))):
+            connections.clear()
+            caplog.clear()
+            with pytest.raises(errors.NotANameServer, match=named) as caught:
+                await call()
+            assert address in str(caught.value)
+            assert "duplicate" not in str(caught.value)
+            assert (len(connections), len(warnings(caplog))) == (1, 1)
+
+
+@pytest.mark.parametrize("data", [b"", None])
+async def test_a_port_that_closes_silently_may_expect_tls(nursery, caplog, data):
+    connections = []
+    address = await listen(nursery, data, connections)
     async with triomq.open_client(address, route_wait_s=0) as client:
-        with pytest.raises(errors.NoNameServer, match=named) as caught:
+        with pytest.raises(errors.NoNameServer, match=r"may expect TLS \(give open_client\(dial=") as caught:
             await client.admin.topics()
-        assert "duplicate" not in str(caught.value)
-        with pytest.raises(errors.NoNameServer) as caught:
+        assert address in str(caught.value)
+        # One end says nothing, as when a server stops; another connection says more.
+        assert len(connections) == 2
+        with pytest.raises(errors.NoNameServer, match="may expect TLS") as caught:
             await client.producer("G").send(triomq.Message("T", b"x"))
         assert "duplicate" not in str(caught.value)
+        (line,) = warnings(caplog)
+        assert address in line
+
+
+async def test_a_name_server_that_never_answers_is_named(autojump_clock, cluster):
+    cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[None] * 20)
+    async with cluster.client() as client:
+        with pytest.raises(errors.NotReady, match="it takes the connection and never answers") as caught:
+            await client.producer("G").send(triomq.Message("T", b"x"))
+        assert f"asked {cluster.name_server.address}" in str(caught.value)
+        with pytest.raises(errors.NoNameServer, match="it takes the connection and never answers"):
+            await client.pull_consumer("G").fetch_queues("T")
+
+
+@pytest.mark.parametrize("round_", range(6))
+async def test_a_name_server_beside_others_is_asked_at_once(autojump_clock, cluster, round_):
+    addresses = f"{cluster.broker.address};{cluster.name_server.address}"
+    options = cluster.options(route_wait_s=0, chance=random.Random(round_))
+    async with triomq.open_client(addresses, **options) as client:
+        await client.admin.topics()
+        await client.producer("G").send(triomq.Message("T", b"x"))
+    await cluster.name_server.stop()
+    async with triomq.open_client(addresses, **options) as client:
+        with pytest.raises(errors.NoNameServer, match="looks like a broker's port") as caught:
+            await client.admin.topics()
+        assert type(caught.value) is errors.NoNameServer, "the other one may return"
 
 
 async def test_tls_to_a_port_that_speaks_plain_tcp_is_named(nursery):
@@ -52,14 +105,13 @@ async def test_tls_to_a_port_that_speaks_plain_tcp_is_named(nursery):
 
 
 async def test_a_broker_asked_as_a_name_server_is_named(autojump_clock, cluster):
-    options = cluster.options(route_wait_s=0)
-    async with triomq.open_client(cluster.broker.address, **options) as client:
+    async with triomq.open_client(cluster.broker.address, **cluster.options()) as client:
         for call in (client.admin.topics, partial(client.producer("G").send, triomq.Message("T", b"x"))):
             with pytest.raises(errors.NotANameServer, match="looks like a broker's port"):
                 await call()
 
 
-@pytest.mark.parametrize("first", [b"", b"\x00\x00\x00\x10\x00\x00\x00\x08", b"\x15", b"SSH-2.0-"])
+@pytest.mark.parametrize("first", [b"", b"\x00\x00\x00\x10\x00\x00\x00\x08", b"\x15", b"\x80\x00\x00\x03", b"SSH"])
 def test_other_bytes_are_not_guessed_at(first):
     assert other_protocol(first) is None
 
