@@ -20,6 +20,7 @@ from triomq_server.broker.tables.consumer_offsets import OffsetTable
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.broker.tables.held_pulls import HeldPulls
+from triomq_server.broker.tables.notifications import Notifications
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
@@ -59,6 +60,7 @@ class Broker:
         filters: compiled property filters of consumer groups.
         stats: counters of traffic.
         held_pulls: pulls that wait for messages.
+        notifications: notifies the members of groups that have changed; `requests.clients` sets it.
         registration: keeps the name servers informed; `registration.register_soon()` after a change.
         nursery: owns background tasks of handlers; ends before the store is closed.
         clock: wall clock in ms.
@@ -97,6 +99,7 @@ class Broker:
     replication: HaMaster
     incomplete_frames: Budget = attrs.Factory(Budget)
     unsent: Budget = attrs.Factory(Budget)
+    notifications: Notifications = attrs.Factory(lambda: Notifications(lambda _group: iter(())))
     config_file: ConfigFile | None = None
     role_file: ConfigFile | None = None
     following: Following | None = None

@@ -296,6 +296,7 @@ class _Run:
                 )
             )
         background.start_soon(restarted, broker.held_pulls.run)
+        background.start_soon(restarted, broker.notifications.run)
         background.start_soon(restarted, broker.topics.write_large)
         background.start_soon(restarted, broker.groups.write_large)
         background.start_soon(restarted, partial(_persist_offsets, broker))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from triomq_protocol.filters.tags import index_key_hash
 from triomq_server.store.files.disk import Disk, MappedFile
@@ -22,6 +22,8 @@ _ENTRY = struct.Struct(">iqii")
 _SLOT = struct.Struct(">i")
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
+_ENTRIES_PER_SLICE = 8192
+"""Entries that a query looks at before others have their turn."""
 _RESERVE_ENTRIES = 50_000
 _MAX_SECONDS = 0x7FFFFFFF
 
@@ -209,8 +211,12 @@ class IndexFile:
         first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
-    def find(self, key_hash: int, begin: int, end: int, found: list[int], most: int) -> None:
-        """Add offsets of entries with this hash stored between the two times, newest first, until there are `most`."""
+    def find(self, key_hash: int, begin: int, end: int, found: list[int], most: int) -> Generator[None, None, None]:
+        """Add offsets of entries with this hash stored between the two times, newest first, until there are `most`.
+
+        Yields after each slice: all messages may have the same key.
+        """
+        looked_at = 0
         (number,) = _SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
         while 0 < number < self.count and len(found) < most:
             entry_hash, offset, seconds, previous = _ENTRY.unpack_from(
@@ -225,6 +231,9 @@ class IndexFile:
             if stored < begin or previous >= number:
                 return
             number = previous
+            looked_at += 1
+            if not looked_at % _ENTRIES_PER_SLICE:
+                yield
 
     def sync(self) -> None:
         """Force the file to the disk; blocks."""
@@ -409,13 +418,15 @@ class Index:
 
     # ---- reading
 
-    def query(self, topic: str, key: str, most: int, begin: int, end: int) -> list[int]:
-        """Log offsets of records that may carry the key, newest first (docs/protocol/store.md §10.4)."""
+    def query(self, topic: str, key: str, most: int, begin: int, end: int) -> Generator[None, None, list[int]]:
+        """Log offsets of records that may carry the key, newest first (docs/protocol/store.md §10.4); in slices."""
         wanted = index_key_hash(f"{topic}#{key}")
         found: list[int] = []
-        for file in reversed(self.files):
+        for file in list(reversed(self.files)):
+            if file not in self.files:
+                continue  # it has expired meanwhile
             if file.count > 1 and file.covers(begin, end):
-                file.find(wanted, begin, end, found, most)
+                yield from file.find(wanted, begin, end, found, most)
             if file.begin_timestamp < begin or len(found) >= most:
                 break
         return found

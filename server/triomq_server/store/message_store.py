@@ -7,7 +7,7 @@ is the business of the parts. `opening.open_store` recovers one and closes it. N
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 
 from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.record.check import store_timestamp_of
@@ -460,9 +460,9 @@ class MessageStore:
         """Whether a record counts as being in memory: not further behind the log's end than `in_memory_limit_bytes`."""
         return self.commitlog.max_offset - physical_offset <= self._config.in_memory_limit_bytes
 
-    def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
+    def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> Generator[None, None, QueryResult]:
         """Records whose KEYS or UNIQ_KEY hash like `key`, stored between the two times in ms (docs/protocol/store.md
-        §10.4)."""
+        §10.4); in slices."""
         self.dispatcher.update_index()
         most = min(max_num, self._config.max_msgs_num_batch)
-        return lookup.query(self.commitlog, self.index, topic, key, most, begin, end)
+        return (yield from lookup.query(self.commitlog, self.index, topic, key, most, begin, end))

@@ -14,6 +14,7 @@ from memory_disk import MemoryDisk
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, MessageStore, NewBatch, NewRecord, open_store
+from triomq_server.wire import to_the_end
 
 ROOT = "/store"
 Inspect = Callable[..., dict[tuple[int, int], int]]
@@ -104,7 +105,7 @@ async def one_life(seed: int, writer: ModuleType, inspect: Inspect) -> None:
             await store.flush()
             life.safe = dict(found)
             for number in found.values():
-                records = store.query("T", f"k{number}", 10, 0, 1 << 60).records
+                records = to_the_end(store.query("T", f"k{number}", 10, 0, 1 << 60)).records
                 assert len(records) == 1, f"key of {number}"
             await life.go(store, chance.randrange(10, 150))
             assert disk.unreserved_writes() == []

@@ -27,7 +27,15 @@ from triomq_protocol.requests import (
     UnlockBatchRequestBody,
 )
 from triomq_protocol.requests.registration import MOST_UNUSUAL_BYTES
-from triomq_protocol.wire.fastjson import SLICE_WEIGHT, dumps, dumps_in_slices, java_map_order, java_map_order_in_slices
+from triomq_protocol.wire.fastjson import (
+    SLICE_WEIGHT,
+    dumps,
+    dumps_in_slices,
+    dumps_pretty,
+    java_map_order,
+    java_map_order_in_slices,
+    number_maps_in_slices,
+)
 
 
 def count(slices):
@@ -155,3 +163,20 @@ def test_a_body_of_a_request_that_would_take_long_is_not_read(body, text: bytes)
 def test_a_registration_that_inflates_too_far_is_refused() -> None:
     with pytest.raises(BodyError, match="more than"):
         count(RegisterBrokerBody.decode_compressed_in_slices(zlib.compress(bytes(65 << 20), 1)))
+
+
+@pytest.mark.parametrize(
+    "table", [{}, {"T@g": {}}, {"T@g": {0: 1}}, {"%RETRY%g@g": {0: -1, 7: 1 << 60}, 'x"@é': {}, "u@g": {1: 2}}]
+)
+def test_maps_of_numbers_are_written_as_any_other_value(table: dict[str, dict[int, int]]) -> None:
+    for write, pretty in ((dumps, False), (dumps_pretty, True)):
+        assert count(number_maps_in_slices("offsetTable", table.items(), pretty=pretty)) == (
+            write({"offsetTable": table}), 0,
+        )  # fmt: skip
+
+
+def test_long_tables_of_numbers_are_written_in_slices() -> None:
+    table = {f"t{number}@g": {0: number, 1: 5} for number in range(10_000)}
+    text, yields = count(number_maps_in_slices("offsetTable", table.items(), pretty=False))
+    assert text == dumps({"offsetTable": table})
+    assert yields >= 10_000 * 6 // SLICE_WEIGHT

@@ -272,7 +272,7 @@ class ClientLink:
     def __init__(self, peer: str = "127.0.0.1:40000") -> None:
         self.peer = peer
         self.peer_host = bytes(8)
-        self.closed = False
+        self.closed = self.draining = False
         self.unsent_bytes = 0
         self.notified: list[Command] = []
         self.asked: list[tuple[Command, float]] = []
@@ -390,8 +390,9 @@ def config() -> BrokerConfig:
     )
 
 
-@pytest.fixture
-async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
+@asynccontextmanager
+async def open_desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
+    """A broker with an empty store."""
     async with (
         open_store(config.store, disk=MemoryDisk(), clock=clock, is_slave=config.store.is_slave) as store,
         trio.open_nursery() as nursery,
@@ -430,6 +431,18 @@ async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
         roles = Roles(broker, settings, nursery, dial=_no_link, open_link=_no_link)
         yield Desk(broker, roles, clock)
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
+    async with open_desk(config, clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def new_desk(config: BrokerConfig, clock: Clock) -> Callable[[], AbstractAsyncContextManager[Desk]]:
+    """Opens one more, with a store of its own."""
+    return lambda: open_desk(config, clock)
 
 
 def _no_link(_address: str) -> Any:

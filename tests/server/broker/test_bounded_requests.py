@@ -145,3 +145,16 @@ async def test_long_lists_of_topics_and_groups_are_written_in_slices(desk: Any) 
     least = 1000 * 16 // SLICE_WEIGHT
     assert slices(desk, RequestCode.GET_ALL_TOPIC_CONFIG) >= least
     assert slices(desk, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) >= least
+
+
+async def test_a_heartbeat_with_long_property_filters_is_refused(desk: Any, client_link: Any) -> None:
+    subscriptions = [
+        SubscriptionData(topic=f"t{number}", sub_string="a = 1 or " * 1000 + "b = 2", expression_type="SQL92")
+        for number in range(4)
+    ]
+    data = HeartbeatData(
+        client_id="c", consumer_data_set=[ConsumerData(group_name="g", subscription_data_set=subscriptions)]
+    )
+    with pytest.raises(BodyError, match="property filters of 36020 characters"):
+        desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), Command.request(34, body=data.encode()))
+    assert desk.broker.filters.find("t0", "g") is None

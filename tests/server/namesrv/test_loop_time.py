@@ -80,7 +80,7 @@ def command(code: int) -> Command:
     return Command.request(code, fields=fields, body=made())
 
 
-def test_every_code_is_in_the_tables_of_this_file(desk: Any) -> None:
+async def test_every_code_is_in_the_tables_of_this_file(desk: Any) -> None:
     assert {*desk.handlers.plain, *desk.handlers.sliced} == set(REQUESTS)
     assert set(desk.handlers.waiting) == set(WAITING)
     assert all(WAITING.values())

@@ -16,6 +16,7 @@ from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, NewBatch, NewRecord, ReadStatus, open_store
+from triomq_server.wire import to_the_end
 
 ROOT = "/store"
 FOREVER = 1 << 60
@@ -109,7 +110,7 @@ async def test_transaction_types(
         result = store.append(make_record(1, sys_flag=sys_flag))
         assert RecordView(store.record_at(result.physical_offset)).queue_offset == (1 if entries else 0)
         assert store.queue_bounds("T", 0) == (0, 1 + entries)
-        found = store.query("T", f"{1:032X}", 10, 0, FOREVER).records
+        found = to_the_end(store.query("T", f"{1:032X}", 10, 0, FOREVER)).records
         assert len(found) == (0 if sys_flag == 0xC else 1)
 
 
@@ -169,7 +170,7 @@ async def test_batch(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
         assert {r.store_timestamp for r in records} == {clock.now}
         assert sum(r.size_bytes for r in records) == result.size_bytes == result.end_offset - result.physical_offset
         assert news == [Arrival("T", 0, 2 + n, java_hash("a") if n == 0 else 0, clock.now) for n in range(3)]
-        assert [RecordView(r).body for r in store.query("T", "k3", 10, 0, FOREVER).records] == [b"three"]
+        assert [RecordView(r).body for r in to_the_end(store.query("T", "k3", 10, 0, FOREVER)).records] == [b"three"]
         read = store.read("T", 0, 1, 32, None)
         assert read.message_count == 3
         assert len(read.slices) == 1
@@ -269,6 +270,6 @@ async def test_no_topic_leads_out_of_the_store(topic: str, memory_disk: MemoryDi
         assert store.append(NewRecord(topic, 0, b"x", b"")).status is AppendStatus.MESSAGE_ILLEGAL
         batch = NewBatch(topic, 0, encode_batch_element(b"x", b""), b"")
         assert store.append_batch(batch).status is AppendStatus.MESSAGE_ILLEGAL
-        assert store.queue_removal.remove_topic(topic) == 0
+        assert to_the_end(store.queue_removal.remove_topic(topic)) == 0
         assert store.log_max_offset == 0
     assert not [path for path in memory_disk.files if "consumequeue" in path]

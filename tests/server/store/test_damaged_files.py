@@ -13,6 +13,7 @@ from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.wire import to_the_end
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
@@ -65,7 +66,7 @@ async def assert_whole(config: StoreConfig, make_record: MakeRecord, record_numb
     async with open_store(config) as store:
         assert await all_numbers(store, record_number) == list(range(RECORDS))
         for n in range(RECORDS):
-            assert len(store.query("T", f"{n:032X}", 10, 0, FOREVER).records) == 1
+            assert len(to_the_end(store.query("T", f"{n:032X}", 10, 0, FOREVER)).records) == 1
         assert [store.append(make_record(RECORDS + n, queue_id=n)).queue_offset for n in range(QUEUES)] == [38, 37]
     async with open_store(config) as store:
         assert await all_numbers(store, record_number) == list(range(RECORDS + QUEUES))
@@ -170,7 +171,7 @@ async def test_a_damaged_index_header_hides_nothing(
     data[byte] ^= 0x80
     file.write_bytes(data)
     async with open_store(closed) as store:
-        found = [len(store.query("T", f"{n:032X}", 10, 0, FOREVER).records) for n in range(RECORDS)]
+        found = [len(to_the_end(store.query("T", f"{n:032X}", 10, 0, FOREVER)).records) for n in range(RECORDS)]
     assert found == [1] * RECORDS
 
 

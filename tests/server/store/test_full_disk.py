@@ -12,6 +12,7 @@ from memory_disk import MemoryDisk
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
+from triomq_server.wire import to_the_end
 
 ROOT = "/store"
 FOREVER = 1 << 60
@@ -54,7 +55,7 @@ async def test_full_disk_is_answered_and_reading_goes_on(
         assert store.append(make_record(1000)).status is AppendStatus.PUT_OK
         stored[0].append(1000)
         for number in {n for numbers in stored.values() for n in numbers if n % 10 != 9}:
-            assert len(store.query("T", f"{number:032X}", 32, 0, FOREVER).records) == 1
+            assert len(to_the_end(store.query("T", f"{number:032X}", 32, 0, FOREVER)).records) == 1
     assert disk.unreserved_writes() == []
     async with open_store(config, disk=disk) as store:
         assert store.recovery_report.clean

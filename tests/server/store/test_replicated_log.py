@@ -16,6 +16,7 @@ from triomq_protocol.properties import decode_properties
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, Arrival, MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.files.disk import RealDisk
+from triomq_server.wire import to_the_end
 
 FOREVER = 1 << 60
 MakeConfig = Callable[..., StoreConfig]
@@ -54,7 +55,7 @@ async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
         for n in range(5):
             master.append(make_record(n))
         copy_log(master, slave, chance)
-        master.queue_removal.remove_topic("T")
+        to_the_end(master.queue_removal.remove_topic("T"))
         assert numbers(master, record_number, 5, 5) == []
         assert master.read("T", 0, 0, 1, None).next_offset == 5
         for n in range(100, 103):
@@ -71,7 +72,7 @@ async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
             assert numbers(store, record_number, 5, 8) == [100, 101, 102]
     async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
         slave.promote()
-        slave.queue_removal.remove_topic("T")
+        to_the_end(slave.queue_removal.remove_topic("T"))
         assert slave.append(make_record(200)).queue_offset == 8
         assert numbers(slave, record_number, 8, 9) == [200]
 
@@ -89,7 +90,7 @@ async def test_a_slave_removes_a_queue_only_when_it_has_what_was_in_it(
             until = master.append(make_record(n)).end_offset
         copy_log(master, slave, chance, until)
         master.append(make_record(4))
-        master.queue_removal.remove_topic("T")
+        to_the_end(master.queue_removal.remove_topic("T"))
         master.append(make_record(100))
         assert slave.queue_removal.follow(master.queue_removal.removed()) == 0
         assert numbers(slave, record_number, 0, 4) == [0, 1, 2, 3]
@@ -114,7 +115,7 @@ async def test_a_queue_whose_master_numbers_from_0_again_serves_what_is_new(
             for n in range(10):  # a start looks at the last file
                 master.append(make_record(n, topic="Other"))
             copy_log(master, slave, chance)
-            master.queue_removal.remove_topic("T")
+            to_the_end(master.queue_removal.remove_topic("T"))
         disk.remove("/store/triomq/removedQueues.json")
         disk.remove("/store/triomq/removedQueues.json.bak")
         async with open_store(config, disk=disk, clock=clock) as master:
@@ -160,8 +161,8 @@ async def test_the_copy_is_identical(seed: int, clock: Any, make_config: MakeCon
         await slave.flush()
         assert slave.checkpoint.physic_timestamp == clock.now
         for key in ("k1", "x"):
-            assert [*map(bytes, slave.query("T", key, 64, 0, FOREVER).records)] == [
-                *map(bytes, master.query("T", key, 64, 0, FOREVER).records)
+            assert [*map(bytes, to_the_end(slave.query("T", key, 64, 0, FOREVER)).records)] == [
+                *map(bytes, to_the_end(master.query("T", key, 64, 0, FOREVER)).records)
             ]
     for path in master_disk.files:
         if "/commitlog/" in path or "/consumequeue/" in path:
@@ -373,8 +374,8 @@ async def test_odd_records_between_ordinary_ones(
             for n in range(master.queue_bounds(topic, queue_id)[1]):
                 assert slave.queue_unit(topic, queue_id, n) == master.queue_unit(topic, queue_id, n)
         for key in ("a", "b", "c", "u"):
-            assert [*map(bytes, slave.query("T", key, 64, 0, FOREVER).records)] == [
-                *map(bytes, master.query("T", key, 64, 0, FOREVER).records)
+            assert [*map(bytes, to_the_end(slave.query("T", key, 64, 0, FOREVER)).records)] == [
+                *map(bytes, to_the_end(master.query("T", key, 64, 0, FOREVER)).records)
             ]
 
 
@@ -423,7 +424,9 @@ async def test_records_that_look_alike(
                 assert slave.queue_unit(topic, queue_id, n) == master.queue_unit(topic, queue_id, n)
         for key in queried:
             for topic in ("T", "U"):
-                found, wanted = (store.query(topic, key, 200, 0, FOREVER).records for store in (slave, master))
+                found, wanted = (
+                    to_the_end(store.query(topic, key, 200, 0, FOREVER)).records for store in (slave, master)
+                )
                 assert [*map(bytes, found)] == [*map(bytes, wanted)], key
 
 

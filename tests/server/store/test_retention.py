@@ -14,6 +14,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.files.disk import DiskUsage
 from triomq_server.store.retention import SpaceMeasures, count_expired, is_deleting_hour, space_measures, used_ratio
+from triomq_server.wire import to_the_end
 
 ROOT = "/store"
 HOUR_MS = 3_600_000
@@ -148,7 +149,7 @@ async def test_files_go_at_their_hour_and_take_queues_and_index_along(
             first = int(memory_disk.list(f"{ROOT}/consumequeue/T/{queue_id}")[0])
             assert first == low // 10 * 200
         assert store.index.files[0].end_offset >= start
-        assert len(store.query("T", "k59", 10, 0, FOREVER).records) == 1
+        assert len(to_the_end(store.query("T", "k59", 10, 0, FOREVER)).records) == 1
         bounds = [store.queue_bounds("T", q) for q in range(2)]
     async with open_store(
         settings(make_config, max_index_num=20), disk=memory_disk, clock=clock, local_time=in_utc
@@ -202,19 +203,19 @@ async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig,
             store.append(make_record(0, topic=topic))
         while store.log_max_offset < 15_000:
             store.append(make_record(0, topic="B"))
-        assert store.queue_removal.remove_expired() == 0
+        assert to_the_end(store.queue_removal.remove_expired()) == 0
         while store.log_min_offset < 12_000:
             store.commitlog.delete_first()
-        assert store.queue_removal.remove_expired() == 5
+        assert to_the_end(store.queue_removal.remove_expired()) == 5
         assert set(store.queues()) == {("B", 0), ("SCHEDULE_TOPIC_XXXX", 0)}
         assert "Old" not in memory_disk.list(f"{ROOT}/consumequeue")
         store.append(make_record(0, topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"))
         store.append(make_record(0, topic="%LMQ%x"))
         store.append(make_record(0, topic="A"))
         assert store.append(make_record(0, topic="Old")).queue_offset == 10
-        assert store.queue_removal.remove_unused({"A"}) == 2
+        assert to_the_end(store.queue_removal.remove_unused({"A"})) == 2
         assert {t for t, _ in store.queues()} == {"A", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x"}
-        assert store.queue_removal.remove_topic("A") == 1
+        assert to_the_end(store.queue_removal.remove_topic("A")) == 1
         assert store.queue_bounds("A", 0) == (2, 2)
         assert store.read("A", 0, 0, 1, None).status is ReadStatus.OFFSET_TOO_SMALL
 

@@ -3,7 +3,7 @@ AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -19,66 +19,81 @@ from triomq_protocol.requests import (
     QueryTopicConsumeByWhoRequest,
 )
 from triomq_protocol.wire.command import Command
-from triomq_protocol.wire.fastjson import java_map_order
+from triomq_protocol.wire.fastjson import java_map_order_in_slices
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.clients import ClientChannel
 from triomq_server.wire import Handlers, Link
 
+Slices = Generator[None, None, Command]
+
+MEMBERS_PER_SLICE = 2048
+"""After how many members of groups other requests have their turns."""
+
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
-    handlers.plain[RequestCode.GET_CONSUMER_CONNECTION_LIST] = partial(list_consumer_connections, broker)
-    handlers.plain[RequestCode.GET_PRODUCER_CONNECTION_LIST] = partial(list_producer_connections, broker)
-    handlers.plain[RequestCode.GET_ALL_PRODUCER_INFO] = partial(list_producers, broker)
-    handlers.plain[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = partial(list_groups_of_topic, broker)
+    handlers.sliced[RequestCode.GET_CONSUMER_CONNECTION_LIST] = partial(list_consumer_connections, broker)
+    handlers.sliced[RequestCode.GET_PRODUCER_CONNECTION_LIST] = partial(list_producer_connections, broker)
+    handlers.sliced[RequestCode.GET_ALL_PRODUCER_INFO] = partial(list_producers, broker)
+    handlers.sliced[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = partial(list_groups_of_topic, broker)
 
 
-def list_consumer_connections(broker: Broker, _link: Link, command: Command) -> Command:
+def list_consumer_connections(broker: Broker, _link: Link, command: Command) -> Slices:
     """203: members, kind and subscriptions of an online group."""
     name = command.header(GetConsumerConnectionListRequest).consumer_group
     group = broker.clients.consumers.get(name)
     if group is None:
         return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
     body = ConsumerConnection(
-        connection_set=_connections(group.channels.values()),
+        connection_set=(yield from _connections(group.channels.values())),
         consume_from_where=group.consume_from_where,
         consume_type=group.consume_type,
         message_model=group.message_model,
-        subscription_table={topic: group.subscriptions[topic] for topic in java_map_order(group.subscriptions)},
+        subscription_table={},
     )
-    return command.answer(body=body.encode())
+    for topic in (yield from java_map_order_in_slices(group.subscriptions)):
+        if (subscription := group.subscriptions.get(topic)) is not None:
+            body.subscription_table[topic] = subscription
+    return command.answer(body=(yield from body.encode_in_slices()))
 
 
-def list_producer_connections(broker: Broker, _link: Link, command: Command) -> Command:
+def list_producer_connections(broker: Broker, _link: Link, command: Command) -> Slices:
     """204: members of a producer group."""
     name = command.header(GetProducerConnectionListRequest).producer_group
     channels = broker.clients.producer_channels(name)
     if not channels:
         return command.answer(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-    return command.answer(body=ProducerConnection(connection_set=_connections(channels.values())).encode())
+    body = ProducerConnection(connection_set=(yield from _connections(channels.values())))
+    return command.answer(body=(yield from body.encode_in_slices()))
 
 
-def _connections(channels: Iterable[ClientChannel]) -> list[ClientConnection]:
-    return [
-        ClientConnection(
+def _connections(channels: Iterable[ClientChannel]) -> Generator[None, None, list[ClientConnection]]:
+    found = []
+    for number, channel in enumerate(list(channels), 1):
+        connection = ClientConnection(
             client_addr=channel.link.peer,
             client_id=channel.client_id,
             language=channel.language,
             version=channel.version,
         )
-        for channel in channels
-    ]
+        found.append(connection)
+        if not number % MEMBERS_PER_SLICE:
+            yield
+    return found
 
 
-def list_producers(broker: Broker, _link: Link, command: Command) -> Command:
+def list_producers(broker: Broker, _link: Link, command: Command) -> Slices:
     """328: all producer groups with their members."""
-    body = ProducerTableInfo(
-        data={
-            name: [_producer_info(channel) for channel in channels.values()]
-            for name, channels in broker.clients.producers.items()
-        }
-    )
-    return command.answer(body=body.encode())
+    table: dict[str, list[ProducerInfo]] = {}
+    count = 0
+    for name, channels in list(broker.clients.producers.items()):
+        members = table[name] = []
+        for channel in list(channels.values()):
+            members.append(_producer_info(channel))
+            count += 1
+            if not count % MEMBERS_PER_SLICE:
+                yield
+    return command.answer(body=(yield from ProducerTableInfo(data=table).encode_in_slices()))
 
 
 def _producer_info(channel: ClientChannel) -> ProducerInfo:
@@ -91,8 +106,9 @@ def _producer_info(channel: ClientChannel) -> ProducerInfo:
     )
 
 
-def list_groups_of_topic(broker: Broker, _link: Link, command: Command) -> Command:
+def list_groups_of_topic(broker: Broker, _link: Link, command: Command) -> Slices:
     """300: the groups that subscribe a topic now, and those that have committed offsets of it."""
     topic = command.header(QueryTopicConsumeByWhoRequest).topic
-    names = {*broker.clients.groups_subscribing(topic), *broker.offsets.groups_of(topic)}
-    return command.answer(body=GroupList(group_list=list(java_map_order(sorted(names)))).encode())
+    names = {*(yield from broker.clients.groups_subscribing(topic)), *(yield from broker.offsets.groups_of(topic))}
+    groups = GroupList(group_list=(yield from java_map_order_in_slices(sorted(names))))
+    return command.answer(body=(yield from groups.encode_in_slices()))

@@ -44,7 +44,7 @@ def consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
     """208: what one group has left to read of one topic or of all topics it has offsets of."""
     header = command.header(GetConsumeStatsRequest)
     group = header.consumer_group
-    topics = [header.topic] if header.topic else broker.offsets.topics_of(group)
+    topics = [header.topic] if header.topic else (yield from broker.offsets.topics_of(group))
     stats = ConsumeStats()
     for config in _consumed_topics(broker, group, topics):
         stats.consume_tps += broker.stats.group_get_tps(_name(config), group)
@@ -56,9 +56,10 @@ def broker_consume_stats(broker: Broker, _link: Link, command: Command) -> Slice
     """317: the same for every configured group, one entry per topic; other requests get their turn between groups."""
     only_order = command.header(GetConsumeStatsInBrokerRequest).is_order
     body = ConsumeStatsList(broker_addr=broker.address, consume_stats_list=[])
+    topics_of = yield from broker.offsets.topics_by_group()
     for group in list(broker.groups.table):
         entries = []
-        for config in _consumed_topics(broker, group, broker.offsets.topics_of(group)):
+        for config in _consumed_topics(broker, group, topics_of.get(group, ())):
             if only_order and not config.order:
                 continue
             topic = _name(config)

@@ -6,6 +6,7 @@ Upstream: AdminBrokerProcessor, Broker2Client.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 import trio
@@ -33,9 +34,22 @@ CALL_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 5.0
 """How long a client may take to answer 307 and 309, and 221."""
 
+MEMBERS_PER_TURN = 128
+QUEUES_PER_SLICE = 256
+"""After how many members, or queues of a topic, other requests have their turns."""
+
+BYTES_PER_SLICE = 1 << 20
+NOTIFICATION_BYTES = 8192
+"""What is sent to members between two turns of other requests, and what a notification counts for beside its body."""
+
+SHORT_BODY_BYTES = 16_384
+"""An answer up to which it is read in the loop."""
+
 RUNNING_INFO_VERSION = 62
 RESET_VERSION = 28
 """The oldest client versions (3.1.8 and 3.0.7 snapshots) that understand these calls."""
+
+_DECODING = trio.CapacityLimiter(1)
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -43,7 +57,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.waiting[RequestCode.GET_CONSUMER_RUNNING_INFO] = partial(running_info, broker)
     handlers.waiting[RequestCode.CONSUME_MESSAGE_DIRECTLY] = partial(consume_directly, broker)
     handlers.waiting[RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS] = partial(consumer_status, broker)
-    handlers.plain[RequestCode.INVOKE_BROKER_TO_RESET_OFFSET] = partial(reset_offsets, broker)
+    handlers.sliced[RequestCode.INVOKE_BROKER_TO_RESET_OFFSET] = partial(reset_offsets, broker)
 
 
 # -- one client's answer
@@ -122,9 +136,17 @@ async def consumer_status(broker: Broker, _link: Link, command: Command) -> Comm
             body.consumer_table[channel.client_id] = status
 
     async with trio.open_nursery() as nursery:
-        for channel in members:
+        for number, channel in enumerate(members, 1):
             nursery.start_soon(ask, channel)
-    return command.answer(remark=NOT_SET_REMARK, body=body.encode())
+            if not number % MEMBERS_PER_TURN:
+                await trio.lowlevel.checkpoint()
+    slices = body.encode_in_slices()
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return command.answer(remark=NOT_SET_REMARK, body=end.value)
+        await trio.lowlevel.checkpoint()
 
 
 async def _status_of(channel: ClientChannel, topic: str, group: str) -> dict[MessageQueue, int] | None:
@@ -137,7 +159,11 @@ async def _status_of(channel: ClientChannel, topic: str, group: str) -> dict[Mes
         return None
     if answer.code != ResponseCode.SUCCESS or not answer.body:
         return None
-    return GetConsumerStatusBody.decode(answer.body).message_queue_table
+    if len(answer.body) <= SHORT_BODY_BYTES:
+        return GetConsumerStatusBody.decode(answer.body).message_queue_table
+    # A member may answer with megabytes, and in a form that takes seconds to read.
+    body = await trio.to_thread.run_sync(GetConsumerStatusBody.decode, answer.body, limiter=_DECODING)
+    return body.message_queue_table
 
 
 def _version_refusal(members: list[ClientChannel]) -> str | None:
@@ -150,7 +176,7 @@ def _version_refusal(members: list[ClientChannel]) -> str | None:
 # -- resetting offsets
 
 
-def reset_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """222: find the offset of a point in time in each queue, and let the group's members continue from there.
 
     The broker changes no committed offset: members drop their queues, take the new offsets over and commit them.
@@ -166,6 +192,8 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Command:
         if target is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
         targets[MessageQueue(header.topic, broker.config.broker_name, queue_id)] = target
+        if not (queue_id + 1) % QUEUES_PER_SLICE:
+            yield
     group = broker.clients.consumers.get(header.group)
     if group is None:
         remark = (
@@ -176,10 +204,24 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     refusal = _version_refusal(list(group.channels.values()))
     if refusal is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
-    body = ResetOffsetBody(offset_table=targets).encode()
-    for member in list(group.channels):
-        member.notify(_reset_request(header, command, targets, body))
+    body = sent = yield from ResetOffsetBody(offset_table=targets).encode_in_slices()
+    if command.language == LanguageCode.CPP:
+        sent = yield from _body_for_cpp(targets)
+    yield from _notify_all(list(group.channels), header, sent)
     return command.answer(remark=NOT_SET_REMARK, body=body)
+
+
+def _notify_all(members: list[Link], header: ResetOffsetRequest, body: bytes) -> Generator[None, None, None]:
+    """220 to all members. What they do not take is counted between slices, and may close links."""
+    size_bytes = 0
+    for member in members:
+        if member.closed:
+            continue
+        member.notify(_reset_request(header, body))
+        size_bytes += len(body) + NOTIFICATION_BYTES
+        if size_bytes > BYTES_PER_SLICE:
+            size_bytes = 0
+            yield
 
 
 def _reset_target(broker: Broker, header: ResetOffsetRequest, queue_id: int) -> int | None:
@@ -195,16 +237,19 @@ def _reset_target(broker: Broker, header: ResetOffsetRequest, queue_id: int) -> 
     return target if header.is_force else min(target, committed)
 
 
-def _reset_request(
-    header: ResetOffsetRequest, command: Command, targets: dict[MessageQueue, int], body: bytes
-) -> Command:
-    """220 for one member; requesters in C++ ask for a list, since their members cannot read objects as keys."""
-    if command.language == LanguageCode.CPP:
-        rows = [
-            MessageQueueForC(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
-            for queue, offset in targets.items()
-        ]
-        body = ResetOffsetBodyForC(offset_table=rows).encode()
+def _body_for_cpp(targets: dict[MessageQueue, int]) -> Generator[None, None, bytes]:
+    """The body of 220 for requesters in C++, who ask for a list, since their members cannot read objects as keys."""
+    rows = []
+    for number, (queue, offset) in enumerate(targets.items(), 1):
+        row = MessageQueueForC(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
+        rows.append(row)
+        if not number % MEMBERS_PER_TURN:
+            yield
+    return (yield from ResetOffsetBodyForC(offset_table=rows).encode_in_slices())
+
+
+def _reset_request(header: ResetOffsetRequest, body: bytes) -> Command:
+    """220 for one member."""
     sent = ResetOffsetRequest(topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False)
     return Command.request(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET, sent, body=body, oneway=True, language=LanguageCode.JAVA

@@ -19,7 +19,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.plain[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP] = partial(update_group, broker)
     handlers.sliced[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = partial(list_groups, broker)
-    handlers.plain[RequestCode.DELETE_SUBSCRIPTIONGROUP] = partial(delete_group, broker)
+    handlers.sliced[RequestCode.DELETE_SUBSCRIPTIONGROUP] = partial(delete_group, broker)
 
 
 def update_group(broker: Broker, _link: Link, command: Command) -> Command:
@@ -42,12 +42,12 @@ def list_groups(broker: Broker, _link: Link, command: Command) -> Generator[None
     return command.answer(body=(yield from broker.groups.snapshot().encode_in_slices()))
 
 
-def delete_group(broker: Broker, _link: Link, command: Command) -> Command:
+def delete_group(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """207: forget a group, and its offsets if asked to; an unknown one is fine."""
     if broker.is_slave:
         return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
     header = command.header(DeleteSubscriptionGroupRequest)
     broker.groups.remove(header.group_name)
     if header.remove_offset:
-        broker.offsets.remove_group(header.group_name)
+        yield from broker.offsets.remove_group(header.group_name)
     return command.answer()

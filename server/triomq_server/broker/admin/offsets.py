@@ -5,6 +5,7 @@ Upstream: AdminBrokerProcessor, ConsumerOffsetManager.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from triomq_protocol.codes import RequestCode
@@ -13,14 +14,18 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.wire import Handlers, Link
 
+QUEUES_PER_SLICE = 1024
+TOPICS_PER_SLICE = 64
+"""After how many queues, or topics with all their queues, other requests have their turns."""
+
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
-    handlers.plain[RequestCode.QUERY_CORRECTION_OFFSET] = partial(correction_offsets, broker)
-    handlers.plain[RequestCode.CLONE_GROUP_OFFSET] = partial(clone_offsets, broker)
+    handlers.sliced[RequestCode.QUERY_CORRECTION_OFFSET] = partial(correction_offsets, broker)
+    handlers.sliced[RequestCode.CLONE_GROUP_OFFSET] = partial(clone_offsets, broker)
 
 
-def correction_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+def correction_offsets(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """308: per queue, the smallest offset any group has committed, groups of `filterGroups` left aside.
 
     4.9 leaves them aside by deleting all their offsets, of every topic, which no operator can want from a query; only
@@ -30,18 +35,23 @@ def correction_offsets(broker: Broker, _link: Link, command: Command) -> Command
     aside = {name for name in (header.filter_groups or "").split(",") if name}
     if broker.compat_49:
         for group in aside:
-            broker.offsets.remove_group(group)
+            yield from broker.offsets.remove_group(group)
     least: dict[int, int] = {}
-    for group in broker.offsets.groups_of(header.topic):
+    count = 0
+    for group in (yield from broker.offsets.groups_of(header.topic)):
         if group in aside:
             continue
         for queue_id, offset in broker.offsets.queues(group, header.topic).items():
             if offset >= broker.store.queue_bounds(header.topic, queue_id)[0]:
                 least[queue_id] = min(offset, least.get(queue_id, offset))
-    return command.answer(body=QueryCorrectionOffsetBody(correction_offsets=dict(sorted(least.items()))).encode())
+            count += 1
+            if not count % QUEUES_PER_SLICE:
+                yield
+    body = QueryCorrectionOffsetBody(correction_offsets=dict(sorted(least.items())))
+    return command.answer(body=(yield from body.encode_in_slices()))
 
 
-def clone_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+def clone_offsets(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """314: give one group the offsets of another, for one topic or for all that the source has.
 
     Without a topic 4.9 copies nothing, since it looks under the empty name it was given; only `compat = "4.9"` does
@@ -50,9 +60,11 @@ def clone_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     header = command.header(CloneGroupOffsetRequest)
     topics = [header.topic] if header.topic else []
     if not header.topic and not broker.compat_49:
-        topics = broker.offsets.topics_of(header.src_group)
+        topics = yield from broker.offsets.topics_of(header.src_group)
     source = broker.clients.consumers.get(header.src_group)
-    for topic in topics:
+    for number, topic in enumerate(topics, 1):
+        if not number % TOPICS_PER_SLICE:
+            yield
         if topic not in broker.topics.table:
             continue
         if not header.offline and source is not None and source.subscriptions and topic not in source.subscriptions:

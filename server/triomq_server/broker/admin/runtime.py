@@ -6,6 +6,7 @@ threads reports them as empty.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from typing import NoReturn
 
@@ -40,6 +41,9 @@ NO_DISTRIBUTION = "".join(
 )  # fmt: skip
 """How long appends took, which is not measured here: an append is one copy into a mapped file."""
 
+ENTRIES_PER_SLICE = 1024
+"""After how many of them other requests have their turns."""
+
 ENTRIES_LIMIT = 10_000
 """Consume queue entries in one answer of 321, which 4.9 does not limit."""
 
@@ -48,7 +52,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.plain[RequestCode.GET_BROKER_RUNTIME_INFO] = partial(runtime_info, broker)
     handlers.plain[RequestCode.VIEW_BROKER_STATS_DATA] = partial(view_stats, broker)
-    handlers.plain[RequestCode.QUERY_CONSUME_QUEUE] = partial(view_consume_queue, broker)
+    handlers.sliced[RequestCode.QUERY_CONSUME_QUEUE] = partial(view_consume_queue, broker)
 
 
 async def sample_stats(broker: Broker) -> NoReturn:
@@ -223,7 +227,7 @@ def _item(figures: Figures) -> BrokerStatsItem:
 # -- 321
 
 
-def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Command:
+def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """321: raw entries of one consume queue, beside what a group subscribes of the topic."""
     header = command.header(QueryConsumeQueueRequest)
     topic, queue_id = header.topic, header.queue_id
@@ -245,4 +249,6 @@ def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Command
         physical_offset, size_bytes, tags_code = unit
         entry = ConsumeQueueEntry(physic_offset=physical_offset, physic_size=size_bytes, tags_code=tags_code)
         entries.append(entry)
-    return command.answer(remark=NOT_SET_REMARK, body=body.encode())
+        if not len(entries) % ENTRIES_PER_SLICE:
+            yield
+    return command.answer(remark=NOT_SET_REMARK, body=(yield from body.encode_in_slices()))

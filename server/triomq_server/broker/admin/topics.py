@@ -43,12 +43,12 @@ QUEUES_PER_SLICE = 256
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC] = partial(create_topic_everywhere, broker)
-    handlers.plain[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
+    handlers.sliced[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
     handlers.sliced[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
     handlers.sliced[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
     handlers.plain[RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER] = partial(list_system_topics, broker)
-    handlers.plain[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE] = partial(clean_expired_queues, broker)
-    handlers.plain[RequestCode.CLEAN_UNUSED_TOPIC] = partial(clean_unused_topics, broker)
+    handlers.sliced[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE] = partial(clean_expired_queues, broker)
+    handlers.sliced[RequestCode.CLEAN_UNUSED_TOPIC] = partial(clean_unused_topics, broker)
     handlers.plain[RequestCode.DELETE_EXPIRED_COMMITLOG] = partial(delete_expired_commitlog, broker)
 
 
@@ -108,15 +108,19 @@ def _queues_refusal(header: CreateTopicRequest) -> str | None:
     return None
 
 
-def delete_topic(broker: Broker, _link: Link, command: Command) -> Command:
+def delete_topic(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """215: forget a topic and destroy its queues; an unknown one is fine. Messages stay in the log until it expires."""
     topic = command.header(DeleteTopicRequest).topic
     refusal = _refusal(broker, topic)
     if refusal is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
+    removal = broker.store.queue_removal
+    # What is sent meanwhile goes with the topic. Were the topic removed first, a send could make it again, and its
+    # messages would be stored in an old queue.
+    yield from removal.remove_topic(topic)
     if not topic.startswith(LMQ_PREFIX):
         broker.topics.remove(topic)
-    broker.store.queue_removal.remove_topic(topic)
+    yield from removal.remove_topic(topic, unless=broker.topics.table)
     return command.answer()
 
 
@@ -160,15 +164,15 @@ def list_system_topics(broker: Broker, _link: Link, command: Command) -> Command
     return command.answer(body=body.encode())
 
 
-def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Command:
+def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """306: destroy consume queues that lie wholly before the log's start."""
-    broker.store.queue_removal.remove_expired()
+    yield from broker.store.queue_removal.remove_expired()
     return command.answer()
 
 
-def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> Command:
+def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """316: destroy consume queues of topics that are no longer configured."""
-    broker.store.queue_removal.remove_unused(broker.topics.table)
+    yield from broker.store.queue_removal.remove_unused(broker.topics.table)
     return command.answer()
 
 

@@ -8,6 +8,7 @@ DefaultConsumerIdsChangeListener).
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import NoReturn
 
@@ -34,19 +35,27 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.clients import EXPIRY_S, ClientChannel, ConsumerGroup
+from triomq_server.broker.tables.clients import EXPIRY_S, ClientChannel
 from triomq_server.broker.tables.consumer_filters import compiled, is_tag_type
+from triomq_server.broker.tables.notifications import Notifications
 from triomq_server.broker.tables.queue_locks import LockTable
 from triomq_server.broker.tables.topics import topic_name_remark
+from triomq_server.repeats import PeerLog
 from triomq_server.wire import Handlers, Link
 
 MOST_GROUPS = 500
+"""Of one heartbeat, and of all heartbeats of a connection: its end concerns all of them."""
 MOST_SUBSCRIPTIONS = 2000
+MOST_FILTER_CHARACTERS = 32_768
+"""Of all property filters; compiling so much takes some 30 ms."""
 MOST_NAME_CHARACTERS = 255
 """Of one heartbeat, which is handled without a pause."""
 
 MOST_UNSENT_BYTES = 262_144
 """Unsent bytes of a member above which it is not notified of changes of its group."""
+
+CLOSED_AT_ONCE = 64
+"""Links of silent clients that are closed before other tasks have their turn."""
 
 SCAN_INTERVAL_S = 10.0
 """How often silent clients are looked for."""
@@ -55,7 +64,8 @@ _log = logging.getLogger(__name__)
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
-    """Put the functions of this module into the table of request codes."""
+    """Put the functions of this module into the table of request codes, and let `broker.notifications` notify groups."""
+    broker.notifications = Notifications(partial(_notify_members, broker))
     locks = LockTable(broker.config.rebalance_lock_max_live_time)
     handlers.plain[RequestCode.HEART_BEAT] = partial(heartbeat, broker)
     handlers.plain[RequestCode.UNREGISTER_CLIENT] = partial(unregister, broker)
@@ -72,6 +82,7 @@ def heartbeat(broker: Broker, link: Link, command: Command) -> Command:
     """34: register a client's groups; a new consumer group gets its retry topic."""
     data = HeartbeatData.decode(command.body)
     _check_counts(data)
+    _check_link(broker, link, data)
     channel = _channel(broker, link, command, data)
     with broker.groups.saved_once(), broker.topics.saved_once():
         for consumer in data.consumer_data_set:
@@ -101,6 +112,24 @@ def _check_counts(data: HeartbeatData) -> None:
     subscriptions = sum(len(consumer.subscription_data_set) for consumer in data.consumer_data_set)
     if subscriptions > MOST_SUBSCRIPTIONS:
         raise BodyError("HeartbeatData", f"{subscriptions} subscriptions; at most {MOST_SUBSCRIPTIONS} are possible")
+    characters = sum(
+        len(subscription.sub_string or "")
+        for consumer in data.consumer_data_set
+        for subscription in consumer.subscription_data_set
+        if not is_tag_type(subscription.expression_type)
+    )
+    if characters > MOST_FILTER_CHARACTERS:
+        text = f"property filters of {characters} characters; at most {MOST_FILTER_CHARACTERS} are possible"
+        raise BodyError("HeartbeatData", text)
+
+
+def _check_link(broker: Broker, link: Link, data: HeartbeatData) -> None:
+    """Refuse groups beyond those that one connection may have. Raises BodyError."""
+    consumers = {consumer.group_name or "" for consumer in data.consumer_data_set}
+    producers = {producer.group_name or "" for producer in data.producer_data_set}
+    groups = broker.clients.groups_with(link, consumers, producers)
+    if groups > MOST_GROUPS:
+        raise BodyError("HeartbeatData", f"{groups} groups over one connection; at most {MOST_GROUPS} are possible")
 
 
 def _named(name: str | None, member: str) -> str:
@@ -166,39 +195,45 @@ def check_client(broker: Broker, _link: Link, command: Command) -> Command:
 # -- notifying the group
 
 
-def notify_group(broker: Broker, group: ConsumerGroup) -> None:
-    """40: notify every member that the group has changed, so that it rebalances now."""
-    if not broker.config.notify_consumer_ids_changed_enable:
+def _notify_members(broker: Broker, name: str) -> Iterator[None]:
+    """40: notify every member that the group has changed, so that it rebalances now; one in a step."""
+    group = broker.clients.consumers.get(name)
+    if group is None or not broker.config.notify_consumer_ids_changed_enable:
         return
-    header = NotifyConsumerIdsChangedRequest(consumer_group=group.name)
+    header = NotifyConsumerIdsChangedRequest(consumer_group=name)
     for link in list(group.channels):
-        if link.unsent_bytes > MOST_UNSENT_BYTES:
+        if link.closed or link.unsent_bytes > MOST_UNSENT_BYTES:
             continue  # it takes nothing; should it read again, it rebalances every 20 s all the same
         link.notify(
             Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True, language=LanguageCode.JAVA)
         )
+        yield
 
 
 def _notify_if_enabled(broker: Broker, name: str) -> None:
     """Notify the group's members unless its configuration disables that."""
-    group, config = broker.clients.consumers.get(name), broker.groups.get(name)
-    if group is not None and (config is None or config.notify_consumer_ids_changed_enable):
-        notify_group(broker, group)
+    config = broker.groups.get(name)
+    if name in broker.clients.consumers and (config is None or config.notify_consumer_ids_changed_enable):
+        broker.notifications.add(name)
 
 
 def link_closed(broker: Broker, link: Link) -> None:
     """Remove the clients of a closed link, and notify the other members of their groups."""
     for name in broker.clients.drop_link(link):
-        notify_group(broker, broker.clients.consumers[name])
+        broker.notifications.add(name)
 
 
 async def watch_clients(broker: Broker) -> NoReturn:
     """Every ten seconds, remove clients without heartbeats and close their links."""
+    peer_log = PeerLog(_log)
     while True:
         await trio.sleep(SCAN_INTERVAL_S)
-        for link in broker.clients.expire(trio.current_time()):
-            _log.warning("closing %s: no heartbeat for %.0f s", link.peer, EXPIRY_S)
+        for number, link in enumerate(broker.clients.expire(trio.current_time()), 1):
+            message = "closing %s: no heartbeat for %.0f s"
+            peer_log.write(logging.WARNING, link.peer, message, link.peer, EXPIRY_S)
             link.close()
+            if not number % CLOSED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
 
 
 # -- queue locks

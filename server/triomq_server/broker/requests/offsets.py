@@ -6,6 +6,7 @@ docs/protocol/broker-api.md §7, docs/protocol/store.md §17.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -45,7 +46,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     plain[RequestCode.GET_MAX_OFFSET] = partial(get_max_offset, broker)
     plain[RequestCode.GET_MIN_OFFSET] = partial(get_min_offset, broker)
     plain[RequestCode.GET_EARLIEST_MSG_STORETIME] = partial(get_earliest_time, broker)
-    plain[RequestCode.GET_ALL_CONSUMER_OFFSET] = partial(get_all_consumer_offsets, broker)
+    handlers.sliced[RequestCode.GET_ALL_CONSUMER_OFFSET] = partial(get_all_consumer_offsets, broker)
     plain[RequestCode.GET_ALL_DELAY_OFFSET] = partial(get_all_delay_offsets, broker)
 
 
@@ -126,11 +127,10 @@ def get_earliest_time(broker: Broker, _link: Link, command: Command) -> Command:
     return command.answer(header=GetEarliestMsgStoretimeResponse(timestamp=time_ms))
 
 
-def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> Command:
+def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """Code 43: every committed offset, for slaves; ours learn besides which of them were set back, and when."""
-    offsets = broker.offsets
-    fields = None if offsets.resets is None else {FIELD: offsets.resets.encode()}
-    return command.answer(fields=fields, body=offsets.encode())
+    body, resets = yield from broker.offsets.for_slaves()
+    return command.answer(fields=None if resets is None else {FIELD: resets}, body=body)
 
 
 def get_all_delay_offsets(broker: Broker, _link: Link, command: Command) -> Command:

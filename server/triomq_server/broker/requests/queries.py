@@ -6,6 +6,7 @@ Only hashes of keys are compared here; clients compare the keys.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -17,18 +18,20 @@ from triomq_server.wire import Handlers, Link
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
-    handlers.plain[RequestCode.QUERY_MESSAGE] = partial(query_by_key, broker)
+    handlers.sliced[RequestCode.QUERY_MESSAGE] = partial(query_by_key, broker)
     handlers.plain[RequestCode.VIEW_MESSAGE_BY_ID] = partial(view_by_id, broker)
 
 
-def query_by_key(broker: Broker, _link: Link, command: Command) -> Command:
+def query_by_key(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """12: all messages whose topic and key hash like the given ones, in log order, at most maxMsgsNumBatch."""
     header = command.header(QueryMessageRequest)
     max_num = header.max_num
     if (command.fields or {}).get(UNIQUE_KEY_QUERY) == "true":
         max_num = broker.config.store.default_query_max_num
     max_num = min(max_num, broker.config.store.max_msgs_num_batch)
-    found = broker.store.query(header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp)
+    found = yield from broker.store.query(
+        header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
+    )
     if not found.records:
         return command.answer(
             ResponseCode.QUERY_NOT_FOUND,

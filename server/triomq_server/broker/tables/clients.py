@@ -7,13 +7,16 @@ ConsumerManager, ConsumerGroupInfo, ProducerManager).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 import attrs
 
 from triomq_protocol.requests import ConsumerData, SubscriptionData
 from triomq_protocol.requests.heartbeat import CONSUME_FROM_LAST_OFFSET
 from triomq_server.wire import Link
+
+GROUPS_PER_SLICE = 4096
+"""Groups that are looked at before others have their turn."""
 
 EXPIRY_S = 120.0
 """A client that has not sent a heartbeat for this long is forgotten (upstream: channelExpiredTimeout)."""
@@ -139,9 +142,15 @@ class ClientTable:
         group = self.consumers.get(group_name)
         return None if group is None else group.channel_of(client_id)
 
-    def groups_subscribing(self, topic: str) -> list[str]:
-        """The online groups that subscribe the topic."""
-        return [name for name, group in self.consumers.items() if topic in group.subscriptions]
+    def groups_subscribing(self, topic: str) -> Generator[None, None, list[str]]:
+        """The online groups that subscribe the topic; in slices."""
+        found = []
+        for number, (name, group) in enumerate(list(self.consumers.items()), 1):
+            if topic in group.subscriptions:
+                found.append(name)
+            if not number % GROUPS_PER_SLICE:
+                yield
+        return found
 
     # -- producers
 
@@ -173,6 +182,12 @@ class ClientTable:
         return self.producers.get(group_name, {})
 
     # -- both
+
+    def groups_with(self, link: Link, consumers: set[str], producers: set[str]) -> int:
+        """How many groups a link would be in if it joined these."""
+        return len(consumers.union(self._consumer_groups.get(link, ()))) + len(
+            producers.union(self._producer_groups.get(link, ()))
+        )
 
     def drop_link(self, link: Link) -> list[str]:
         """Forget a link that has closed.

@@ -22,6 +22,7 @@ from triomq_protocol.names import RETRY_TOPIC
 from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.wire import fastjson
+from triomq_server.repeats import Repeats
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,10 @@ _BLOOM_BITS = 112
 _BLOOM_POSITIONS = 3
 """RocketMQ's defaults (error rate 20 %, 32 consumers). Nothing here reads the positions; RocketMQ's loader needs
 some."""
+
+MOST_FILTERS = 10_000
+"""Filters of a broker: clients choose topics and groups, and a filter without a subscriber is kept for a day. The file
+is made of a copy of all."""
 
 Online = Callable[[str, str], SubscriptionData | None]
 
@@ -115,6 +120,10 @@ class ConsumerFilter:
         self.matcher = PropertyMatcher(self.compiled)
 
 
+Row = tuple[ConsumerFilter, int, int]
+"""A filter, and what may change of it while the file is made: its client_version and dead_ms."""
+
+
 class ConsumerFilters:
     """All filters of a broker.
 
@@ -128,6 +137,7 @@ class ConsumerFilters:
         self._clock = clock
         self._table: dict[tuple[str, str], ConsumerFilter] = {}
         self.changed = False
+        self._not_compiled = Repeats()
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
         """The compiled filter of a group's subscription; None if it has none that could be compiled."""
@@ -153,9 +163,14 @@ class ConsumerFilters:
     def _compile(self, topic: str, group: str, data: SubscriptionData) -> None:
         known = self._table.get((topic, group))
         try:
+            self._check_space(known)
             found = compiled(data.expression_type, data.sub_string)
         except Sql92Error as error:
-            _log.warning("group %s receives no messages of %s: its filter cannot be compiled: %s", group, topic, error)
+            if (due := self._not_compiled.add(f"{group} of {topic}")) is not None:
+                _log.warning(
+                    "%d subscriptions receive no messages, since their filters cannot be compiled: %s; the last one: %s",
+                    *due, error,
+                )  # fmt: skip
             if known is not None:
                 self._drop(known)
             return
@@ -171,6 +186,11 @@ class ConsumerFilters:
             _positions_of(topic, group) if known is None else known.positions,
         )
         self.changed = True
+
+    def _check_space(self, known: ConsumerFilter | None) -> None:
+        """Raise Sql92Error if a new filter would be one too many."""
+        if known is None and len(self._table) >= MOST_FILTERS:
+            raise Sql92Error(f"the broker has {MOST_FILTERS} filters already")
 
     def _drop(self, known: ConsumerFilter) -> None:
         del self._table[known.topic, known.group]
@@ -230,23 +250,10 @@ class ConsumerFilters:
         )
 
     def _text(self) -> bytes:
-        topics: dict[str, dict[str, object]] = {}
-        for known in self._table.values():
-            entry = {
-                "bloomFilterData": {"bitNum": _BLOOM_BITS, "bitPos": known.positions},
-                "bornTime": known.born_ms,
-                "clientVersion": known.client_version,
-                "consumerGroup": known.group,
-                "dead": known.dead_ms != 0,
-                "deadTime": known.dead_ms,
-                "expression": known.expression,
-                "expressionType": known.expression_type,
-                "topic": known.topic,
-            }
-            groups = topics.setdefault(known.topic, {"groupFilterData": {}, "topic": known.topic})["groupFilterData"]
-            assert isinstance(groups, dict)
-            groups[known.group] = entry
-        return fastjson.dumps_pretty({"filterDataByTopic": topics})
+        return _text_of(self._rows())
+
+    def _rows(self) -> list[Row]:
+        return [(known, known.client_version, known.dead_ms) for known in self._table.values()]
 
     def persist(self) -> None:
         """Write the file now if anything has changed; if the disk fails, it logs an error and the next call tries
@@ -267,10 +274,32 @@ class ConsumerFilters:
             return
         self.changed = False
         try:
-            await self._file.save_in_background(self._text())
+            file, rows = self._file, self._rows()
+            await file.in_background(lambda: file.save(_text_of(rows)))
         except OSError as error:
             self.changed = True
             _log.error("%s cannot be written: %s", self._file.path, error)
+
+
+def _text_of(rows: list[Row]) -> bytes:
+    """The file's text."""
+    topics: dict[str, dict[str, object]] = {}
+    for known, client_version, dead_ms in rows:
+        entry = {
+            "bloomFilterData": {"bitNum": _BLOOM_BITS, "bitPos": known.positions},
+            "bornTime": known.born_ms,
+            "clientVersion": client_version,
+            "consumerGroup": known.group,
+            "dead": dead_ms != 0,
+            "deadTime": dead_ms,
+            "expression": known.expression,
+            "expressionType": known.expression_type,
+            "topic": known.topic,
+        }
+        groups = topics.setdefault(known.topic, {"groupFilterData": {}, "topic": known.topic})["groupFilterData"]
+        assert isinstance(groups, dict)
+        groups[known.group] = entry
+    return fastjson.dumps_pretty({"filterDataByTopic": topics})
 
 
 def _positions_of(topic: str, group: str) -> list[int]:

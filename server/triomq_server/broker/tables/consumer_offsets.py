@@ -7,15 +7,18 @@ to `ConsumerOffsetManager`; the requests are in `requests.offsets` and `admin.of
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 
 import trio
 
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.offset_resets import Resets
+from triomq_server.broker.tables.offset_resets import KEYS_PER_SLICE, Resets, Snapshots
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
 _log = logging.getLogger(__name__)
+
+TOPICS_REMOVED_PER_SLICE = 64
+"""Topics of a deleted group whose offsets are removed before others have their turn; a topic may have many queues."""
 
 UNKNOWN_OFFSET = -1
 """The result of `OffsetTable.query` for a queue that the group has never committed."""
@@ -37,12 +40,14 @@ class OffsetTable:
         self.table: dict[str, dict[int, int]] = {}
         """`topic@group` to queue id to offset, the file's own form."""
         self.changed = False
+        self._snapshots = Snapshots(lambda: self.table)
         self.unexpected = 0
         """Offsets taken for groups, topics or queues that the broker does not know."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set one offset; any value, known queue or not, also a lower one (code 15, pull with the commit flag)."""
         key = f"{topic}@{group}"
+        self._snapshots.keep(key)
         queues = self.table.get(key)
         if queues is None:
             queues = self.table[key] = {}
@@ -60,13 +65,30 @@ class OffsetTable:
         """A copy of the group's offsets of one topic by queue id; empty if there are none."""
         return dict(self.table.get(f"{topic}@{group}", ()))
 
-    def topics_of(self, group: str) -> list[str]:
-        """The topics that the group has committed offsets of."""
-        return [topic for topic, owner in map(_split, self.table) if owner == group]
+    def topics_of(self, group: str) -> Generator[None, None, list[str]]:
+        """The topics that the group has committed offsets of; in slices."""
+        return [topic for topic, _ in (yield from self._where(lambda _topic, owner: owner == group))]
 
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that have committed offsets of the topic."""
-        return [owner for name, owner in map(_split, self.table) if name == topic]
+    def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
+        """The groups that have committed offsets of the topic; in slices."""
+        return [owner for _, owner in (yield from self._where(lambda name, _owner: name == topic))]
+
+    def topics_by_group(self) -> Generator[None, None, dict[str, list[str]]]:
+        """`topics_of` for every group that has committed offsets; in slices."""
+        found: dict[str, list[str]] = {}
+        for topic, group in (yield from self._where(lambda _topic, _group: True)):
+            found.setdefault(group, []).append(topic)
+        return found
+
+    def _where(self, matches: Callable[[str, str], bool]) -> Generator[None, None, list[tuple[str, str]]]:
+        found = []
+        for number, key in enumerate(list(self.table), 1):
+            topic, group = _split(key)
+            if matches(topic, group) and key in self.table:
+                found.append((topic, group))
+            if not number % KEYS_PER_SLICE:
+                yield
+        return found
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
         """Give the target group the source group's offsets of one topic (code 314); nothing if there are none."""
@@ -76,12 +98,16 @@ class OffsetTable:
             if self.resets is not None:
                 for queue_id in {*queues, *self.table.get(key, ())}:
                     self.resets.note(key, queue_id)
+            self._snapshots.keep(key)
             self.table[key] = dict(queues)
             self.changed = True
 
-    def remove_group(self, group: str) -> None:
-        """Forget all offsets of a deleted group."""
-        self._remove([key for key in self.table if _split(key)[1] == group])
+    def remove_group(self, group: str) -> Generator[None, None, None]:
+        """Forget all offsets of a deleted group; in slices."""
+        for number, topic in enumerate((yield from self.topics_of(group)), 1):
+            self._remove(f"{topic}@{group}")
+            if not number % TOPICS_REMOVED_PER_SLICE:
+                yield
 
     def merge(
         self,
@@ -105,8 +131,12 @@ class OffsetTable:
         """
         if self.resets is None:
             for key, queues in received.items():
+                self._snapshots.keep(key)
                 self.table[key] = dict(queues)
         else:
+            if self._snapshots.any_open:
+                for key in list(self.table):
+                    self._snapshots.keep(key)
             self.resets.merge_into(self.table, received, times)
             if times is None and before is not None:
                 self._follow_resets(received, before)
@@ -127,6 +157,17 @@ class OffsetTable:
     def encode(self) -> bytes:
         """The compact text that slaves fetch (code 43)."""
         return fastjson.dumps({"offsetTable": self.table})
+
+    def for_slaves(self) -> Generator[None, None, tuple[bytes, str | None]]:
+        """The compact text and `resets.FIELD`'s, which slaves fetch (code 43), both of this moment; in slices."""
+        with self._snapshots.opened() as offsets:
+            if self.resets is None:
+                return (yield from fastjson.number_maps_in_slices("offsetTable", offsets.items(), pretty=False)), None
+            with self.resets.snapshots.opened() as resets:
+                times = yield from fastjson.number_maps_in_slices("", resets.items(), pretty=False)
+                body = yield from fastjson.number_maps_in_slices("offsetTable", offsets.items(), pretty=False)
+        # The field holds the table itself, without a member around it.
+        return body, times[len(b'{"":') : -1].decode()
 
     def pretty(self) -> bytes:
         """The file's text."""
@@ -150,7 +191,10 @@ class OffsetTable:
 
     def persist(self) -> None:
         """Write `consumerOffset.json` now; if the disk fails, it logs an error and the next call tries again."""
-        self._persist_resets()
+        if self.resets is not None and self.resets.changed:
+            for _ in self.resets.forget_long_gone(self.table):
+                pass
+            self.resets.persist()
         if self._file is None:
             return
         try:
@@ -161,34 +205,64 @@ class OffsetTable:
             self.changed = False
 
     async def persist_in_background(self) -> None:
-        """Write `consumerOffset.json` without holding up the event loop, if anything has changed since the last
-        time."""
+        """Write `consumerOffset.json`, and before it the times of resets, if anything has changed since the last time.
+
+        Both hold what the tables held at one moment. They are encoded in slices, and written by a worker thread. One
+        call at a time.
+        """
         if self._file is None or not self.changed:
             await trio.lowlevel.checkpoint()
             return
+        resets = self.resets if self.resets is not None and self.resets.changed else None
+        if resets is not None:
+            for _ in resets.forget_long_gone(self.table):
+                await trio.lowlevel.checkpoint()
         self.changed = False
-        self._persist_resets()
+        written = False
         try:
-            await self._file.save_in_background(self.pretty())
+            with self._snapshots.opened() as snapshot:
+                times = None
+                if resets is not None:
+                    resets.changed = False
+                    times = await _encoded(resets.text_in_slices())  # of the same moment: nothing has waited since then
+                slices = fastjson.number_maps_in_slices("offsetTable", snapshot.items(), pretty=True)
+                text = await _encoded(slices)
+            if resets is not None and times is not None:
+                await resets.save(times)
+            await self._file.save_in_background(text)
+            written = True
         except OSError as error:
             self._note_failure(error)
-
-    def _persist_resets(self) -> None:
-        if self.resets is not None and self.resets.changed:
-            self.resets.forget_long_gone(self.table)
-            self.resets.persist()
+        finally:
+            if not written:
+                self.changed = True
+                if resets is not None:
+                    resets.changed = True
 
     def _note_failure(self, error: OSError) -> None:
         self.changed = True
         _log.error("consumerOffset.json cannot be written: %s", error)
 
-    def _remove(self, keys: list[str]) -> None:
-        for key in keys:
-            if self.resets is not None:
-                for queue_id in self.table[key]:
-                    self.resets.note(key, queue_id)
-            del self.table[key]
-            self.changed = True
+    def _remove(self, key: str) -> None:
+        queues = self.table.get(key)
+        if queues is None:
+            return
+        if self.resets is not None:
+            for queue_id in queues:
+                self.resets.note(key, queue_id)
+        self._snapshots.keep(key)
+        del self.table[key]
+        self.changed = True
+
+
+async def _encoded(slices: Generator[None, None, bytes]) -> bytes:
+    """The result of sliced work, between whose slices other tasks run."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return bytes(end.value)
+        await trio.lowlevel.checkpoint()
 
 
 def offset_table_of(data: Mapping[object, object]) -> dict[str, dict[int, int]]:

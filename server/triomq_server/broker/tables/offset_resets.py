@@ -9,7 +9,8 @@ master was away and is behind.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
@@ -28,6 +29,61 @@ back."""
 
 Offsets = dict[str, dict[int, int]]
 
+KEYS_PER_SLICE = 4096
+"""Keys of a table that are looked at before others have their turn."""
+
+
+class Snapshot:
+    """What a table held at one moment, to be read in slices while the table changes.
+
+    Args:
+        table: before the queues of a key change, its owner calls `keep`.
+    """
+
+    def __init__(self, table: Offsets) -> None:
+        self._table = table
+        self._keys = list(table)
+        self._kept: Offsets = {}
+
+    def keep(self, key: str) -> None:
+        """The queues of this key are about to change or to go."""
+        if key not in self._kept:
+            self._kept[key] = dict(self._table.get(key, ()))
+
+    def items(self) -> Iterator[tuple[str, dict[int, int]]]:
+        """Key and queues as they were; once only."""
+        for key in self._keys:
+            queues = self._kept.get(key)
+            yield key, self._table[key] if queues is None else queues
+
+
+class Snapshots:
+    """The snapshots of one table that are being read."""
+
+    def __init__(self, table: Callable[[], Offsets]) -> None:
+        self._table = table
+        self._open: list[Snapshot] = []
+
+    @property
+    def any_open(self) -> bool:
+        """Whether changes have to be announced by `keep` now."""
+        return bool(self._open)
+
+    def keep(self, key: str) -> None:
+        """The queues of this key are about to change or to go."""
+        for snapshot in self._open:
+            snapshot.keep(key)
+
+    @contextmanager
+    def opened(self) -> Iterator[Snapshot]:
+        """A snapshot of this moment, which holds for the block."""
+        snapshot = Snapshot(self._table())
+        self._open.append(snapshot)
+        try:
+            yield snapshot
+        finally:
+            self._open.remove(snapshot)
+
 
 class Resets:
     """The time, in ms, at which each `topic@group` and queue was last set back or removed.
@@ -42,10 +98,12 @@ class Resets:
         self._clock = clock
         self.table: Offsets = {}
         self.changed = False
+        self.snapshots = Snapshots(lambda: self.table)
 
     def note(self, key: str, queue_id: int) -> None:
         """The queue was set back now; that is later than whatever is known of it, also if another broker's clock is
         ahead."""
+        self.snapshots.keep(key)
         queues = self.table.setdefault(key, {})
         queues[queue_id] = max(self._clock(), queues.get(queue_id, 0) + 1)
         self.changed = True
@@ -82,6 +140,7 @@ class Resets:
         if (time, offset) <= (own_time, own):
             return
         if time != own_time:
+            self.snapshots.keep(key)
             self.table.setdefault(key, {})[queue_id] = time
             self.changed = True
         if offset != REMOVED:
@@ -91,23 +150,32 @@ class Resets:
             if not offsets[key]:
                 del offsets[key]
 
-    def forget_long_gone(self, offsets: Offsets) -> None:
+    def forget_long_gone(self, offsets: Offsets) -> Generator[None, None, None]:
         """Drop the times of queues that have had no offset for REMEMBERED_MS, so that the table does not grow for
-        ever."""
+        ever. In slices."""
         oldest = self._clock() - REMEMBERED_MS
-        for key in [key for key in self.table if key not in offsets or self.table[key].keys() - offsets[key].keys()]:
-            known = offsets.get(key, {})
-            kept = {queue: time for queue, time in self.table[key].items() if queue in known or time > oldest}
-            if kept:
-                self.table[key] = kept
-            else:
-                del self.table[key]
+        for number, key in enumerate(list(self.table), 1):
+            times, known = self.table.get(key, {}), offsets.get(key, {})
+            if times.keys() - known.keys():
+                kept = {queue: time for queue, time in times.items() if queue in known or time > oldest}
+                self.snapshots.keep(key)
+                if kept:
+                    self.table[key] = kept
+                else:
+                    del self.table[key]
+            if not number % KEYS_PER_SLICE:
+                yield
 
     # -- file and wire
 
     def encode(self) -> str:
         """FIELD's text."""
         return fastjson.dumps(self.table).decode()
+
+    def text_in_slices(self) -> Generator[None, None, bytes]:
+        """The file's text as of now, made in slices."""
+        with self.snapshots.opened() as snapshot:
+            return (yield from fastjson.number_maps_in_slices("resets", snapshot.items(), pretty=True))
 
     def load(self) -> None:
         """Read the file; a missing one is no error. OSError, ConfigFileDamaged."""
@@ -125,6 +193,16 @@ class Resets:
             _log.error("%s cannot be written: %s", self._file.path, error)
         else:
             self.changed = False
+
+    async def save(self, text: bytes) -> None:
+        """Write the file in the background; if the disk fails, it logs an error and the next time tries again."""
+        if self._file is None:
+            return
+        try:
+            await self._file.save_in_background(text)
+        except OSError as error:
+            self.changed = True
+            _log.error("%s cannot be written: %s", self._file.path, error)
 
 
 def decode_times(text: str) -> Offsets:

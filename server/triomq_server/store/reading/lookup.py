@@ -6,7 +6,7 @@ Pulls are in `queue_reads`. Answers to `DefaultMessageStore.queryMessage`, `getO
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from triomq_protocol.record.check import claimed_size, store_timestamp_of
 from triomq_protocol.record.layout import PLACE
@@ -17,6 +17,9 @@ from triomq_server.store.index import Index
 from triomq_server.store.values import QueryResult
 
 _QUERY_ROUNDS = 3
+
+_QUERY_BYTES = 15 << 20
+"""Of records in one result: a frame of 16 MiB is the longest that clients read."""
 
 
 def record_at(log: CommitLog, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
@@ -95,15 +98,21 @@ def earliest_log_time(log: CommitLog) -> int:
     return -1 if record is None else store_timestamp_of(record)
 
 
-def query(log: CommitLog, index: Index | None, topic: str, key: str, most: int, begin: int, end: int) -> QueryResult:
-    """Records that may have a key, in log order. The index holds hashes only, so the caller must compare the keys."""
+def query(
+    log: CommitLog, index: Index | None, topic: str, key: str, most: int, begin: int, end: int
+) -> Generator[None, None, QueryResult]:
+    """Records that may have a key, in log order; in slices.
+
+    The index holds hashes only, so the caller must compare the keys. Of records that fit no answer together, the newest
+    ones are returned.
+    """
     if index is None or not index.files:
         return QueryResult([], 0, 0)
     newest = index.files[-1]
     records: list[memoryview] = []
     last_time = end
     for _ in range(_QUERY_ROUNDS):
-        offsets = sorted(index.query(topic, key, most, begin, last_time))
+        offsets = sorted((yield from index.query(topic, key, most, begin, last_time)))
         if not offsets:
             break
         lowest = record_at(log, offsets[0])
@@ -112,4 +121,7 @@ def query(log: CommitLog, index: Index | None, topic: str, key: str, most: int, 
         records = [record for offset in offsets if (record := record_at(log, offset)) is not None]
         if records or last_time < begin:
             break
+    size_bytes = sum(map(len, records))
+    while len(records) > 1 and size_bytes > _QUERY_BYTES:
+        size_bytes -= len(records.pop(0))
     return QueryResult(records, newest.end_timestamp, newest.end_offset)

@@ -365,3 +365,14 @@ def test_a_group_whose_name_holds_a_lone_surrogate_gets_its_filter() -> None:
     again = ConsumerFilters(ConfigFile(FILE, disk), lambda: 0)
     again.load()
     assert again.find("T", "After") is not None
+
+
+async def test_filters_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("triomq_server.broker.tables.consumer_filters.MOST_FILTERS", 2)
+    filters = ConsumerFilters(None, lambda: 1)
+    for number in range(50):
+        data = SubscriptionData(topic=f"t{number}", sub_string="a = 1", expression_type="SQL92", sub_version=1)
+        filters.update("g", [data])
+    assert [filters.find(f"t{number}", "g") is not None for number in range(4)] == [True, True, False, False]
+    assert len(caplog.messages) == 1, "and the log too"
+    assert "the broker has 2 filters already" in caplog.text

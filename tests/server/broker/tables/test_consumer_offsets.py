@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.consumer_offsets import OffsetTable
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
+from triomq_server.broker.tables.offset_resets import Resets
 from triomq_server.store.files.config_files import ConfigFileDamaged
+from triomq_server.wire import to_the_end
 
 
 class TextFile:
@@ -53,14 +56,14 @@ def test_by_topic_and_group() -> None:
     offsets = OffsetTable(None)
     for group, topic in (("g", "t"), ("g", "%RETRY%g"), ("h", "t")):
         offsets.commit(group, topic, 0, 1)
-    assert offsets.topics_of("g") == ["t", "%RETRY%g"]
-    assert offsets.groups_of("t") == ["g", "h"]
+    assert to_the_end(offsets.topics_of("g")) == ["t", "%RETRY%g"]
+    assert to_the_end(offsets.groups_of("t")) == ["g", "h"]
     offsets.clone("g", "k", "t")
     offsets.commit("k", "t", 0, 5)
     assert (offsets.query("g", "t", 0), offsets.query("k", "t", 0)) == (1, 5)
     offsets.clone("missing", "k", "x")
     assert "x@k" not in offsets.table
-    offsets.remove_group("g")
+    to_the_end(offsets.remove_group("g"))
     assert list(offsets.table) == ["t@h", "t@k"]
 
 
@@ -181,3 +184,83 @@ def test_a_file_of_another_shape_stops_the_start_with_its_name(table: Any, text:
     file = TextFile(text)
     with pytest.raises(ConfigFileDamaged, match=f"{file.path} does not hold what it should"):
         table(file).load()
+
+
+KEYS = 20_000
+
+
+def large_table(file: TextFile | None = None, times: TextFile | None = None) -> OffsetTable:
+    resets = Resets(times, lambda: 1000)  # type: ignore[arg-type]
+    offsets = OffsetTable(file, resets=resets)  # type: ignore[arg-type]
+    for number in range(KEYS):
+        offsets.commit("g", f"t{number}", 0, 10)
+    return offsets
+
+
+def change(offsets: OffsetTable) -> None:
+    """One of everything that changes the table: at both ends of it, since it is written from its begin."""
+    offsets.commit("g", "t0", 0, 11)
+    offsets.commit("g", f"t{KEYS - 1}", 0, 5)
+    offsets.commit("g", f"t{KEYS - 2}", 1, 5)
+    offsets.commit("new", "t", 0, 1)
+    offsets.clone("g", "h", f"t{KEYS - 3}")
+    offsets.merge({f"t{KEYS - 4}@g": {0: 99}})
+    to_the_end(offsets.remove_group("g"))
+
+
+async def test_the_file_holds_one_moment_and_others_run_while_it_is_made(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    file, times = TextFile(), TextFile()
+    offsets = large_table(file, times)
+    offsets.commit("g", "t7", 0, 3)
+    before, resets_before = dict(offsets.table), fastjson.dumps_pretty({"resets": {"t7@g": {0: 1000}}})
+    expected = fastjson.dumps_pretty({"offsetTable": before})
+    turns = 0
+
+    async def write() -> None:
+        await offsets.persist_in_background()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+            if turns == 3:
+                change(offsets)
+    assert turns >= KEYS * 5 // fastjson.SLICE_WEIGHT
+    assert file.text == expected
+    assert times.text == resets_before
+    assert offsets.changed, "what has changed meanwhile is written the next time"
+    await offsets.persist_in_background()
+    assert file.text == offsets.pretty()
+    assert b'"t7@g"' not in file.text
+
+
+async def test_a_write_that_is_cancelled_leaves_the_old_file_and_is_not_forgotten(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    file, times = TextFile(b"old"), TextFile(b"old")
+    offsets = large_table(file, times)
+    offsets.commit("g", "t7", 0, 3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(offsets.persist_in_background)
+        for _ in range(4):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert (file.text, times.text) == (b"old", b"old")
+    offsets.persist()
+    assert file.text == offsets.pretty()
+    assert b'"t7@g":{0:1000' in times.text
+
+
+def test_slaves_get_offsets_and_resets_of_one_moment() -> None:
+    offsets = large_table()
+    offsets.commit("g", "t7", 0, 3)
+    expected = offsets.encode(), offsets.resets.encode()  # type: ignore[union-attr]
+    slices = offsets.for_slaves()
+    next(slices)
+    change(offsets)
+    assert to_the_end(slices) == expected
+    assert to_the_end(OffsetTable(None).for_slaves()) == (b'{"offsetTable":{}}', None)

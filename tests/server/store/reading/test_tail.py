@@ -12,6 +12,7 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, StoreDamaged, open_store
+from triomq_server.wire import to_the_end
 
 FOREVER = 1 << 60
 MakeConfig = Callable[..., StoreConfig]
@@ -60,12 +61,12 @@ async def test_a_cut_log_is_as_if_nothing_had_ever_stood_behind(
         assert store.flushed_offset <= ends[keep]
         assert [store.queue_bounds("T", q)[1] for q in range(2)] == [(keep + 1) // 2, keep // 2]
         for n in range(30):
-            assert len(store.query("T", f"k{n}", 9, 0, FOREVER).records) == (n < keep)
+            assert len(to_the_end(store.query("T", f"k{n}", 9, 0, FOREVER)).records) == (n < keep)
         store.promote()
         again = store.append(make_record(99, queue_id=keep % 2, keys="again"))
         assert (again.status, again.queue_offset) == (AppendStatus.PUT_OK, keep // 2)
         store.notify_arrivals()
-        assert len(store.query("T", "again", 9, 0, FOREVER).records) == 1
+        assert len(to_the_end(store.query("T", "again", 9, 0, FOREVER)).records) == 1
         log_end = store.log_max_offset
     async with open_store(config, disk=memory_disk) as store:
         assert store.recovery_report.clean

@@ -1,0 +1,228 @@
+"""No request to a broker takes the loop for long, however many topics, groups, offsets and clients there are.
+
+Work is counted in lines of Python, so the bounds hold on any machine: 150,000 lines take some ten milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from loop_lines import lines_of, lines_of_slices
+
+from triomq_protocol.codes import RequestCode as Code
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests import (
+    CheckClientConfigBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    UnlockBatchRequestBody,
+)
+from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
+from triomq_protocol.requests.registration import TopicConfig
+from triomq_protocol.wire.command import Command
+from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS
+from triomq_server.broker.requests.clients import MOST_GROUPS, link_closed
+from triomq_server.broker.tables.notifications import STEPS_PER_TURN
+
+MOST_LINES = 150_000
+"""Of one slice."""
+
+LARGE = 2000
+QUEUES = 1500
+
+TOPIC = {"topic": "T0", "queueId": "0", "consumerGroup": "G0", "group": "G0"}
+SEND = {
+    "producerGroup": "PG", "topic": "T0", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
+    "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "", "reconsumeTimes": "0",
+}  # fmt: skip
+SHORT = dict(zip("abcdefghij", SEND.values(), strict=True))
+PULL = {
+    "consumerGroup": "G0", "topic": "T0", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4",
+    "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+}  # fmt: skip
+LOCKED = [MessageQueue("T0", "broker-a", queue_id) for queue_id in range(8)]
+HEARTBEAT = HeartbeatData(
+    client_id="c",
+    consumer_data_set=[ConsumerData(group_name="G0", subscription_data_set=[SubscriptionData(topic="T0")])],
+    producer_data_set=[ProducerData(group_name="P0")],
+)
+
+REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
+    Code.SEND_MESSAGE: (SEND, lambda: b"x"),
+    Code.SEND_MESSAGE_V2: (SHORT, lambda: b"x"),
+    Code.SEND_BATCH_MESSAGE: ({**SHORT, "m": "true"}, lambda: b""),
+    Code.CONSUMER_SEND_MSG_BACK: (
+        {"offset": "0", "group": "G0", "delayLevel": "0", "originTopic": "T0", "maxReconsumeTimes": "3"},
+        bytes,
+    ),
+    Code.PULL_MESSAGE: (PULL, bytes),
+    Code.QUERY_CONSUMER_OFFSET: (TOPIC, bytes),
+    Code.UPDATE_CONSUMER_OFFSET: ({**TOPIC, "commitOffset": "1"}, bytes),
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: ({**TOPIC, "timestamp": "1"}, bytes),
+    Code.GET_MAX_OFFSET: (TOPIC, bytes),
+    Code.GET_MIN_OFFSET: (TOPIC, bytes),
+    Code.GET_EARLIEST_MSG_STORETIME: (TOPIC, bytes),
+    Code.GET_ALL_CONSUMER_OFFSET: ({}, bytes),
+    Code.GET_ALL_DELAY_OFFSET: ({}, bytes),
+    Code.HEART_BEAT: ({}, HEARTBEAT.encode),
+    Code.UNREGISTER_CLIENT: ({"clientID": "c", "consumerGroup": "G0", "producerGroup": "P0"}, bytes),
+    Code.GET_CONSUMER_LIST_BY_GROUP: ({"consumerGroup": "G1"}, bytes),
+    Code.CHECK_CLIENT_CONFIG: ({}, CheckClientConfigBody(client_id="c", group="G0").encode),
+    Code.LOCK_BATCH_MQ: ({}, LockBatchRequestBody(client_id="c", consumer_group="G0", mq_set=LOCKED).encode),
+    Code.UNLOCK_BATCH_MQ: ({}, UnlockBatchRequestBody(client_id="c", consumer_group="G0", mq_set=LOCKED).encode),
+    Code.QUERY_MESSAGE: (
+        {"topic": "T0", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"},
+        bytes,
+    ),
+    Code.VIEW_MESSAGE_BY_ID: ({"offset": "0"}, bytes),
+    Code.DELETE_TOPIC_IN_BROKER: ({"topic": "T1"}, bytes),
+    Code.GET_ALL_TOPIC_CONFIG: ({}, bytes),
+    Code.GET_TOPIC_STATS_INFO: (TOPIC, bytes),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ({}, bytes),
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: ({}, bytes),
+    Code.CLEAN_UNUSED_TOPIC: ({}, bytes),
+    Code.DELETE_EXPIRED_COMMITLOG: ({}, bytes),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ({}, SubscriptionGroupConfig(group_name="G0").encode),
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ({}, bytes),
+    Code.DELETE_SUBSCRIPTIONGROUP: ({"groupName": "G0", "removeOffset": "true"}, bytes),
+    Code.GET_CONSUMER_CONNECTION_LIST: ({"consumerGroup": "G0"}, bytes),
+    Code.GET_PRODUCER_CONNECTION_LIST: ({"producerGroup": "P0"}, bytes),
+    Code.GET_ALL_PRODUCER_INFO: ({}, bytes),
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: (TOPIC, bytes),
+    Code.GET_CONSUME_STATS: ({"consumerGroup": "G0"}, bytes),
+    Code.QUERY_CONSUME_TIME_SPAN: (TOPIC, bytes),
+    Code.GET_BROKER_CONSUME_STATS: ({"isOrder": "false"}, bytes),
+    Code.QUERY_CORRECTION_OFFSET: ({"topic": "T0", "compareGroup": "G0"}, bytes),
+    Code.CLONE_GROUP_OFFSET: ({"srcGroup": "G0", "destGroup": "H", "offline": "true"}, bytes),
+    Code.GET_BROKER_CONFIG: ({}, bytes),
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: ({}, bytes),
+    Code.DELETE_ACL_CONFIG: ({}, bytes),
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ({}, bytes),
+    Code.GET_BROKER_CLUSTER_ACL_INFO: ({}, bytes),
+    Code.GET_BROKER_CLUSTER_ACL_CONFIG: ({}, bytes),
+    Code.GET_BROKER_RUNTIME_INFO: ({}, bytes),
+    Code.VIEW_BROKER_STATS_DATA: ({"statsName": "TOPIC_PUT_NUMS", "statsKey": "T0"}, bytes),
+    Code.QUERY_CONSUME_QUEUE: ({"topic": "T0", "queueId": "0", "index": "0", "count": "100000"}, bytes),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: ({**TOPIC, "timestamp": "-1", "isForce": "true"}, bytes),
+    HA_STATUS: ({}, bytes),
+}
+"""A request that finds much of what there is, for every code that is answered without waiting."""
+
+BOUNDED = {
+    Code.HEART_BEAT: "MOST_GROUPS, MOST_SUBSCRIPTIONS and MOST_FILTER_CHARACTERS bound it; members are notified in turns",
+    Code.GET_CONSUMER_LIST_BY_GROUP: "a list of ids of at most maxConnections members: 10,000 take 5 ms",
+    Code.GET_BROKER_RUNTIME_INFO: "sums MOST_COUNTERS counters: 20,000 take 4 ms",
+    Code.LOCK_BATCH_MQ: "10,000 queues in a request",
+    Code.UNLOCK_BATCH_MQ: "10,000 queues in a request",
+}
+"""Codes whose work grows with a table that has a bound, and why it takes little time at the bound."""
+
+WAITING = {
+    Code.SEND_REPLY_MESSAGE: "one message",
+    Code.SEND_REPLY_MESSAGE_V2: "one message",
+    Code.UPDATE_AND_CREATE_TOPIC: "changes one topic; large tables are encoded and written by a worker thread",
+    Code.UPDATE_BROKER_CONFIG: "reads MOST_SETTINGS_BYTES at most",
+    Code.GET_CONSUMER_RUNNING_INFO: "asks one client",
+    Code.CONSUME_MESSAGE_DIRECTLY: "asks one client",
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks MEMBERS_PER_TURN members in a turn, reads long answers in a thread",
+    CHANGE_ROLE: "waits between its steps",
+    CUT_LOG: "waits between its steps",
+}
+"""Codes of coroutine functions, and why they take little time between their waits."""
+
+
+def fill(desk: Any, client_link: Any, size: int, queues: int) -> None:
+    """So many topics, groups, offsets and members; topic T0 has many queues, groups G1 and P0 many members."""
+    broker = desk.broker
+    broker.topics.table["T0"] = TopicConfig(topic_name="T0", read_queue_nums=queues, write_queue_nums=queues)
+    desk.store("T0", 0, *range(1000, 1000 + 40), keys="k")
+    for number in range(1, size):
+        broker.topics.table[f"T{number}"] = TopicConfig(topic_name=f"T{number}", read_queue_nums=1, write_queue_nums=1)
+        broker.groups.table[f"G{number}"] = SubscriptionGroupConfig(group_name=f"G{number}")
+        broker.offsets.commit(f"G{number}", "T0" if number < 5 else f"T{number}", 0, 1)
+        broker.offsets.commit("G0", f"T{number}", 0, 1)
+        broker.stats.count_put(f"T{number}", 1, 1)
+    broker.groups.find("G0")
+    for queue_id in range(queues):
+        broker.offsets.commit("G0", "T0", queue_id, 1)
+    for number in range(size):
+        consumers = [ConsumerData(group_name=name, subscription_data_set=[SubscriptionData(topic="T0")])
+                     for name in ("G1", f"O{number}")]  # fmt: skip
+        data = HeartbeatData(
+            client_id=f"c{number}", consumer_data_set=consumers, producer_data_set=[ProducerData(group_name="P0")]
+        )
+        if number < 20 or number % 10 == 0:
+            desk.handlers.plain[Code.HEART_BEAT](client_link(), Command.request(34, body=data.encode()))
+    desk.handlers.plain[Code.HEART_BEAT](client_link(), command(Code.HEART_BEAT))
+
+
+def command(code: int) -> Command:
+    fields, made = REQUESTS[code]
+    return Command.request(code, fields=fields, body=made())
+
+
+async def test_every_code_is_in_the_tables_of_this_file(desk: Any) -> None:
+    assert {*desk.handlers.plain, *desk.handlers.sliced} == set(REQUESTS)
+    assert set(desk.handlers.waiting) == set(WAITING)
+    assert set(BOUNDED) <= set(desk.handlers.plain)
+    assert all([*WAITING.values(), *BOUNDED.values()])
+
+
+async def test_a_request_takes_little_time_however_much_there_is(
+    desk: Any, new_desk: Callable[..., Any], client_link: Any
+) -> None:
+    small: dict[int, int] = {}
+    async with new_desk() as other:
+        fill(other, client_link, 30, 30)
+        for code in other.handlers.plain:
+            small[code] = lines_of(lambda c=code: other.handlers.plain[c](client_link(), command(c)))
+    fill(desk, client_link, LARGE, QUEUES)
+    found = {}
+    for code in REQUESTS:
+        if code in desk.handlers.sliced:
+            lines = max(lines_of_slices(desk.handlers.sliced[code](client_link(), command(code))))
+            if lines > MOST_LINES:
+                found[code] = f"{lines} lines in one slice"
+            continue
+        lines = lines_of(lambda c=code: desk.handlers.plain[c](client_link(), command(c)))
+        if lines > (MOST_LINES if code in BOUNDED else small[code] + 100):
+            found[code] = f"{lines} lines, and {small[code]} with small tables: serve the code in slices"
+    assert found == {}
+
+
+async def test_members_of_many_groups_are_notified_in_turns(desk: Any, client_link: Any) -> None:
+    groups = [ConsumerData(group_name=f"g{number}") for number in range(100)]
+    body = HeartbeatData(client_id="c", consumer_data_set=groups).encode()
+    links = [client_link() for _ in range(20)]
+    for link in links:
+        desk.handlers.plain[Code.HEART_BEAT](link, Command.request(34, body=body))
+    for link in links:
+        link.notified.clear()
+    link_closed(desk.broker, links[0])
+    assert sum(len(link.notified) for link in links) <= STEPS_PER_TURN
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(desk.broker.notifications.run)
+        while any(len(link.notified) < 100 for link in links[1:]):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert {len({one.fields["consumerGroup"] for one in link.notified}) for link in links[1:]} == {100}
+
+
+async def test_a_connection_has_a_limit_of_groups_over_all_its_heartbeats(desk: Any, client_link: Any) -> None:
+    def beat(link: Any, begin: int, end: int) -> None:
+        groups = [ConsumerData(group_name=f"g{number}") for number in range(begin, end)]
+        body = HeartbeatData(client_id="c", consumer_data_set=groups).encode()
+        desk.handlers.plain[Code.HEART_BEAT](link, Command.request(34, body=body))
+
+    link = client_link()
+    beat(link, 0, MOST_GROUPS)
+    beat(link, 0, MOST_GROUPS)
+    with pytest.raises(BodyError, match="over one connection"):
+        beat(link, MOST_GROUPS, MOST_GROUPS + 1)
+    beat(client_link(), MOST_GROUPS, MOST_GROUPS + 1)
+    assert len(desk.broker.clients.consumers) == MOST_GROUPS + 1
