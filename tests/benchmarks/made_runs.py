@@ -104,6 +104,7 @@ def made_run(
             WorkerResult(
                 worker=number, host="host", pid=100 + number, sent=SECONDS * per_second // 2, acked=SECONDS * per_second // 2,
                 consumed=SECONDS * per_second // 2, error_examples={"SendTimeout": "a <b>text</b>"} if errors else {},
+                error_counts={"SendTimeout": errors} if errors else {},
                 clock_offset_ms=0.125 if number else None, clock_error_ms=0.05 if number else None,
             )
             for number in range(2)

@@ -7,14 +7,14 @@ whether a run failed.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from triomq_benchmarks.figures.beside import beside
-from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
+from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, above, histogram_of, quantiles
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files' layout; it grows when a field changes its meaning."""
 
 
@@ -61,6 +61,7 @@ class WorkerResult:
         last_consumed_s: when the last message was consumed, in seconds since the measured part began; None: none was.
         unsent: messages that were meant to be sent but were not, because the run was over before their turn.
         error_examples: error class -> the first such error's text.
+        error_counts: error class -> how many messages failed by it, and how many pulls.
         clock_offset_ms: this worker's wall clock minus the driver's, as estimated; None where both are one clock.
         clock_error_ms: half the width of that estimate.
         failure: why it ended early; None: it did not.
@@ -76,10 +77,19 @@ class WorkerResult:
     last_consumed_s: float | None = None
     unsent: int = 0
     error_examples: Mapping[str, str] = attrs.field(factory=dict)
+    error_counts: Mapping[str, int] = attrs.field(factory=dict)
     clock_offset_ms: float | None = None
     clock_error_ms: float | None = None
     failure: str | None = None
 
+
+BEYOND_LEAST = 10
+"""A percentile needs so many messages beyond it."""
+
+_FROM_INTENDED = ("intended_to_ack", "intended_to_consumed")
+_PERCENTILES = {
+    "p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p999_ms": 99.9, "p9999_ms": 99.99, "max_ms": 100.0,
+}  # fmt: skip
 
 ENDED = "process ended"
 """What happened to a node whose process was gone without a fault of the workload."""
@@ -149,6 +159,11 @@ class Decision:
         return self.status is RunStatus.PASSED
 
 
+def elapsed_s(rows: Iterable[IntervalRow], intended_s: float) -> float:
+    """Length of the part of a measurement that there are rows of, in seconds."""
+    return min(intended_s, max((row.second + 1.0 for row in rows if row.second >= 0), default=0.0))
+
+
 @attrs.frozen(kw_only=True)
 class RunResult:
     """One workload on one target.
@@ -195,6 +210,35 @@ class RunResult:
     decision: Decision
     audit: Mapping[str, object] | None = None
     drained_s: float | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Length of the measured part as it was: shorter than intended where the run was cut short."""
+        return elapsed_s(self.rows, self.measured_s) if self.partial else self.measured_s
+
+    def unsupported(self, histogram: str) -> dict[str, str]:
+        """The percentiles of a histogram that say nothing of the broker: field of `Quantiles` -> why.
+
+        Too few messages lie beyond them, or the load generator itself was late with more of the messages than that.
+        """
+        count = histogram_of(self.rows, histogram).get_total_count()
+        late = self._late_share() if self.loop == "open" and histogram in _FROM_INTENDED else 0.0
+        found = {}
+        for field, percentile in _PERCENTILES.items():
+            beyond = 1 - percentile / 100
+            if percentile < 100 and round(count * beyond, 6) < BEYOND_LEAST:
+                found[field] = f"fewer than {BEYOND_LEAST} of {count:,} messages took longer"
+            elif late > beyond:
+                found[field] = f"the load generator itself was late with {100 * late:.3g}% of the messages"
+        return found if count else {}
+
+    def _late_share(self) -> float:
+        """The part of the messages with which the generator was later than the workload's limit."""
+        limit_ms = self.workload.get("lateness_limit_ms")
+        lateness = histogram_of(self.rows, "lateness")
+        if not isinstance(limit_ms, int | float) or not lateness.get_total_count():
+            return 0.0
+        return above(lateness, limit_ms * 1000) / int(lateness.get_total_count())
 
     def quantiles(self) -> dict[str, Quantiles]:
         """Each histogram over the whole measured part, in figures."""

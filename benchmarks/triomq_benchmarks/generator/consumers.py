@@ -4,6 +4,7 @@ library."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol, Self
@@ -49,6 +50,7 @@ class ReadTally:
         self.last_at = -math.inf
         """When the last message came, on trio's clock."""
         self.error_examples: dict[str, str] = {}
+        self.error_counts: Counter[str] = Counter()
 
 
 class Consumers:
@@ -271,6 +273,7 @@ class Consumers:
 
     def _failed(self, error: triomq.MQError) -> None:
         self.tally.errors += 1
+        self.tally.error_counts[type(error).__name__] += 1
         self.tally.error_examples.setdefault(type(error).__name__, str(error))
 
 

@@ -7,6 +7,7 @@ have no more sends under way waits, and `Pace` keeps that wait apart from the ge
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Protocol
@@ -52,6 +53,7 @@ class SendTally:
         self.sent = self.acked = self.errors = self.unsent = 0
         self.under_way = 0
         self.error_examples: dict[str, str] = {}
+        self.error_counts: Counter[str] = Counter()
 
     async def wait_answered(self) -> None:
         """Wait until no send is in flight."""
@@ -341,14 +343,19 @@ class ShareProducer:
         self._slots.give()
 
     def refused(self, sent: _Sent, error: triomq.MQError) -> None:
-        """All attempts of a request failed."""
+        """All attempts of a request failed: to who waited it took the send's timeout, however early it failed."""
         self._tally.under_way -= 1
-        self._failed(error, len(sent.messages))
+        now, count = trio.current_time(), len(sent.messages)
+        least_us = int(self._workload.send_timeout_s * 1e6)
+        since_intended, since_called = int((now - sent.intended) * 1e6), int((now - sent.called) * 1e6)
+        _record(self._cells.at(sent.intended), count, max(least_us, since_intended), max(least_us, since_called))
+        self._failed(error, count)
         self._slots.give()
 
     def _failed(self, error: triomq.MQError, count: int) -> None:
         self._tally.errors += count
         self._cells.at(trio.current_time()).errors += count
+        self._tally.error_counts[type(error).__name__] += count
         self._tally.error_examples.setdefault(type(error).__name__, str(error))
 
     def _note(self, number: int, result: triomq.SendResult, offset: int, body: bytes) -> None:

@@ -244,6 +244,7 @@ class _ShareRun:
             last_consumed_s=read.last_at - self._cells.origin if read.consumed else None,
             unsent=tally.unsent,
             error_examples={**read.error_examples, **tally.error_examples},
+            error_counts=dict(read.error_counts + tally.error_counts),
         )
 
 

@@ -126,7 +126,7 @@ def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
 
 
 def _length(result: RunResult) -> str:
-    return f"{_measured_s(result):g} of {result.measured_s:g} s" if result.partial else f"{result.measured_s:g} s"
+    return f"{result.elapsed_s:g} of {result.measured_s:g} s" if result.partial else f"{result.measured_s:g} s"
 
 
 def _instant(iso: str) -> str:
@@ -134,15 +134,17 @@ def _instant(iso: str) -> str:
     return f"{iso[:19].replace('T', ' ')} UTC"
 
 
+_TILE_FIELDS = {"p50, ms": "p50_ms", "p99, ms": "p99_ms", "p99.9, ms": "p999_ms", "max, ms": "max_ms"}
+_COLUMNS = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "p9999_ms", "max_ms")
+
+
 def _tiles(result: RunResult) -> list[Mapping[str, object]]:
-    latency = result.quantiles()["intended_to_ack" if result.loop == "open" else "actual_to_ack"]
+    measured = "intended_to_ack" if result.loop == "open" else "actual_to_ack"
+    latency, why = result.quantiles()[measured], result.unsupported(measured)
     acked, errors = result.total("acked"), result.total("errors")
     tiles: list[tuple[str, str, bool]] = [
         ("acknowledged per second", f"{_acked_per_s(result):,.0f}", False),
-        ("p50, ms", _or_none(latency.p50_ms, latency), False),
-        ("p99, ms", _or_none(latency.p99_ms, latency), False),
-        ("p99.9, ms", _or_none(latency.p999_ms, latency), False),
-        ("max, ms", _or_none(latency.max_ms, latency), False),
+        *((name, _value(latency, field, why), False) for name, field in _TILE_FIELDS.items()),
         ("acknowledged", f"{acked:,}", False),
         ("failed", f"{errors:,}", errors > 0),
     ]
@@ -151,24 +153,21 @@ def _tiles(result: RunResult) -> list[Mapping[str, object]]:
     if result.audit is not None:
         lost = _counts(result.audit).get("lost", 0)
         tiles.append(("lost", f"{lost:,}", lost > 0))
-    return [{"name": name, "value": value, "bad": bad} for name, value, bad in tiles]
+    return [
+        {"name": name, "value": value, "bad": bad, "why": why.get(_TILE_FIELDS.get(name, ""), "")}
+        for name, value, bad in tiles
+    ]
 
 
 def _acked_per_s(result: RunResult) -> float:
     """Within the measured part; of a run that was cut short, within what there is of it."""
     acked = sum(row.acked for row in result.rows if 0 <= row.second < result.measured_s)
-    return acked / max(_measured_s(result), 1e-9)
+    return acked / max(result.elapsed_s, 1e-9)
 
 
-def _measured_s(result: RunResult) -> float:
-    if not result.partial:
-        return result.measured_s
-    return min(result.measured_s, max((row.second + 1.0 for row in result.rows if row.second >= 0), default=0.0))
-
-
-def _or_none(value_ms: float, quantiles: Quantiles) -> str:
-    """Nothing measured is not fast."""
-    return figure(value_ms) if quantiles.count else "-"
+def _value(quantiles: Quantiles, field: str, unsupported: Mapping[str, str]) -> str:
+    """A percentile as text. Nothing measured is not fast; what says nothing of the broker has a mark."""
+    return "~" * (field in unsupported) + figure(getattr(quantiles, field)) if quantiles.count else "-"
 
 
 def _counts(audit: Mapping[str, object]) -> dict[str, int]:
@@ -202,7 +201,8 @@ def _worker(worker: WorkerResult) -> Mapping[str, object]:
     clock = "same clock"
     if worker.clock_offset_ms is not None:
         clock = f"{worker.clock_offset_ms:+.3f} ± {worker.clock_error_ms or 0:.3f} ms"
-    texts = [f"{name}: {text}" for name, text in worker.error_examples.items()]
+    times = {name: f"{count:,} times " for name, count in worker.error_counts.items()}
+    texts = [f"{times.get(name, '')}{name}: {text}" for name, text in worker.error_examples.items()]
     return {
         "worker": worker.worker,
         "where": f"{worker.host}, process {worker.pid}",
@@ -223,8 +223,9 @@ def _percentiles(results: Sequence[RunResult]) -> Iterable[Mapping[str, object]]
         for number, (label, of_run) in enumerate(zip(labels(results), quantiles, strict=True)):
             found = of_run[field]
             if found.count:
-                values = (found.p50_ms, found.p90_ms, found.p99_ms, found.p999_ms, found.p9999_ms, found.max_ms)
-                figures = [f"{found.count:,}", *map(figure, values)]
+                why = results[number].unsupported(field)
+                figures = [{"text": f"{found.count:,}", "why": ""}]
+                figures += [{"text": _value(found, each, why), "why": why.get(each, "")} for each in _COLUMNS]
                 colour = COLOURS[number % len(COLOURS)]
                 yield {"name": name, "first": first, "run": label, "colour": colour, "figures": figures}
                 first = False

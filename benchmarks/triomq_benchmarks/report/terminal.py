@@ -22,6 +22,9 @@ TITLES = {
 }
 
 
+UNSUPPORTED = "~ says nothing of the broker: too few messages lie beyond it, or the load generator itself was late"
+
+
 def as_object(results: Sequence[RunResult], folders: Sequence[Path]) -> dict[str, Any]:
     """All runs, with the figures by second left to the files."""
     return {
@@ -42,11 +45,22 @@ def print_summary(results: Sequence[RunResult], folders: Sequence[Path], console
         table.add_row(title, *cells)
     table.add_section()
     quantiles = [each.quantiles() for each in results]
+    is_marked = False
     for name in HISTOGRAMS:
-        table.add_row(f"{TITLES[name]}, ms: p50", *(_figure(each[name], "p50_ms") for each in quantiles))
-        for short, field in (("p99", "p99_ms"), ("p99.9", "p999_ms"), ("p99.99", "p9999_ms"), ("max", "max_ms")):
-            table.add_row(f"    {short}", *(_figure(each[name], field) for each in quantiles))
+        unsupported = [each.unsupported(name) for each in results]
+        is_marked = is_marked or any(unsupported)
+        for short, field in (
+            (f"{TITLES[name]}, ms: p50", "p50_ms"), ("    p99", "p99_ms"), ("    p99.9", "p999_ms"),
+            ("    p99.99", "p9999_ms"), ("    max", "max_ms"),
+        ):  # fmt: skip
+            figures = [
+                _figure(each[name], field, supported=field not in why)
+                for each, why in zip(quantiles, unsupported, strict=True)
+            ]
+            table.add_row(short, *figures)
     console.print(table)
+    if is_marked:
+        console.print(Text(UNSUPPORTED, style="dim"))
     for each, folder in zip(results, folders, strict=True):
         _print_decision(each, folder, console)
 
@@ -58,7 +72,7 @@ def _counts(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
 
     def per_second(name: str) -> list[str]:
         sums = [sum(getattr(row, name) for row in each.rows if 0 <= row.second < each.measured_s) for each in results]
-        return [f"{total / each.measured_s:,.0f}" for total, each in zip(sums, results, strict=True)]
+        return [f"{total / max(each.elapsed_s, 1e-9):,.0f}" for total, each in zip(sums, results, strict=True)]
 
     rows = [
         ("sent / acknowledged / failed, with warm-up", counted("sent", "acked", "errors")),
@@ -72,8 +86,11 @@ def _counts(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _figure(quantiles: Quantiles, field: str) -> str:
-    return f"{getattr(quantiles, field):,.2f}" if quantiles.count else "-"
+def _figure(quantiles: Quantiles, field: str, *, supported: bool) -> Text:
+    if not quantiles.count:
+        return Text("-")
+    text = f"{getattr(quantiles, field):,.2f}"
+    return Text(text) if supported else Text(f"~{text}", style="dim")
 
 
 def _print_decision(result: RunResult, folder: Path, console: Console) -> None:

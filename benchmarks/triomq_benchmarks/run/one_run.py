@@ -101,7 +101,7 @@ async def run_workload(
     findings: Findings | None = None
     if audit is not None and ledger is not None and not interrupted:
         findings = await _audit(audit, ledger)
-    figures = Figures(workload, seen.rows, seen.workers)
+    figures = Figures(workload, seen.rows, seen.workers, interrupted=interrupted)
     ends = unexplained_ends(seen.faults)
     faults = sorted([each for each in seen.faults if each.what != ENDED] + ends, key=lambda fault: fault.second)
     thresholds, decision = decide(

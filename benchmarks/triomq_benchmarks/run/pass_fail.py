@@ -20,6 +20,7 @@ from triomq_benchmarks.figures.run_result import (
     RunStatus,
     ThresholdResult,
     WorkerResult,
+    elapsed_s,
 )
 from triomq_benchmarks.run.late_generator import generator_is_late, late_share
 from triomq_benchmarks.workload.workload import PERCENTILES, FaultKind, Loop, SendMode, Threshold, Workload
@@ -44,10 +45,19 @@ class Figures:
         workload: what was run.
         rows: of workers and monitor.
         workers: the generators at their end.
+        interrupted: whether the run was ended early: rates are those of the part that there is.
     """
 
-    def __init__(self, workload: Workload, rows: Sequence[IntervalRow], workers: Sequence[WorkerResult]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        rows: Sequence[IntervalRow],
+        workers: Sequence[WorkerResult],
+        *,
+        interrupted: bool = False,
+    ) -> None:
         self.workload = workload
+        length_s = max(1.0, elapsed_s(rows, workload.duration_s)) if interrupted else workload.duration_s
         self.histograms = {name: histogram_of(rows, name) for name in HISTOGRAMS}
         self.quantiles: Mapping[str, Quantiles] = {name: quantiles(each) for name, each in self.histograms.items()}
         counted = [row for row in rows if not row.is_warm_up]
@@ -67,11 +77,11 @@ class Figures:
         within = [row for row in counted if row.second < workload.duration_s]
         self.sent = sum(row.sent for row in counted)
         self.acked = sum(row.acked for row in counted)
-        self.rate = sum(row.acked for row in within) / workload.duration_s
+        self.rate = sum(row.acked for row in within) / length_s
         self.drained_s = drained_s(workload, workers)
         self._plain = {
             "rate": self.rate,
-            "consume_rate": sum(row.consumed for row in within) / workload.duration_s,
+            "consume_rate": sum(row.consumed for row in within) / length_s,
             "errors": float(sum(row.errors for row in counted)),
             "unsent": float(sum(worker.unsent for worker in workers)),
             "backlog": float(_last_backlog(counted)),

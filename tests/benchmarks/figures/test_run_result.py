@@ -1,12 +1,15 @@
-"""Thresholds beside what was measured."""
+"""What a run's figures say: thresholds beside what was measured, percentiles that nothing supports."""
 
 from __future__ import annotations
 
 import math
 
+import attrs
 import pytest
+from made_runs import histogram, made_run
 
-from triomq_benchmarks.figures.run_result import ThresholdResult
+from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.run_result import ThresholdResult, elapsed_s
 from triomq_benchmarks.workload.workload import Threshold
 
 
@@ -30,3 +33,36 @@ def test_a_measured_value_is_shown_on_its_side_of_the_limit(measured: float, lim
 
 def test_a_limit_is_shown_with_all_its_digits() -> None:
     assert str(Threshold.parse("rate >= 1234567")) == "rate >= 1234567"
+
+
+@pytest.mark.parametrize(
+    ("count", "late", "loop", "fields"),
+    [
+        (1000, 0, "open", ["p999_ms", "p9999_ms"]),
+        (999, 0, "open", ["p99_ms", "p999_ms", "p9999_ms"]),
+        (10, 0, "open", ["p50_ms", "p90_ms", "p99_ms", "p999_ms", "p9999_ms"]),
+        (1000, 20, "open", ["p99_ms", "p999_ms", "p9999_ms", "max_ms"]),
+        (1000, 10, "open", ["p999_ms", "p9999_ms", "max_ms"]),
+        (1000, 20, "closed", ["p999_ms", "p9999_ms"]),
+        (0, 0, "open", []),
+    ],
+)
+def test_percentiles_that_say_nothing_of_the_broker(count: int, late: int, loop: str, fields: list[str]) -> None:
+    row = IntervalRow(
+        worker=0,
+        second=0,
+        intended_to_ack=histogram([1.0] * count),
+        actual_to_ack=histogram([1.0] * count),
+        lateness=histogram([0.1] * (count - late) + [50.0] * late),
+    )
+    run = attrs.evolve(made_run(), rows=(row,), loop=loop, workload={"lateness_limit_ms": 10.0})
+    assert list(run.unsupported("intended_to_ack")) == fields
+    # What counts from the call holds whoever was late.
+    assert "max_ms" not in run.unsupported("actual_to_ack")
+
+
+def test_the_part_of_a_run_that_there_is() -> None:
+    rows = [IntervalRow(worker=0, second=number) for number in range(-1, 5)]
+    assert elapsed_s(rows, 20) == 5
+    assert elapsed_s(rows, 3) == 3
+    assert elapsed_s(rows[:1], 20) == 0

@@ -70,11 +70,20 @@ def test_everything_is_on_the_page(tmp_path: Path) -> None:
         "quick on ours", "made of chance", "audit failed", "All thresholds held.", "the broker held the generator back",
         "500 acknowledged per second", "10,000 acknowledged", "7 failed", "3 lost", "2026-11-21 11:00:00 UTC",
         "p99_ms < 5000 1990 kept", "8.00 s pause broker-a 10.00 s", "faults found",
-        "lost 3 0:17 t broker-a/0 at 17 was <never> consumed", "SendTimeout: a <b>text</b>", "+0.125 ± 0.050 ms",
+        "lost 3 0:17 t broker-a/0 at 17 was <never> consumed", "7 times SendTimeout: a <b>text</b>", "+0.125 ± 0.050 ms",
         "body_bytes 1024", "machine: cpus 2", "version: triomq 0.1.0", "seed 1",
     ):  # fmt: skip
         assert expected in text, expected
-    assert re.search(r"intended → acknowledged 10,000 1\.0\d \d\.\d+ 1,80\d 1,9\d\d 2,0\d\d 2,0\d\d", text)
+    assert re.search(r"intended → acknowledged 10,000 1\.0\d \d\.\d+ 1,80\d 1,9\d\d ~2,0\d\d 2,0\d\d", text)
+
+
+def test_figures_that_say_nothing_of_the_broker_are_grey(tmp_path: Path) -> None:
+    page = page_of(tmp_path, made_run(per_second=200))
+    # Of 4,000 messages four lie beyond p99.9.
+    why = 'title="fewer than 10 of 4,000 messages took longer"'
+    assert re.search(rf'<div class="tile +unsupported" {why}><b>~[\d,.]+</b><span>p99.9, ms', page)
+    assert re.search(r'<div class="tile +" title=""><b>[\d,.]+</b><span>p99, ms', page)
+    assert re.search(rf'<td class="n unsupported" {why}>~', page)
 
 
 def test_plotly_is_packed_into_the_page(tmp_path: Path) -> None:

@@ -227,3 +227,10 @@ def test_catching_up_is_being_less_than_a_second_behind() -> None:
     rows = [second(0, backlog=5000), second(1, backlog=101), second(2, backlog=99), second(3, backlog=0)]
     assert caught_up_s(rows) == 3
     assert caught_up_s([second(0, backlog=None)]) == math.inf
+
+
+def test_rates_of_an_interrupted_run_are_those_of_the_part_there_is() -> None:
+    rows = [second(number) for number in range(4)]
+    assert Figures(WORKLOAD, rows, [WORKER])["rate"] == 40
+    interrupted = Figures(WORKLOAD, rows, [WORKER], interrupted=True)
+    assert (interrupted["rate"], interrupted["consume_rate"]) == (100, 90)

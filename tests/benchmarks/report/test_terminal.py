@@ -1,0 +1,35 @@
+"""The end of a run on the command line."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import attrs
+from made_runs import made_run
+from rich.console import Console
+
+from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.report.terminal import UNSUPPORTED, print_summary
+
+
+def summary_of(run: RunResult) -> list[str]:
+    out = io.StringIO()
+    print_summary([run], [Path("folder")], Console(file=out, width=160))
+    return out.getvalue().splitlines()
+
+
+def test_figures_that_say_nothing_of_the_broker_are_marked() -> None:
+    lines = summary_of(made_run(per_second=200))
+    first = next(number for number, line in enumerate(lines) if "intended → acknowledged, ms: p50" in line)
+    marked = ["~" in line for line in lines[first : first + 5]]
+    assert marked == [False, False, True, True, False]
+    assert UNSUPPORTED in lines
+    assert UNSUPPORTED not in summary_of(attrs.evolve(made_run(), rows=()))
+
+
+def test_rates_of_a_run_that_was_cut_short_are_those_of_its_seconds() -> None:
+    run = made_run(partial=True)
+    half = attrs.evolve(run, rows=tuple(row for row in run.rows if row.second < 5))
+    (line,) = [line for line in summary_of(half) if "acknowledged per second" in line]
+    assert line.split()[-2] == "500"
