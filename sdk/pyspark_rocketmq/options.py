@@ -23,13 +23,15 @@ from pyspark_rocketmq.offsets import (
     parse_offsets,
     parse_times,
 )
-from pyspark_rocketmq.times import time_ms_of, time_text
+from pyspark_rocketmq.times import duration_s_of, time_ms_of, time_text
 from triomq_protocol.filters.evaluation import compile_filter
 from triomq_protocol.filters.sql92 import Sql92Error
 
 CLIENT_PREFIX: Final = "rocketmq."
 DEFAULT_READ_GROUP: Final = "spark-source"
 DEFAULT_WRITE_GROUP: Final = "spark-sink"
+DEFAULT_TRIGGER_DELAY_S: Final = 900.0
+"""As Spark's Kafka source."""
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Options that Spark itself handles and passes on."""
@@ -136,6 +138,8 @@ class ReadOptions:
         min_partitions: at least so many tasks.
         max_offsets: offsets per trigger.
         max_bytes: bytes per trigger, about.
+        min_offsets: a trigger waits for so many offsets; None: it takes what there is.
+        max_trigger_delay_s: how long it waits at most.
         fail_on_data_loss: whether rows that are gone fail the query.
         group: the consumer group that pulls.
         commits: whether its offsets are committed.
@@ -151,6 +155,8 @@ class ReadOptions:
     min_partitions: int | None
     max_offsets: int | None
     max_bytes: int | None
+    min_offsets: int | None
+    max_trigger_delay_s: float
     fail_on_data_loss: bool
     group: str
     commits: bool
@@ -183,7 +189,7 @@ _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _SHARED: Final = ("namesrv", "topic")
 _READ: Final = (
     *_SHARED, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss",
+    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
     "consumerGroup", "readPreference",
 )  # fmt: skip
 _WRITE: Final = (*_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks")
@@ -215,6 +221,12 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     _check_order(start, end)
     if start.word == COMMITTED and group is None:
         raise BadOption("startingOffsets=committed needs the option consumerGroup, whose offsets are meant")
+    least, most = given.number("minOffsetsPerTrigger"), given.number("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise BadOption(f"minOffsetsPerTrigger, {least}, is above maxOffsetsPerTrigger, {most}")
+    delay_s = given.duration("maxTriggerDelay")
+    if delay_s is not None and least is None:
+        raise BadOption("maxTriggerDelay has no effect without minOffsetsPerTrigger")
     return ReadOptions(
         client=_client(given),
         topics=_topics(given),
@@ -223,8 +235,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         tags=_tags(tags),
         sql=_checked_sql(sql),
         min_partitions=given.number("minPartitions"),
-        max_offsets=given.number("maxOffsetsPerTrigger"),
+        max_offsets=most,
         max_bytes=given.number("maxBytesPerTrigger"),
+        min_offsets=least,
+        max_trigger_delay_s=delay_s if delay_s is not None else DEFAULT_TRIGGER_DELAY_S,
         fail_on_data_loss=given.choice("failOnDataLoss", {"true": True, "false": False}, True),
         group=group if group is not None else DEFAULT_READ_GROUP,
         commits=group is not None,
@@ -293,6 +307,16 @@ class _Given:
             return None
         try:
             return time_ms_of(value)
+        except ValueError as error:
+            raise BadOption(f"{name} is {value!r}, {error}") from None
+
+    def duration(self, name: str) -> float | None:
+        """A duration in seconds."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return duration_s_of(value)
         except ValueError as error:
             raise BadOption(f"{name} is {value!r}, {error}") from None
 

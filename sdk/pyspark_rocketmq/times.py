@@ -1,16 +1,19 @@
-"""Times as users write them in options. Pure."""
+"""Times and durations as users write them in options. Pure."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 TIME_FORM: Final = (
     "milliseconds since 1970 (1700000000000), or ISO 8601 with a zone (2023-11-14T22:13:20Z, 2023-11-14T23:13:20+01:00)"
 )
+DURATION_FORM: Final = "a number and one of the units ms, s, m, h, d, like 30s or 15m"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def time_ms_of(text: str) -> int:
@@ -42,3 +45,16 @@ def time_text(time_ms: int) -> str:
     """A time as errors show it: ISO 8601 in UTC, and the milliseconds."""
     moment = _EPOCH + timedelta(milliseconds=time_ms)
     return f"{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({time_ms})"
+
+
+def duration_s_of(text: str) -> float:
+    """A duration in seconds.
+
+    Raises:
+        ValueError: it is not of the form `15m`; the text continues "NAME is VALUE, ".
+    """
+    found = re.fullmatch(r"([0-9]{1,12}) ?([a-z]+)", text.lower())
+    unit = _UNITS_S.get(found[2]) if found else None
+    if found is None or unit is None:
+        raise ValueError(f"which is no duration; the form is {DURATION_FORM}")
+    return int(found[1]) * unit

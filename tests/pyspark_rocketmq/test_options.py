@@ -83,6 +83,15 @@ def test_times() -> None:
     assert not read_options({**LEAST, "startingTimestamp": "5"}, streaming=False).start.must_exist
 
 
+def test_waiting_for_messages() -> None:
+    default = read_options({**LEAST, "minOffsetsPerTrigger": "9"}, streaming=True)
+    assert (default.min_offsets, default.max_trigger_delay_s) == (9, 900)
+    given = read_options(
+        {**LEAST, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "9", "maxTriggerDelay": "30s"}, streaming=True
+    )
+    assert (given.min_offsets, given.max_offsets, given.max_trigger_delay_s) == (9, 9, 30)
+
+
 def test_the_clients_settings_in_our_names_and_in_javas() -> None:
     options = write_options(
         {
@@ -142,6 +151,15 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
         ({**LEAST, "startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
         ({**LEAST, "minPartitions": "0"}, "minPartitions is '0', and must be a whole number from 1 on"),
+        (
+            {**LEAST, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "minOffsetsPerTrigger, 9, is above maxOffsetsPerTrigger, 8",
+        ),
+        ({**LEAST, "maxTriggerDelay": "1m"}, "maxTriggerDelay has no effect without minOffsetsPerTrigger"),
+        (
+            {**LEAST, "minOffsetsPerTrigger": "9", "maxTriggerDelay": "15"},
+            "maxTriggerDelay is '15', which is no duration",
+        ),
         ({**LEAST, "failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'"),
         ({**LEAST, "readPreference": "slaves"}, "did you mean slave?"),
         ({**LEAST, "readPreference": "-1"}, "or the id of a broker"),

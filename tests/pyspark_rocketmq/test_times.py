@@ -1,10 +1,10 @@
-"""Times as users write them."""
+"""Times and durations as users write them."""
 
 from __future__ import annotations
 
 import pytest
 
-from pyspark_rocketmq.times import time_ms_of, time_text
+from pyspark_rocketmq.times import duration_s_of, time_ms_of, time_text
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,17 @@ def test_what_is_no_time(text: str, says: str) -> None:
 
 def test_a_time_in_an_error() -> None:
     assert time_text(1_700_000_000_007) == "2023-11-14T22:13:20.007Z (1700000000007)"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 H", 7200), ("1d", 86400), ("0s", 0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration_s_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["15", "m", "-1s", "1.5h", "5 weeks", "1m30s", "9" * 5000 + "s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no duration; the form is .* like 30s or 15m"):
+        duration_s_of(text)

@@ -131,3 +131,18 @@ def test_a_stream_takes_no_end(spark: SparkSession, topics: Topics, tmp_path: Pa
     topic = topics.new()
     with pytest.raises(Exception, match="availableNow"):
         write(topics.stream(spark, topic, endingOffsets="latest"), tmp_path).awaitTermination(LIMIT_S)
+
+
+def test_a_trigger_waits_for_messages(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new(queues=1)
+    sent = topics.fill(topic, 20)
+    query = write(topics.stream(spark, topic, minOffsetsPerTrigger=50), tmp_path, processingTime="0 seconds")
+    try:
+        wait_for(query, len(sent))
+        # Two queues; the 50th message is the last.
+        sent += topics.fill(topic, 5, start=20) + topics.fill(topic, 20, start=25)
+        wait_for(query, len(sent))
+    finally:
+        query.stop()
+    assert [each.numInputRows for each in query.recentProgress if each.numInputRows] == [40, 50]
+    assert written(spark, tmp_path) == sorted(sent)

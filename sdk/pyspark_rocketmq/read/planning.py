@@ -93,6 +93,19 @@ def _pieces(part: QueueRange, count: int) -> Iterable[QueueRange]:
     return [QueueRange(part.queue, start, end) for start, end in itertools.pairwise(edges)]
 
 
+def is_due(backlog: int, least: int, since_s: float | None, delay_s: float) -> bool:
+    """Whether a trigger takes what there is; otherwise it waits for more messages.
+
+    Args:
+        backlog: how many offsets are unread.
+        least: so many are worth a trigger.
+        since_s: how long ago one was last due; None if none was since the query started. The first one is due at once,
+            so that a query that is restarted again and again goes on.
+        delay_s: after so long, one is due with fewer.
+    """
+    return backlog >= least or since_s is None or since_s >= delay_s
+
+
 def limit_rows(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most: int) -> Offsets:
     """Ends that leave at most `most` offsets to be read, shared in proportion to the backlogs; at least one queue
     advances.

@@ -8,7 +8,8 @@ committed to a group are for monitoring.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, place_offsets, warn_if_nothing
 from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_queues, row_bytes
-from pyspark_rocketmq.read.planning import Bounds, limit_bytes, limit_rows, ranges, split
+from pyspark_rocketmq.read.planning import Bounds, is_due, limit_bytes, limit_rows, ranges, split
 from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 from triomq import MQError
 
@@ -45,11 +46,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: of the read.
         schema: the columns wanted.
+        clock: seconds that only increase, for `maxTriggerDelay`.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._schema = schema
+        self._clock = clock
+        self._last_due_s: float | None = None
         self._target: Offsets | None = None
         self._committed: Offsets = {}
 
@@ -63,6 +67,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -135,6 +141,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {
             queue: starts.get(queue, bounds[queue].start if queue in bounds else end) for queue, end in ends.items()
         }
+        if self._waits(known, ends, limit):
+            return starts
         limited = await self._limited(session, known, ends, limit)
         # A queue that has disappeared keeps its offset: it may be needed when its broker is back.
         return {**starts, **limited}
@@ -145,10 +153,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxBytes):
             behind = {queue: starts[queue] for queue in ends if starts[queue] < ends[queue]}
             return limit_bytes(starts, ends, limit.max_bytes, await row_bytes(session, behind))
-        if isinstance(limit, ReadMinRows) and self._target is None:
-            backlog = sum(end - starts[queue] for queue, end in ends.items())
-            return ends if backlog >= limit.min_rows else {queue: starts[queue] for queue in ends}
         return ends
+
+    def _waits(self, starts: Offsets, ends: Offsets, limit: ReadLimit) -> bool:
+        """Whether this trigger is left empty, to wait for more messages."""
+        if isinstance(limit, ReadMinRows):
+            least: int | None = limit.min_rows
+        else:
+            # Spark passes on one limit only; one of its own, as of a single trigger, does not wait.
+            least = self._options.min_offsets if limit == self.getDefaultReadLimit() else None
+        if least is None or self._target is not None:
+            return False
+        backlog = sum(max(0, end - starts[queue]) for queue, end in ends.items())
+        # Where a queue has lost messages, that is logged at each look until the query has gone on.
+        went_back = any(end < starts[queue] for queue, end in ends.items())
+        now_s = self._clock()
+        since_s = None if self._last_due_s is None else now_s - self._last_due_s
+        if not went_back and not is_due(backlog, least, since_s, self._options.max_trigger_delay_s):
+            return True
+        self._last_due_s = now_s
+        return False
 
     async def _known_starts(self, session: Session, starts: Offsets, ends: Offsets) -> Offsets:
         """Where each queue's part of a trigger starts, also of those that did not exist at the previous trigger."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark")
 
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, QueueId
-from pyspark_rocketmq.read.planning import Bounds, QueueRange, limit_bytes, limit_rows, ranges, resolved, split
+from pyspark_rocketmq.read.planning import Bounds, QueueRange, is_due, limit_bytes, limit_rows, ranges, resolved, split
 
 A, B, C = (QueueId("T", "broker-a", number) for number in range(3))
 
@@ -55,6 +55,24 @@ def test_a_limit_is_kept_and_something_goes_on(backlogs: list[int], most: int) -
     taken = {queue: limited[queue] - starts[queue] for queue in starts}
     assert all(0 <= count <= ends[queue] - starts[queue] for queue, count in taken.items())
     assert sum(taken.values()) == min(most, sum(backlogs))
+
+
+@pytest.mark.parametrize(
+    ("backlog", "since_s", "due"),
+    [
+        (100, 0.0, True),
+        (99, 0.0, False),
+        (99, 59.9, False),
+        (99, 60.0, True),
+        (1, 61.0, True),
+        (0, 60.0, True),
+        (101, 59.9, True),
+        (0, None, True),
+        (1, None, True),
+    ],
+)
+def test_a_trigger_waits_for_messages_but_not_for_ever(backlog: int, since_s: float | None, *, due: bool) -> None:
+    assert is_due(backlog, 100, since_s, 60.0) is due
 
 
 def test_each_queue_gets_its_share() -> None:

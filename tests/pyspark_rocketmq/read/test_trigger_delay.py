@@ -1,0 +1,146 @@
+"""Triggers of a stream that wait for messages, and what Spark's limits and restarts make of that."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import trio
+from fake_cluster import FakeCluster
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from pyspark_rocketmq.clients import Session
+from pyspark_rocketmq.offsets import QueueId, offsets_of, tree_of
+from pyspark_rocketmq.options import read_options
+from pyspark_rocketmq.read import stream_reader
+from pyspark_rocketmq.read.stream_reader import StreamReader
+from pyspark_rocketmq.rows.schema import READ_SCHEMA
+
+A, B = (QueueId("T", "broker-a", number) for number in range(2))
+
+
+class Stream:
+    """A streaming read of one cluster: its driver's offsets, and a clock that is set."""
+
+    def __init__(self, **options: str) -> None:
+        self.cluster = FakeCluster(random.Random(0))
+        self.cluster.add_queue(A, 50)
+        self.now_s = 1000.0
+        given = {"namesrv": "n:1", "topic": "T", "minOffsetsPerTrigger": "40", "maxTriggerDelay": "1m"}
+        self.options = read_options({**given, **options}, streaming=True)
+        self.reached = {A: 0}
+        self.restart()
+
+    def restart(self) -> None:
+        self.reader = StreamReader(self.options, READ_SCHEMA, lambda: self.now_s)
+
+    def call(self, run: Callable[[Session], Any]) -> Any:
+        session = Session(SimpleNamespace(admin=self.cluster), None, self.cluster)  # type: ignore[arg-type]
+        return trio.run(run, session)
+
+    def trigger(self, limit: Any = None, *, after_s: float = 0) -> dict[QueueId, int]:
+        """Where the next trigger ends; it starts where the last one ended."""
+        self.now_s += after_s
+        limit = limit if limit is not None else self.reader.getDefaultReadLimit()
+        self.reached = offsets_of(self.reader.latestOffset(tree_of(self.reached), limit))
+        return self.reached
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stream]:
+    opened: list[Stream] = []
+
+    def make(**options: str) -> Stream:
+        opened.append(Stream(**options))
+        return opened[-1]
+
+    @contextmanager
+    def borrowed(_key: object) -> Iterator[Stream]:
+        yield opened[-1]
+
+    monkeypatch.setattr(stream_reader, "borrowed", borrowed)
+    return make
+
+
+def test_a_trigger_is_empty_until_there_is_enough(stream: Callable[..., Stream]) -> None:
+    query = stream()
+    assert query.reader.getDefaultReadLimit() == ReadMinRows(40)
+    assert query.trigger() == {A: 50}
+    query.cluster.append(A, 39)
+    assert query.trigger(after_s=30) == {A: 50}
+    query.cluster.add_queue(B, 0)
+    assert query.trigger() == {A: 50}, "a new queue does not make a trigger either"
+    query.cluster.append(B, 1)
+    assert query.trigger() == {A: 89, B: 1}, "40 are enough, whatever their queues"
+
+
+def test_a_trigger_waits_no_longer_than_its_delay(stream: Callable[..., Stream]) -> None:
+    query = stream()
+    assert query.trigger() == {A: 50}
+    query.cluster.append(A, 1)
+    assert query.trigger(after_s=59) == {A: 50}
+    assert query.trigger(after_s=1) == {A: 51}
+    query.cluster.append(A, 1)
+    assert query.trigger(after_s=59) == {A: 51}, "the delay counts from the trigger before"
+    assert query.trigger(after_s=1) == {A: 52}
+
+
+def test_a_restart_takes_at_once_what_was_left(stream: Callable[..., Stream]) -> None:
+    query = stream()
+    for end in (50, 51, 52):
+        query.restart()
+        assert query.trigger() == {A: end}
+        query.cluster.append(A, 1)
+        assert query.trigger() == {A: end}
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
+def test_least_and_most_go_together(stream: Callable[..., Stream], name: str) -> None:
+    query = stream(**{name: "45"})
+    first = query.trigger()
+    assert 0 < first[A] < 50
+    assert query.trigger(ReadAllAvailable()) == {A: 50}
+    query.cluster.append(A, 39)
+    assert query.trigger() == {A: 50}
+    query.cluster.append(A, 20)
+    assert 50 < query.trigger()[A] < 109
+
+
+def test_limits_of_spark_itself_do_not_wait(stream: Callable[..., Stream]) -> None:
+    query = stream()
+    assert query.trigger() == {A: 50}
+    query.cluster.append(A, 9)
+    assert query.trigger(ReadMaxRows(5)) == {A: 55}
+    assert query.trigger(ReadAllAvailable()) == {A: 59}, "as a query that runs once is given"
+
+
+def test_available_now_reads_to_its_target_and_ends(stream: Callable[..., Stream]) -> None:
+    query = stream()
+    query.reached = {A: 45}
+    query.reader.prepareForTriggerAvailableNow()
+    query.cluster.append(A, 100)
+    assert query.trigger() == {A: 50}
+    assert query.trigger() == {A: 50}
+
+
+def test_a_queue_that_went_back_is_not_waited_for(
+    stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = stream(failOnDataLoss="false")
+    assert query.trigger() == {A: 50}
+    query.cluster.add_queue(A, 7)
+    assert [query.trigger(), query.trigger()] == [{A: 7}, {A: 7}]
+    assert caplog.text.count("going on at its end") == 1
+
+
+def test_the_reader_that_tasks_get_is_pickled(stream: Callable[..., Stream]) -> None:
+    reader = StreamReader(stream().options, READ_SCHEMA)
+    assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMinRows(40)
