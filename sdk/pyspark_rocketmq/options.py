@@ -136,6 +136,7 @@ class ReadOptions:
         tags: the selected ones; None for all rows, also those without a tag.
         sql: an SQL92 expression for the broker.
         min_partitions: at least so many tasks.
+        max_partition_rows: at most so many offsets per task.
         max_offsets: offsets per trigger.
         max_bytes: bytes per trigger, about.
         min_offsets: a trigger waits for so many offsets; None: it takes what there is.
@@ -153,6 +154,7 @@ class ReadOptions:
     tags: frozenset[str] | None
     sql: str | None
     min_partitions: int | None
+    max_partition_rows: int | None
     max_offsets: int | None
     max_bytes: int | None
     min_offsets: int | None
@@ -189,7 +191,7 @@ _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _SHARED: Final = ("namesrv", "topic")
 _READ: Final = (
     *_SHARED, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
+    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
     "consumerGroup", "readPreference",
 )  # fmt: skip
 _WRITE: Final = (*_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks")
@@ -235,6 +237,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         tags=_tags(tags),
         sql=_checked_sql(sql),
         min_partitions=given.number("minPartitions"),
+        max_partition_rows=given.number("maxRecordsPerPartition"),
         max_offsets=most,
         max_bytes=given.number("maxBytesPerTrigger"),
         min_offsets=least,

@@ -34,7 +34,7 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
     starts = existing_starts(starts, bounds, fail=options.fail_on_data_loss)
     _warn_if_reversed(starts, ends)
     starts = kept_starts(starts, bounds, ends, fail=options.fail_on_data_loss)
-    return split(ranges(starts, ends), options.min_partitions)
+    return split(ranges(starts, ends), options.min_partitions, options.max_partition_rows)
 
 
 async def place_offsets(

@@ -4,6 +4,7 @@ Pure."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -67,28 +68,29 @@ def ranges(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> list[Q
     ]
 
 
-def split(parts: Sequence[QueueRange], wanted: int | None) -> list[QueueRange]:
+def split(parts: Sequence[QueueRange], wanted: int | None, most: int | None = None) -> list[QueueRange]:
     """Cut long ranges so that there are at least so many, all of about the same length.
 
     Args:
         parts: what is to be read.
         wanted: how many tasks at least; None leaves one per queue. Fewer come out only if there are fewer offsets.
+        most: how many offsets a task has at most; None is no limit.
     """
+    counts = [1 if most is None else max(1, math.ceil(len(part) / most)) for part in parts]
     total = sum(map(len, parts))
-    if wanted is None or len(parts) >= wanted or not total:
-        return list(parts)
-    counts = [max(1, len(part) * wanted // total) for part in parts]
-    while sum(counts) < wanted:
-        # Cut the range with the longest pieces into one more.
-        at = max(range(len(parts)), key=lambda index: len(parts[index]) / counts[index])
-        if counts[at] >= len(parts[at]):
-            break
-        counts[at] += 1
+    if wanted is not None and sum(counts) < wanted and total:
+        counts = [max(count, len(part) * wanted // total) for part, count in zip(parts, counts, strict=True)]
+        while sum(counts) < wanted:
+            # Cut the range with the longest pieces into one more.
+            at = max(range(len(parts)), key=lambda index: len(parts[index]) / counts[index])
+            if counts[at] >= len(parts[at]):
+                break
+            counts[at] += 1
     return [piece for part, count in zip(parts, counts, strict=True) for piece in _pieces(part, count)]
 
 
 def _pieces(part: QueueRange, count: int) -> Iterable[QueueRange]:
-    count = min(count, len(part))
+    count = max(1, min(count, len(part)))
     edges = [part.start + len(part) * number // count for number in range(count + 1)]
     return [QueueRange(part.queue, start, end) for start, end in itertools.pairwise(edges)]
 

@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of one trigger."""
         starts, ends = offsets_of(start), offsets_of(end)
         starts = self._ask(lambda session: self._known_starts(session, starts, ends))
-        parts = split(ranges(starts, ends), self._options.min_partitions)
+        parts = split(ranges(starts, ends), self._options.min_partitions, self._options.max_partition_rows)
         return [RangePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

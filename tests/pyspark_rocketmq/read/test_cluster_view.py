@@ -66,6 +66,11 @@ async def planned(**options: str) -> list[QueueRange]:
     return await plan_batch(session, read_options({"namesrv": "n:1", **options}, streaming=False))
 
 
+async def test_tasks_of_a_batch_are_cut_by_their_offsets() -> None:
+    parts = await planned(topic="T", startingOffsets=json.dumps(tree_of({A: 5})), maxRecordsPerPartition="20")
+    assert parts == [QueueRange(A, 5, 20), QueueRange(A, 20, 35), QueueRange(A, 35, 50)]
+
+
 async def test_a_batch_that_can_have_no_rows_says_so(caplog: pytest.LogCaptureFixture) -> None:
     beyond = json.dumps(tree_of({A: 99}))
     with pytest.raises(DataLoss, match="from 99, and it ends at 50"):

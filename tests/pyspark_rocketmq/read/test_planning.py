@@ -34,17 +34,35 @@ def test_long_ranges_are_cut() -> None:
     assert len(split([QueueRange(A, 0, 3)], 8)) == 3, "no more tasks than offsets"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "most", "lengths"),
+    [
+        (None, 300, [300, 10]),
+        (None, 299, [150, 150, 10]),
+        (None, 100, [100, 100, 100, 10]),
+        (None, 1, [1] * 310),
+        (2, 100, [100, 100, 100, 10]),
+        (6, 100, [60, 60, 60, 60, 60, 10]),
+        (6, 1000, [60, 60, 60, 60, 60, 10]),
+    ],
+)
+def test_a_task_has_no_more_than_so_many_offsets(wanted: int | None, most: int, lengths: list[int]) -> None:
+    assert [len(part) for part in split([QueueRange(A, 5, 305), QueueRange(B, 0, 10)], wanted, most)] == lengths
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300)), min_size=1, max_size=6),
-    st.integers(1, 40),
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.one_of(st.none(), st.integers(1, 400)),
 )
-def test_a_cut_loses_and_repeats_nothing(spans: list[tuple[int, int]], wanted: int) -> None:
+def test_a_cut_loses_and_repeats_nothing(spans: list[tuple[int, int]], wanted: int | None, most: int | None) -> None:
     parts = [QueueRange(QueueId("T", "b", number), start, start + size) for number, (start, size) in enumerate(spans)]
-    pieces = split(parts, wanted)
+    pieces = split(parts, wanted, most)
     assert [(p.queue, o) for p in pieces for o in range(p.start, p.end)] == [
         (p.queue, o) for p in parts for o in range(p.start, p.end)
     ]
-    assert len(pieces) >= min(wanted, sum(map(len, parts)))
+    assert len(pieces) >= min(wanted or 0, sum(map(len, parts)))
+    assert all(0 < len(piece) <= (most or 300) for piece in pieces)
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=8), st.integers(1, 500))

@@ -247,6 +247,8 @@ def run_batches(client: FakeClient, chance: random.Random) -> None:
     options["failOnDataLoss"] = str(fails).lower()
     if chance.random() < 0.5:
         options["minPartitions"] = str(chance.randint(2, 9))
+    if chance.random() < 0.3:
+        options["maxRecordsPerPartition"] = str(chance.choice((7, 64, 500)))
     if chance.random() < 0.2:
         options["readPreference"] = "slave"
     starts: dict[QueueId, int] = {}

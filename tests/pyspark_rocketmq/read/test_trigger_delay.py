@@ -141,6 +141,12 @@ def test_a_queue_that_went_back_is_not_waited_for(
     assert caplog.text.count("going on at its end") == 1
 
 
+def test_tasks_of_a_trigger_are_cut_by_their_offsets(stream: Callable[..., Stream]) -> None:
+    query = stream(maxRecordsPerPartition="20")
+    parts = query.reader.partitions(tree_of({A: 5}), tree_of({A: 50}))
+    assert [(part.value.start, part.value.end) for part in parts] == [(5, 20), (20, 35), (35, 50)]
+
+
 def test_the_reader_that_tasks_get_is_pickled(stream: Callable[..., Stream]) -> None:
     reader = StreamReader(stream().options, READ_SCHEMA)
     assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMinRows(40)
