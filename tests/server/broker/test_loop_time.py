@@ -28,6 +28,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS
 from triomq_server.broker.requests.clients import MOST_GROUPS, link_closed
 from triomq_server.broker.tables.notifications import STEPS_PER_TURN
+from triomq_server.replication.log_copy import READ_LOG
 
 MOST_LINES = 150_000
 """Of one slice."""
@@ -109,7 +110,19 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
     Code.VIEW_BROKER_STATS_DATA: ({"statsName": "TOPIC_PUT_NUMS", "statsKey": "T0"}, bytes),
     Code.QUERY_CONSUME_QUEUE: ({"topic": "T0", "queueId": "0", "index": "0", "count": "100000"}, bytes),
     Code.INVOKE_BROKER_TO_RESET_OFFSET: ({**TOPIC, "timestamp": "-1", "isForce": "true"}, bytes),
+    Code.END_TRANSACTION: (
+        {
+            "producerGroup": "P0",
+            "tranStateTableOffset": "0",
+            "commitLogOffset": "0",
+            "commitOrRollback": "8",
+            "msgId": "0" * 32,
+        },
+        bytes,
+    ),
+    Code.RESUME_CHECK_HALF_MESSAGE: ({"msgId": "7F0000010000540600000000000000FF"}, bytes),
     HA_STATUS: ({}, bytes),
+    READ_LOG: ({"offset": "0", "mostBytes": "1048576"}, bytes),
 }
 """A request that finds much of what there is, for every code that is answered without waiting."""
 
