@@ -22,6 +22,9 @@ from triomq_protocol.names import MASTER_ID
 SUSPEND_S = 1.0
 """How long a pull waits at the end of its queue; short, so that the end of a run is noticed."""
 
+ANSWER_S = 1.0
+"""How much longer than that an answer may take before nobody knows any more what lies in the queue."""
+
 ERROR_PAUSE_S = 0.1
 ASSIGNMENT_LIMIT_S = 15.0
 ASSIGNMENT_REST_S = 0.5
@@ -69,6 +72,8 @@ class Consumers:
         self._cells = cells
         self._ledger = ledger
         self._lags: dict[tuple[str, triomq.MessageQueue], int] = {}
+        self._asked: dict[tuple[str, triomq.MessageQueue], float] = {}
+        """Since when pulls wait for their answers, on trio's clock."""
         self._places: dict[tuple[str, triomq.MessageQueue], int] = {}
         """How far pull consumers have read each queue."""
         self._roles: dict[str, str] = {}
@@ -91,7 +96,13 @@ class Consumers:
         await self._stack.aclose()
 
     def backlog(self) -> int | None:
-        """Messages before this worker's consumers, by the last pulls' answers; None: not known."""
+        """Messages before this worker's consumers, by the last pulls' answers; None: not known.
+
+        It is not known either while a broker does not answer a pull: messages may have come that nobody has told of.
+        """
+        oldest = trio.current_time() - SUSPEND_S - ANSWER_S
+        if any(since < oldest for since in self._asked.values()):
+            return None
         return sum(self._lags.values()) if self._lags else None
 
     async def has_all(self) -> bool | None:
@@ -156,6 +167,7 @@ class Consumers:
         while True:
             await self._hold_back(slow_from)
             slow = self._is_slow(slow_from)
+            self._asked.setdefault((group, queue), trio.current_time())
             try:
                 result = await consumer.pull(
                     queue, offset=offset, max_messages=1 if slow else most, block=True, suspend_s=SUSPEND_S
@@ -164,6 +176,7 @@ class Consumers:
                 self._failed(error)
                 await trio.sleep(ERROR_PAUSE_S)
                 continue
+            del self._asked[group, queue]
             offset = result.next_offset
             self._lags[group, queue] = max(0, result.max_offset - offset)
             if result.messages:
