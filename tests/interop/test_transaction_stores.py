@@ -87,6 +87,42 @@ def test_the_other_broker_ends_transactions(
         java_client.close(address)
 
 
+@pytest.mark.parametrize("master", [Kind.OURS, Kind.JAVA], ids=["our-master", "java-master"])
+def test_a_slave_of_the_other_implementation_takes_over(
+    master: Kind, servers: Any, java_client: Any, topic: str
+) -> None:
+    name, group = f"transaction-set-{master}", f"G-{topic}"[:60]
+    slave_home = servers.scratch / f"{name}-slave"
+    with servers.namesrv(Kind.OURS, f"{name}-namesrv") as names:
+        address = names.address
+        as_slave = {**CHECKS, "brokerRole": "SLAVE", "brokerId": 1}
+        with servers.broker(OTHER[master], f"{name}-slave", address, as_slave) as slave:
+            port = int(slave.address.rpartition(":")[2])
+            with servers.broker(master, f"{name}-master", address, CHECKS) as broker:
+                java_client.transact(address, group, topic, FIRST, "UNKNOW")
+                # A slave may copy offsets before it has copied the log.
+                log = slave_home / "store" / "commitlog" / f"{0:020}"
+                copied = java_client.eventually(
+                    lambda: log.read_bytes().count(b"COMMIT_MESSAGE 6") if log.exists() else 0, lambda count: count >= 2
+                )
+                assert copied >= 2, "half and committed message"
+                passed = java_client.eventually(
+                    lambda: progress(slave_home, "HALF_TOPIC"), lambda offset: offset >= len(FIRST) + 2
+                )
+                assert passed >= len(FIRST) + 2
+                broker.kill()
+            assert slave.alive
+            slave.stop()
+        with servers.broker(OTHER[master], f"{name}-slave", address, CHECKS, port):
+            java_client.transact(address, group, topic, ["COMMIT_MESSAGE 7"], "COMMIT_MESSAGE")
+            wanted = {text for text in (*FIRST, "COMMIT_MESSAGE 7") if not text.startswith("ROLLBACK")}
+            found = java_client.eventually(
+                lambda: bodies(java_client, address, topic), lambda seen: set(seen) == wanted
+            )
+            assert set(found) == wanted
+        java_client.close(address)
+
+
 @pytest.mark.parametrize("kind", [Kind.OURS, Kind.JAVA])
 async def test_what_checks_keep_of_a_half_message(kind: Kind, servers: Any, topic: str) -> None:
     """4.9.7 loses the flag with the first copy, and counts the rounds in which the producer did not want to be asked."""

@@ -123,3 +123,12 @@ async def test_records_and_requests_are_those_of_a_real_broker(desk: Any, vector
     recording.assert_stored("rec_tx_UNKNOW_3")
     await recording.end(4, 113_640, 8, recording.stored_ms("rec_tx_UNKNOW_4"), check=True)
     recording.assert_stored("rec_tx_UNKNOW_4")
+
+
+async def test_the_end_of_an_unknown_transaction_is_refused_as_recorded(desk: Any, vectors: Path) -> None:
+    cases = json.loads((vectors / "exchanges.json").read_text())["cases"]
+    exchanges = {case["name"]: case for case in cases}
+    case = exchanges["raw_end_tx_bad"]
+    assert await desk.frame(bytes.fromhex(case["requestHex"])) == bytes.fromhex(case["responseHex"])
+    unknown = exchanges["37_client_to_master__oneway_1"]
+    assert await desk.frame(bytes.fromhex(unknown["requestHex"])) is None
