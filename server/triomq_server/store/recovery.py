@@ -268,7 +268,8 @@ class Recovery:
             return None
         self._damaged.append((start, stop))
         _log.error(
-            "the log holds %s at offset %d: %d bytes up to the next sound record are lost to readers and copied to %s",
+            "the log holds %s at offset %d: %d bytes up to the next sound record are lost to readers and copied to %s; "
+            "`triomq admin repair-store` fetches them from another broker of the set",
             found.value, start, stop - start, folder,
         )  # fmt: skip
         return sound

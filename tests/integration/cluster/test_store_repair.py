@@ -143,3 +143,4 @@ async def test_what_a_start_has_moved_aside_comes_back(caplog: pytest.LogCapture
 
             await until(everything)
             assert "have been repaired and can be read again" in caplog.text
+            assert "`triomq admin repair-store` fetches them from another broker of the set" in caplog.text
