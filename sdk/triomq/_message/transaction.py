@@ -49,7 +49,7 @@ class Transaction(metaclass=NoPublicConstructor):
 
     @property
     def transaction_id(self) -> str:
-        """The message's id, under which a later check asks: keep it with what the local transaction writes."""
+        """The message's id, by which a later check asks; keep it with what the local transaction writes."""
         return self.result.message_id
 
     @property

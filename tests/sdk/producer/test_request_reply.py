@@ -387,3 +387,29 @@ async def test_a_push_consumer_replies(autojump_clock, group_cluster, face):
     (command,) = cluster.broker.requests(REPLY)
     assert (command.body, asked(command)["CORRELATION_ID"]) == (b"pong", "c-1")
     assert command.header(SendMessageRequestV2).producer_group == "CLIENT_INNER_PRODUCER"
+
+
+def test_without_await(system_cluster):
+    """The blocking face: a delivery, a handler and a producer reply, and a request ends in time."""
+    cluster = system_cluster
+    cluster.broker.consumers.serves_groups = True
+    cluster.name_server.add_route("C_REPLY_TOPIC", cluster.broker, queues=1)
+    cluster.broker.scripts[REPLY].extend([cluster.broker.send] * 3)
+    cluster.broker.store("T", 0, b"ping", encode_properties(REQUEST).encode())
+    with triomq.blocking.open_client(cluster.name_server.address, **cluster.options()) as client:
+        producer = client.producer("G")
+        with client.push_consumer("C", start_from="earliest") as consumer:
+            consumer.subscribe("T")
+            for delivery in consumer:
+                with delivery as message:
+                    assert delivery.reply(b"by delivery") is True
+                    assert consumer.reply(message, b"by consumer") is True
+                    assert producer.reply(message, b"by producer") is True
+                break
+        with pytest.raises(errors.ReplyTimeout):
+            producer.request(ASK, 0.05)
+    assert [command.body for command in cluster.broker.requests(REPLY)] == [
+        b"by delivery",
+        b"by consumer",
+        b"by producer",
+    ]
