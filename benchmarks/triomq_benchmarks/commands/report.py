@@ -38,8 +38,9 @@ def report(run_dirs: tuple[Path, ...], out: Path | None) -> None:
     """
     path = out or (run_dirs[0] / REPORT if len(run_dirs) == 1 else Path(REPORT))
     try:
-        results = [_run_with_its_audit(folder) for folder in _folders(run_dirs)]
-        write_report(results, path)
+        folders = _folders(run_dirs)
+        results = [_run_with_its_audit(folder) for folder in folders]
+        write_report(results, path, _names(folders))
     except (RunUnreadableError, ReportUnavailableError) as error:
         _fail(str(error))
     except OSError as error:
@@ -59,6 +60,12 @@ def _folders(given: Sequence[Path]) -> list[Path]:
         below = sorted(each.parent for each in folder.glob(f"*/{RESULT}"))
         found += [folder] if (folder / RESULT).exists() or not below else below
     return found
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """What the folders are called, as short as tells them apart."""
+    names = [folder.resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
 def _run_with_its_audit(folder: Path) -> RunResult:

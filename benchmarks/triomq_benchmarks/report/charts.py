@@ -93,15 +93,16 @@ class _Run:
         return [(row.second, getattr(row, field)) for row in self.seconds]
 
 
-def charts(results: Sequence[RunResult]) -> list[Chart]:
+def charts(results: Sequence[RunResult], folders: Sequence[str] = ()) -> list[Chart]:
     """All plots that these runs have something to show in.
 
     Args:
         results: at least one; of several, the plots lay the runs over each other.
+        folders: what each run's folder is called, if they have one.
     """
     runs = [
         _Run(label, COLOURS[number % len(COLOURS)], result, _seconds(result))
-        for number, (label, result) in enumerate(zip(labels(results), results, strict=True))
+        for number, (label, result) in enumerate(zip(labels(results, folders), results, strict=True))
     ]
     made = [_latency(runs), _quantile_curve(runs), _rates(runs)]
     if any(run.has("intended_to_consumed") for run in runs):
@@ -118,9 +119,11 @@ def _seconds(result: RunResult) -> list[IntervalRow]:
     return every_second(by_second(row for row in result.rows if row.second >= first))
 
 
-def labels(results: Sequence[RunResult]) -> list[str]:
-    """A short name for each run, no two alike: its target, and of workload, engine and number what it takes."""
+def labels(results: Sequence[RunResult], folders: Sequence[str] = ()) -> list[str]:
+    """A short name for each run, no two alike: its target, and of folder, workload, engine and number what it takes."""
     names = [result.target for result in results]
+    if len(set(names)) < len(names) and len(set(folders)) == len(names):
+        return [f"{folder}: {name}" for folder, name in zip(folders, names, strict=True)]
     for also in ([str(result.workload.get("name", "")) for result in results], [result.engine for result in results]):
         if len(set(names)) < len(names) and len(set(also)) > 1:
             names = [f"{name} ({more})" for name, more in zip(names, also, strict=True)]

@@ -29,12 +29,13 @@ class ReportUnavailableError(Exception):
     """What draws reports is not installed; the message says how to get it."""
 
 
-def write_report(results: Sequence[RunResult], path: Path) -> None:
+def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str] = ()) -> None:
     """Write the page; it is whole or not there.
 
     Args:
         results: at least one run.
         path: of the file; its folder exists.
+        folders: what each run's folder is called, to tell runs on one target apart.
 
     Raises:
         ReportUnavailableError: Plotly or Jinja is missing.
@@ -52,16 +53,16 @@ def write_report(results: Sequence[RunResult], path: Path) -> None:
     template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
     runs = [
         _run(label, COLOURS[number % len(COLOURS)], result, len(results))
-        for number, (label, result) in enumerate(zip(labels(results), results, strict=True))
+        for number, (label, result) in enumerate(zip(labels(results, folders), results, strict=True))
     ]
     page = template.render(
         title=_title(results),
         descriptions=dict.fromkeys(str(text) for each in results if (text := each.workload.get("description"))),
         plotly_js=Markup(_packed(get_plotlyjs())),
-        charts=[_drawn(chart, Markup) for chart in charts(results)],
+        charts=[_drawn(chart, Markup) for chart in charts(results, folders)],
         runs=runs,
         tile_names=list(dict.fromkeys(tile["name"] for run in runs for tile in run["tiles"])),
-        percentiles=list(_percentiles(results)),
+        percentiles=list(_percentiles(results, folders)),
         footer=f"triomq {results[0].versions.get('triomq', '')} · run {', '.join(each.run_id for each in results)}",
     )
     unfinished = path.with_name(f"{path.name}.tmp")
@@ -216,11 +217,11 @@ def _worker(worker: WorkerResult) -> Mapping[str, object]:
     }
 
 
-def _percentiles(results: Sequence[RunResult]) -> Iterable[Mapping[str, object]]:
+def _percentiles(results: Sequence[RunResult], folders: Sequence[str]) -> Iterable[Mapping[str, object]]:
     quantiles = [result.quantiles() for result in results]
     for field, name in MEASURED.items():
         first = True
-        for number, (label, of_run) in enumerate(zip(labels(results), quantiles, strict=True)):
+        for number, (label, of_run) in enumerate(zip(labels(results, folders), quantiles, strict=True)):
             found = of_run[field]
             if found.count:
                 why = results[number].unsupported(field)

@@ -204,6 +204,8 @@ def test_labels_tell_runs_apart() -> None:
     assert labels([run, attrs.evolve(run, engine="local")]) == ["ours (processes 2)", "ours (local)"]
     assert labels([run, attrs.evolve(run, workload={"name": "failover"})]) == ["ours (quick)", "ours (failover)"]
     assert labels([run, run, made_run(target="java")]) == ["ours #1", "ours #2", "java"]
+    assert labels([run, run], ["before", "after"]) == ["before: ours", "after: ours"]
+    assert labels([run, made_run(target="java")], ["before", "after"]) == ["ours", "java"]
 
 
 def test_values_of_the_plots(tmp_path: Path) -> None:
@@ -310,6 +312,20 @@ def test_the_command_draws_stored_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert report("both/ours", "both/java").stdout == "report.html\n"
     assert "quick on ours, java" in text_of((tmp_path / "report.html").read_text())
     assert report("both/ours", "--out", "page.html").stdout == "page.html\n"
+
+
+def test_runs_on_one_target_are_called_by_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("before", "after", "other/after"):
+        write_run(made_run(seed=len(folder)), tmp_path / folder)
+    report("before", "after")
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r"Side by side .* before: ours 500 .* after: ours 500 ", text_of(page))
+    assert "before: ours: p99" in traces_of(page, "latency")
+    report("after", "other/after")
+    assert re.search(
+        r"Side by side .* after: ours 500 .* other/after: ours 500 ", text_of((tmp_path / "report.html").read_text())
+    )
 
 
 def test_the_command_takes_the_newer_audit(tmp_path: Path) -> None:
