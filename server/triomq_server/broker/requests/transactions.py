@@ -20,7 +20,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.rewriting import delay_level, store_properties
-from triomq_server.broker.transactions.half_records import HALF_QUEUE, committed, copy_of, real_queue
+from triomq_server.broker.transactions.half_records import HALF_QUEUE, committed, copy_of, for_log, real_queue
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.repeats import Repeats
 from triomq_server.store import AppendStatus
@@ -58,7 +58,7 @@ class Ending:
         if self._broker.is_slave:
             return command.answer(ResponseCode.SLAVE_NOT_AVAILABLE, NOT_SET_REMARK)
         if kind == UNKNOWN:
-            if header.from_transaction_check and (due := self._unknown.add(header.producer_group)):
+            if header.from_transaction_check and (due := self._unknown.add(for_log(header.producer_group))):
                 _log.info("%d transactions are still open, say producers of groups %s; they are asked again", *due)
             return None
         try:
@@ -67,10 +67,10 @@ class Ending:
                 return command.answer()
             self._roll_back(header)
         except RefusedError as refused:
-            if due := self._refusals.add(header.producer_group):
+            if due := self._refusals.add(for_log(header.producer_group)):
                 _log.warning(
                     "%d ends of transactions are refused, of producer groups %s; the last one, of %s for %s: %s",
-                    *due, link.peer, header.msg_id[:64], refused.remark,
+                    *due, link.peer, for_log(header.msg_id), refused.remark,
                 )  # fmt: skip
             return command.answer(refused.code, refused.remark)
         return command.answer(ResponseCode.SUCCESS, NOT_SET_REMARK)

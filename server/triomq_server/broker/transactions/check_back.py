@@ -36,7 +36,7 @@ from triomq_server.broker.transactions.decisions import (
     immunity_ms,
     number,
 )
-from triomq_server.broker.transactions.half_records import HALF_QUEUE, check_request, copy_of, discarded
+from triomq_server.broker.transactions.half_records import HALF_QUEUE, check_request, copy_of, discarded, for_log
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.config import BrokerRole
 from triomq_server.repeats import Repeats
@@ -240,7 +240,7 @@ class CheckBack:
         if handled is not _Handled.STORED:
             return handled
         if link is None:
-            if due := self._without_producer.add(group):
+            if due := self._without_producer.add(for_log(group)):
                 _log.warning("%d transactions are not checked: no producer is connected of groups %s", *due)
         elif (request := check_request(half, checked, copy)) is not None:
             link.notify(request)
@@ -276,7 +276,7 @@ class CheckBack:
             return _Handled.STOP
         if result.status is not AppendStatus.PUT_OK:
             return self._give_up(current, half)
-        if due := self._discards.add(properties.get(REAL_TOPIC, "?")):
+        if due := self._discards.add(for_log(properties.get(REAL_TOPIC, "?"))):
             _log.error(
                 "%d half messages, of topics %s, are given up and kept in %s: %d checks (transactionCheckMax) did not end "
                 "their transactions, or they are older than %d h (fileReservedTime)",

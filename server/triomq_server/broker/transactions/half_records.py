@@ -33,6 +33,12 @@ from triomq_server.store import AppendResult, NewRecord
 HALF_QUEUE = 0
 """The only queue of the half topic, and of the op topic."""
 OP_TAG = "d"
+_SHOWN_CHARACTERS = 64
+
+
+def for_log(name: str) -> str:
+    """The beginning of a name that a client chose: a log line must not be as long as a header may be."""
+    return name[:_SHOWN_CHARACTERS]
 
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:

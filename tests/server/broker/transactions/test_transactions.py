@@ -222,6 +222,16 @@ async def test_only_a_half_message_can_be_ended(open_broker: Any) -> None:
         assert await bodies(peer) == [b"1"]
 
 
+async def test_long_names_of_clients_are_cut_off_in_the_log(open_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        sent = await peer.put(queue_id=0, **half(1))
+        await peer.ask(end_of(sent, COMMIT, group="x" * 1000, msg_id="y" * 1000))
+    (line,) = [line for line in caplog.messages if "are refused" in line]
+    assert "of producer groups xx" in line
+    assert len(line) < 500
+
+
 @pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
 @pytest.mark.parametrize("then", [COMMIT, ROLLBACK])
 @pytest.mark.parametrize("compat", [{}, {"compat": "4.9"}])
