@@ -30,6 +30,8 @@ from triomq_protocol.filters.sql92 import Sql92Error
 CLIENT_PREFIX: Final = "rocketmq."
 DEFAULT_READ_GROUP: Final = "spark-source"
 DEFAULT_WRITE_GROUP: Final = "spark-sink"
+DEFAULT_QUEUES: Final = 8
+"""As `Admin.create_topic` of the SDK."""
 DEFAULT_TRIGGER_DELAY_S: Final = 900.0
 """As Spark's Kafka source."""
 
@@ -176,6 +178,7 @@ class WriteOptions:
         batch_rows: how many rows go in one request.
         in_flight: how many requests of a task may be in flight.
         replicated: whether a slave must hold every row before a task ends.
+        create_queues: with so many queues on every master, topics are created that do not exist; None: none is created.
     """
 
     client: ClientSettings
@@ -184,6 +187,7 @@ class WriteOptions:
     batch_rows: int
     in_flight: int
     replicated: bool
+    create_queues: int | None
 
 
 _PREFERENCES: Final = {"suggested": "suggested", "master": "master", "slave": "slave", "preferslave": "prefer_slave"}
@@ -194,7 +198,7 @@ _READ: Final = (
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
     "consumerGroup", "readPreference",
 )  # fmt: skip
-_WRITE: Final = (*_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks")
+_WRITE: Final = (*_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks", "createTopic", "queues")
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -264,6 +268,9 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         BadOption: one is unknown, missing or has an invalid value.
     """
     given = _Given(options, _WRITE, "a write")
+    creates, queues = given.choice("createTopic", {"true": True, "false": False}, False), given.number("queues")
+    if queues is not None and not creates:
+        raise BadOption("queues has no effect without createTopic=true; a topic that exists keeps its queues")
     return WriteOptions(
         client=_client(given),
         topic=given.text("topic"),
@@ -271,6 +278,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         batch_rows=given.number("batchSize") or 512,
         in_flight=given.number("maxInFlight") or 16,
         replicated=given.choice("acks", {"stored": False, "replicated": True}, False),
+        create_queues=(queues or DEFAULT_QUEUES) if creates else None,
     )
 
 

@@ -189,6 +189,11 @@ def test_writes() -> None:
     options = write_options({"namesrv": "h:1", "acks": "replicated", "checkpointLocation": "/x"})
     assert options.replicated
     assert options.topic is None
+    assert options.create_queues is None, "no topic is created unless that is asked for"
+    assert write_options({"namesrv": "h:1", "createTopic": "true"}).create_queues == 8
+    assert write_options({"namesrv": "h:1", "createTopic": "TRUE", "queues": "3"}).create_queues == 3
+    with pytest.raises(BadOption, match="queues has no effect without createTopic=true"):
+        write_options({"namesrv": "h:1", "queues": "3"})
     with pytest.raises(BadOption, match="did you mean replicated"):
         write_options({"namesrv": "h:1", "acks": "replicate"})
     with pytest.raises(BadOption, match="a write has no option 'startingoffsets'"):

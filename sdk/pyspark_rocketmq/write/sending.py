@@ -25,6 +25,7 @@ from triomq import (
     PullStatus,
     SendResult,
 )
+from triomq.errors import BrokerNotFound, RouteNotFound
 from triomq.plugins import select_by_hash
 
 BATCH_BYTES: Final = 1024 * 1024
@@ -224,6 +225,8 @@ def cause_of(error: MQError) -> str:
     reason = (error.remark or error.what).split("\nSee http://rocketmq")[0].strip()
     asked = f", asked {error.address}" if error.address else ""
     advice = f" ({error.advice})" if error.advice else ""
+    if isinstance(error, RouteNotFound) and not isinstance(error, BrokerNotFound):
+        advice = " (the option createTopic=true creates the topic, with queues on every master)"
     return f"{type(error).__name__}: {reason}{asked}{advice}"
 
 

@@ -18,10 +18,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
 from pyspark_rocketmq.errors import BadOption
 from pyspark_rocketmq.options import WriteOptions
-from pyspark_rocketmq.rows.batch_elements import ElementEncoder
+from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.row_keys import RowKeys
-from pyspark_rocketmq.rows.row_messages import RowReader
+from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
 from pyspark_rocketmq.write.sending import RowSender, Sent, wait_replicated
+from pyspark_rocketmq.write.topic_creation import TopicCreation
 from triomq._cluster.identity import UniqueKeys, local_ip
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
@@ -150,13 +151,23 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
     first_row = 0
     with borrowed(key) as client:
         sender = _open_sender(client, options, settings)
+        topics = TopicCreation(options.create_queues)
+
+        async def put_elements(session: Session, some: Elements) -> None:
+            await topics.ensure(session.client.admin, some.topic)
+            await sender.put_elements(some)
+
+        async def put_message(session: Session, row: RowMessage) -> None:
+            await topics.ensure(session.client.admin, row.message.topic)
+            await sender.put_message(row)
+
         try:
             for batch in batches:
                 elements, alone = encoder.encode(batch)
                 for some in elements:
-                    client.call(lambda _, some=some: sender.put_elements(some))  # type: ignore[misc]
+                    client.call(lambda session, some=some: put_elements(session, some))  # type: ignore[misc]
                 for row in reader.messages(batch.take(pa.array(alone)), (alone + first_row).tolist()):
-                    client.call(lambda _, row=row: sender.put_message(row))  # type: ignore[misc]
+                    client.call(lambda session, row=row: put_message(session, row))  # type: ignore[misc]
                 first_row += batch.num_rows
             client.call(lambda _: sender.finish())
             if options.replicated:
