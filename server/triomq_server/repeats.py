@@ -59,9 +59,17 @@ class PeerLog:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._repeats: dict[tuple[str, str], Repeats] = {}
+        self._repeats: dict[tuple[str, object, str], Repeats] = {}
 
-    def write(self, level: int, peer: str, message: str, *args: object) -> None:
+    def write(
+        self,
+        level: int,
+        peer: str,
+        message: str,
+        *args: object,
+        kind: object = None,
+        exc_info: BaseException | None = None,
+    ) -> None:
         """Write a line, or count it for the next one of its kind.
 
         Args:
@@ -69,20 +77,24 @@ class PeerLog:
             peer: `ip:port` of who caused it.
             message: the line with places for `args`; it tells the kinds apart.
             args: what goes into it.
+            kind: tells lines with this message apart as well; of few values.
+            exc_info: an error whose traceback is written with the line.
         """
-        key = message, peer.rpartition(":")[0]
+        host = peer.rpartition(":")[0]
+        key = message, kind, host
         if key not in self._repeats and len(self._repeats) >= HOSTS_APART:
-            key = message, ""
+            key = message, kind, ""
         repeats = self._repeats.get(key)
         if repeats is None:
             repeats = self._repeats[key] = Repeats()
-        due = repeats.add(key[1] or peer.rpartition(":")[0])
+        due = repeats.add(host)
         if due is None:
             return
         count, hosts = due
         if count == 1:
-            self._log.log(level, message, *args)
+            self._log.log(level, message, *args, exc_info=exc_info)
         else:
             self._log.log(
-                level, f"{message} (and %d more like it since the last such line, of %s)", *args, count - 1, hosts
-            )
+                level, f"{message} (and %d more like it since the last such line, of %s)", *args, count - 1, hosts,
+                exc_info=exc_info,
+            )  # fmt: skip

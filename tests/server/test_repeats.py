@@ -53,3 +53,14 @@ async def test_a_counted_line_builds_nothing(monkeypatch: pytest.MonkeyPatch) ->
     for port in range(1000):
         lines.write(logging.INFO, f"10.0.0.1:{port}", "noise")
     assert len(built) == 1
+
+
+async def test_failures_are_told_apart_by_their_kind_and_written_with_their_traceback(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = PeerLog(_log)
+    for _ in range(100):
+        for error in (ValueError("a"), KeyError("b")):
+            lines.write(logging.ERROR, "10.0.0.1:1", "failed: %s", error, kind=type(error), exc_info=error)
+    assert caplog.messages == ["failed: a", "failed: 'b'"]
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError, KeyError]

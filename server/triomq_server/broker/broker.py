@@ -6,6 +6,7 @@ and opens the listeners around it. It answers to the getters of `BrokerControlle
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 
@@ -25,12 +26,15 @@ from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.config import BrokerConfig
+from triomq_server.repeats import PeerLog
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.metadata import MetadataSync
 from triomq_server.replication.slave import HaSlave
 from triomq_server.store import MessageStore
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Budget
+
+_log = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
@@ -70,6 +74,7 @@ class Broker:
         store_host: `address` packed, the STOREHOST of every record (8 or 20 bytes).
         set_members: the other brokers of the set, and whether one of them has this broker's id.
         replication: sends the log to slaves and knows what they hold; a slave has one too, for slaves of its own.
+        peer_log: for lines that clients can cause.
         incomplete_frames, unsent: what links of both listeners hold in memory, see ``Limits``.
         config_file: where request 25 writes the whole configuration; None keeps changes in memory.
         role_file: where a change of the role writes the keys ``brokerRole`` and ``brokerId``, and nothing else.
@@ -100,6 +105,7 @@ class Broker:
     incomplete_frames: Budget = attrs.Factory(Budget)
     unsent: Budget = attrs.Factory(Budget)
     notifications: Notifications = attrs.Factory(lambda: Notifications(lambda _group: iter(())))
+    peer_log: PeerLog = attrs.Factory(lambda: PeerLog(_log))
     config_file: ConfigFile | None = None
     role_file: ConfigFile | None = None
     following: Following | None = None

@@ -56,8 +56,9 @@ class Connections:
             hub.peer_log.write(logging.WARNING, link.peer, "closing %s: %s", link.peer, error)
         except ENDINGS as error:
             _log.debug("%s ended: %r", link.peer, error)
-        except Exception:  # noqa: BLE001 (the task's outermost edge)
-            _log.exception("closing %s after a fault of our own", link.peer)
+        except Exception as error:  # noqa: BLE001 (the task's outermost edge)
+            message = "closing %s after a fault of our own"
+            hub.peer_log.write(logging.ERROR, link.peer, message, link.peer, kind=type(error), exc_info=error)
         finally:
             link.close()
             hub.count_incomplete(link, 0)

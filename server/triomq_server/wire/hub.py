@@ -230,7 +230,9 @@ class Hub:
             self.peer_log.write(logging.INFO, link.peer, message, command.code, link.peer, error)
             remark = str(error)
         else:
-            _log.error("request code %d of %s failed", command.code, link.peer, exc_info=error)
+            kind = command.code, type(error)
+            message = "request code %d of %s failed"
+            self.peer_log.write(logging.ERROR, link.peer, message, command.code, link.peer, kind=kind, exc_info=error)
             remark = f"{type(error).__name__}: {error}"
         return command.answer(ResponseCode.SYSTEM_ERROR, remark, serialize=0)
 

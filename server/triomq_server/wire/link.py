@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from triomq_protocol.wire.command import Command
+from triomq_server.repeats import PeerLog
 from triomq_server.wire.budget import Budget
 from triomq_server.wire.sockets import Buffer
 from triomq_server.wire.transport import Transport
@@ -219,6 +220,7 @@ class LinkWriter:
         self.output_bytes = output_bytes
         self._on_closed = on_closed
         self._budget = budget
+        self._peer_log = PeerLog(_log)
         self._flusher_awake = False
         self._flusher_lot = trio.lowlevel.ParkingLot()
 
@@ -295,7 +297,8 @@ class LinkWriter:
         if isinstance(error, ENDINGS):
             _log.debug("%s ended while being written to: %r", link.peer, error)
         else:
-            _log.error("closing %s after a fault of our own", link.peer, exc_info=error)
+            message = "closing %s after a fault of our own"
+            self._peer_log.write(logging.ERROR, link.peer, message, link.peer, kind=type(error), exc_info=error)
         link.close()
 
     def close(self, link: Link) -> None:
@@ -311,8 +314,9 @@ class LinkWriter:
         if self._on_closed is not None:
             try:
                 self._on_closed(link)
-            except Exception:  # noqa: BLE001 (the owner's fault must not keep the link open)
-                _log.exception("clean-up after %s failed", link.peer)
+            except Exception as error:  # noqa: BLE001 (the owner's fault must not keep the link open)
+                message = "clean-up after %s failed"
+                self._peer_log.write(logging.ERROR, link.peer, message, link.peer, kind=type(error), exc_info=error)
 
     def end_batch(self) -> None:
         """Write what has been sent since ``in_batch`` was set, in a batch that no receive has begun."""

@@ -138,8 +138,10 @@ class Poller:
         finally:
             try:
                 hub.end_batch(served)
-            except Exception:  # noqa: BLE001 (the fault of one batch must not end the reading of all links)
-                _log.exception("closing %d links after a fault of our own", len(served))
+            except Exception as error:  # noqa: BLE001 (the fault of one batch must not end the reading of all links)
+                peer = served[0].peer if served else ""
+                message = "closing %d links after a fault of our own"
+                hub.peer_log.write(logging.ERROR, peer, message, len(served), kind=type(error), exc_info=error)
                 for link in served:
                     link.close()
 

@@ -52,8 +52,10 @@ async def serve_accepted(stream: trio.abc.Stream, connections: Connections, tls:
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
         message = "a connection ended before its first frame: %r"
         connections.hub.peer_log.write(logging.INFO, peer_name(stream), message, error)
-    except Exception:  # noqa: BLE001 (the task's outermost edge)
-        _log.exception("closing a connection after a fault of our own")
+    except Exception as error:  # noqa: BLE001 (the task's outermost edge)
+        message = "closing a connection after a fault of our own"
+        log = connections.hub.peer_log
+        log.write(logging.ERROR, peer_name(stream), message, kind=type(error), exc_info=error)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)

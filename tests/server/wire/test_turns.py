@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -75,3 +76,18 @@ async def test_a_receive_of_very_many_frames_is_decoded_in_parts(
     assert len(wire.commands()) < 8000
     await wait_all_tasks_blocked()
     assert [answer.opaque for answer in wire.commands()] == list(range(10_000))
+
+
+async def test_requests_that_fail_are_logged_once_in_a_while(
+    autojump_clock: object, bench: Any, ask: Callable[..., bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_link: Link, _command: Command) -> Command:
+        raise ZeroDivisionError
+
+    bench.handlers.plain[1] = fail
+    _, wire = await bench.connect()
+    wire.deliver(b"".join(ask(1, n) for n in range(500)))
+    await wait_all_tasks_blocked()
+    assert len(wire.commands()) == 500
+    assert [record.getMessage() for record in caplog.records] == ["request code 1 of 10.0.0.9:4000 failed"]
+    assert caplog.records[0].exc_info is not None

@@ -27,9 +27,10 @@ from triomq_server.config import (
 )
 from triomq_server.wire import Handlers, Link
 
-NO_ACCESS_CONTROL_REMARK = "access control is off on this broker (aclEnable=false)"
+WARNING_CHARACTERS = 2000
+"""Of what is logged about settings that clients send."""
 
-_log = logging.getLogger(__name__)
+NO_ACCESS_CONTROL_REMARK = "access control is off on this broker (aclEnable=false)"
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -100,9 +101,10 @@ class Configuration:
         warnings = broker.config.update(values)
         now = broker.config.to_properties()
         shown = ", ".join(f"{key}={now[key]}" for key in sorted(values) if key in now)
-        _log.info("%s changed settings: %s", peer, shown or "none of them is known")
-        for warning in warnings:
-            _log.warning("settings from %s: %s", peer, warning)
+        log = broker.peer_log
+        log.write(logging.INFO, peer, "%s changed settings: %s", peer, shown or "none of them is known")
+        if warnings:
+            log.write(logging.WARNING, peer, "settings from %s: %s", peer, "; ".join(warnings)[:WARNING_CHARACTERS])
         self._version = DataVersion(counter=self._version.counter + 1, timestamp=broker.clock())
         for changed in broker.on_config_change:
             changed()

@@ -31,8 +31,6 @@ from triomq_server.wire import Handlers, Link, LinkError
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 PUSH_TIMEOUT_S = 10.0
 
-_log = logging.getLogger(__name__)
-
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Serve codes 324 and 325."""
@@ -96,7 +94,8 @@ async def _push(broker: Broker, link: Link, command: Command, header: SendReques
     try:
         answer = await channel.link.request(request, PUSH_TIMEOUT_S)
     except (LinkError, ProtocolError) as error:
-        _log.warning("reply for %s was not taken: %s", client_id, error)
+        message = "reply for %s was not taken: %s"
+        broker.peer_log.write(logging.WARNING, link.peer, message, client_id[:255], error)
         return f"push reply message to {client_id}fail."
     if answer.code != ResponseCode.SUCCESS:
         return f"push reply message to {client_id}fail."
@@ -126,7 +125,8 @@ def _store(
         )
     )
     if result.status is not AppendStatus.PUT_OK:
-        _log.warning("reply in %s was not stored: %s", header.topic, result.status.name)
+        message = "reply in %s was not stored: %s"
+        broker.peer_log.write(logging.WARNING, link.peer, message, header.topic, result.status.name)
         return None
     broker.stats.count_put(header.topic, 1, result.size_bytes)
     return SendMessageResponse(

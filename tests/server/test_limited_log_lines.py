@@ -1,0 +1,72 @@
+"""Log lines that clients can cause are limited: `PeerLog` and `Repeats` write each kind now and then.
+
+Every line that a module which serves clients writes otherwise is listed here, with the reason why clients cannot cause
+as many as they like.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import triomq_server
+
+ROOT = Path(triomq_server.__file__).parent
+SERVING = ("wire", "broker/requests", "broker/admin", "broker/tables", "namesrv", "replication/master.py")
+LEVELS = {"info", "warning", "error", "exception", "critical", "log"}
+
+_DISK = "the disk fails, at most once for each write of the file"
+_REPEATS = "counted by Repeats"
+UNLIMITED = {
+    "broker/requests/send_answers.py:_LateSends.add": _REPEATS,
+    "broker/requests/transactions.py:Ending.end": _REPEATS,
+    "broker/requests/transactions.py:Ending._commit": "the store refused a record just after it had taken one",
+    "broker/tables/consumer_filters.py:ConsumerFilters._compile": _REPEATS,
+    "broker/tables/consumer_filters.py:ConsumerFilters.persist": _DISK,
+    "broker/tables/consumer_filters.py:ConsumerFilters.persist_in_background": _DISK,
+    "broker/tables/consumer_offsets.py:OffsetTable._note_failure": _DISK,
+    "broker/tables/delay_offsets.py:DelayOffsets._note_failure": _DISK,
+    "broker/tables/groups.py:GroupTable.find": _REPEATS,
+    "broker/tables/offset_resets.py:Resets.persist": _DISK,
+    "broker/tables/offset_resets.py:Resets.save": _DISK,
+    "broker/tables/undelivered.py:Undelivered.persist": _DISK,
+    "broker/tables/versioned_table.py:VersionedTable._persist_in_background": _DISK,
+    "broker/tables/versioned_table.py:VersionedTable.persist": _DISK,
+    "namesrv/handlers.py:NameServer.expire": "one line in a scan, every ten seconds",
+    "namesrv/lifecycle.py:serve_namesrv": "once",
+    "replication/master.py:HaMaster._refuse_stranger": "once a minute",
+    "wire/budget.py:Budget._free": _REPEATS,
+    "wire/server.py:_accept_forever": "once, until a connection is accepted again",
+}
+
+
+def test_lines_that_clients_can_cause_are_limited() -> None:
+    found = {line for part in SERVING for path in _modules(ROOT / part) for line in _lines(path)}
+    assert found == set(UNLIMITED)
+    assert all(UNLIMITED.values())
+
+
+def _modules(path: Path) -> list[Path]:
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def _lines(path: Path) -> set[str]:
+    """The functions of a module that write to its logger directly."""
+    found: set[str] = set()
+
+    def walk(node: ast.AST, names: tuple[str, ...]) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = (*names, node.name)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == "_log"
+            and node.func.attr in LEVELS
+        ):
+            found.add(f"{path.relative_to(ROOT).as_posix()}:{'.'.join(names)}")
+        for child in ast.iter_child_nodes(node):
+            walk(child, names)
+
+    walk(ast.parse(path.read_text()), ())
+    return found
