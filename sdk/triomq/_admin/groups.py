@@ -318,9 +318,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         route = await self._routes.for_subscribing(topic)
         found = {name: addresses[MASTER_ID] for name, addresses in route.addresses.items() if MASTER_ID in addresses}
         if not found:
-            raise BrokerNotFound(
-                f"no master of {', '.join(sorted(route.addresses))}, which have topic {topic}, is registered"
-            )
+            names = sorted(route.addresses)
+            have = "has" if len(names) == 1 else "have"
+            raise BrokerNotFound(f"no master of {', '.join(names)}, which {have} topic {topic}, is registered")
         return found, sorted(route.addresses.keys() - found.keys())
 
     async def _ask(self, address: str, request: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:

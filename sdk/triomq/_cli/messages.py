@@ -37,6 +37,7 @@ EXTRAS = {
     "namesrv": "server",
     "broker": "server",
     "cluster": "server",
+    "admin": "server",
     "quickstart": "demo",
     "demo": "demo",
     "bench": "bench",
@@ -78,9 +79,16 @@ def _found() -> dict[str, importlib.metadata.EntryPoint]:
 
 def _missing(name: str, entry: importlib.metadata.EntryPoint, error: Exception) -> click.Command:
     extra = EXTRAS.get(name, "all")
-    hint = f"{name} cannot be loaded from {entry.value}: {error}; try pip install 'triomq[{extra}]'"
+    install = f"pip install 'triomq[{extra}]'"
+    hint = f"{name} cannot be loaded from {entry.value}: {error}; try {install}"
+    short = f"cannot be loaded; try {install}"
+    lacks = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    if name in EXTRAS and lacks and not lacks.startswith("triomq_"):
+        # Nothing is wrong: whoever wants no benchmarks does not install what they need.
+        hint = f"{name} needs the package {lacks}, which the extra {extra} installs: {install}"
+        short = f"not installed: {install}"
 
-    @click.command(name, help=hint, context_settings={"ignore_unknown_options": True})
+    @click.command(name, help=hint, short_help=short, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1)
     def say(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - whatever was asked, this is the answer
         raise click.ClickException(hint)

@@ -37,7 +37,7 @@ def bind_host(address: str) -> str:
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
-        return "0.0.0.0"
+        return "127.0.0.1" if address == "localhost" else "0.0.0.0"
     if ip.is_loopback:
         return str(ip)
     return "::" if ip.version == 6 else "0.0.0.0"

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 @options.print_all
 @options.print_important
 @options.port
+@click.option(
+    "--host", metavar="ADDRESS",
+    help="brokerIP1 and brokerIP2: the address to register; a loopback address is the only one listened on. "
+    "Default: this machine's first other address, on all interfaces, as RocketMQ's broker.",
+)  # fmt: skip
 @click.option("--store", metavar="DIR", help="storePathRootDir.")
 @click.option("--memory-bytes", type=int, help="Memory size that the 40 % rule of pulls reckons with.")
 @options.assignments
@@ -34,6 +39,7 @@ def broker(
     print_all: bool,
     print_some: bool,
     port: int | None,
+    host: str | None,
     store: str | None,
     memory_bytes: int | None,
     assignments: tuple[str, ...],
@@ -44,7 +50,10 @@ def broker(
     """Run a broker, master or slave, until SIGTERM or SIGINT."""
     from triomq_server.config import BrokerConfig, ConfigError, PropertiesError
 
-    given = {"namesrvAddr": namesrv_addr, "listenPort": port, "storePathRootDir": store, "memoryBytes": memory_bytes}
+    given = {
+        "namesrvAddr": namesrv_addr, "listenPort": port, "brokerIP1": host, "brokerIP2": host,
+        "storePathRootDir": store, "memoryBytes": memory_bytes,
+    }  # fmt: skip
     flags = {key: str(value) for key, value in given.items() if value is not None}
     try:
         values = options.configured(config_file, assignments, flags)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @options.print_all
 @options.print_important
 @options.port
+@click.option("--host", metavar="ADDRESS", help="bindAddress; default: all interfaces, as RocketMQ's name server.")
 @options.assignments
 @options.strict
 @options.as_json
@@ -28,6 +29,7 @@ def namesrv(
     print_all: bool,
     print_some: bool,
     port: int | None,
+    host: str | None,
     assignments: tuple[str, ...],
     strict: bool,
     as_json: bool,
@@ -36,7 +38,8 @@ def namesrv(
     """Run a name server until SIGTERM or SIGINT."""
     from triomq_server.config import ConfigError, NamesrvConfig, PropertiesError
 
-    flags = {} if port is None else {"listenPort": str(port)}
+    given = {"listenPort": port, "bindAddress": host}
+    flags = {key: str(value) for key, value in given.items() if value is not None}
     try:
         values = options.configured(config_file, assignments, flags)
         if config_file:

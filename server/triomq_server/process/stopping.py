@@ -4,17 +4,20 @@
 a server that stops in order.
 """
 
+import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
+
+_log = logging.getLogger(__name__)
 
 
 async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -> None:
     """Run `work` until it ends, or cancel it at one of these signals and wait for its end; further signals change
     nothing.
 
-    But a second Ctrl-C ends the process at once.
+    But a second Ctrl-C ends the process at once. The log says which signal came, and when everything has stopped.
     """
     stopping = trio.CancelScope()
 
@@ -25,6 +28,8 @@ async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -
             if interrupts > 1:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 signal.raise_signal(signal.SIGINT)
+            if not stopping.cancel_called:
+                _log.info("stopping in order, on %s", signal.Signals(number).name)
             stopping.cancel()
 
     with trio.open_signal_receiver(*numbers) as signals:
@@ -32,4 +37,6 @@ async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -
             nursery.start_soon(watch, signals)
             with stopping:
                 await work()
+            if stopping.cancel_called:
+                _log.info("stopped")
             nursery.cancel_scope.cancel()

@@ -76,6 +76,25 @@ def test_name_server_serves_and_stops(tmp_path: Path, port: int, number: int) ->
     assert code == 0
     assert "unknown key somethingElse; it is ignored" in errors
     assert "Traceback" not in errors
+    assert f"stopping in order, on {signal.Signals(number).name}" in errors
+    assert errors.endswith("triomq_server.process.stopping: stopped\n")
+
+
+def test_servers_listen_on_the_host_that_is_given(tmp_path: Path, port: int) -> None:
+    for command in (
+        ["namesrv", "--set", f"kvConfigPath={tmp_path}/kv.json"],
+        ["broker", "--store", str(tmp_path / "store"), "--log-level", "warning"],
+    ):
+        with started(*command, "--host", "127.0.0.1", "--port", str(port), "--json") as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["address"] == f"127.0.0.1:{port}"
+            # Were it bound to all addresses, another one of the loopback's would be taken.
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                other.bind(("127.0.0.2", port))
+            assert stopped_by(process, signal.SIGTERM)[0] == 0
+    printed = run("broker", "-p", "--host", "127.0.0.1").stdout
+    assert "brokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n" in printed
 
 
 def test_broker_serves_and_stops_in_order(tmp_path: Path, port: int) -> None:

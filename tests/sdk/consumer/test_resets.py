@@ -145,5 +145,5 @@ async def test_a_set_without_a_master_is_said_not_to_be_reset(autojump_clock, gr
 async def test_a_reset_without_any_master_names_the_sets(autojump_clock, group_cluster):
     group_cluster.name_server.routes["T"].broker_datas[0].broker_addrs = {1: "broker-a-1:10911"}
     async with group_cluster.client() as client:
-        with pytest.raises(errors.BrokerNotFound, match="no master of broker-a, which have topic T, is registered"):
+        with pytest.raises(errors.BrokerNotFound, match="no master of broker-a, which has topic T, is registered"):
             await client.groups.reset("G", "T", 0)

@@ -169,6 +169,7 @@ async def test_a_closed_links_held_pull_is_forgotten(open_broker: Any) -> None:
     ("address", "host"),
     [
         ("127.0.0.1", "127.0.0.1"), ("192.0.2.1", "0.0.0.0"), ("::1", "::1"), ("fd00::2", "::"), ("a.example", "0.0.0.0"),
+        ("localhost", "127.0.0.1"),
     ],
 )  # fmt: skip
 def test_what_is_listened_on(address: str, host: str) -> None:
