@@ -13,6 +13,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from triomq_server.acl import AclFiles
 from triomq_server.broker.registration import Registration
 from triomq_server.broker.set_members import SetMembers
 from triomq_server.broker.tables.clients import ClientTable
@@ -79,6 +80,7 @@ class Broker:
         config_file: where request 25 writes the whole configuration; None keeps changes in memory.
         role_file: where a change of the role writes the keys ``brokerRole`` and ``brokerId``, and nothing else.
         following: what this broker copies from its master; None on a master. `roles` sets it.
+        acl: the accounts and white lists; None without access control.
         on_config_change: called after request 25 has changed `config`, to read cached settings again.
     """
 
@@ -109,6 +111,7 @@ class Broker:
     config_file: ConfigFile | None = None
     role_file: ConfigFile | None = None
     following: Following | None = None
+    acl: AclFiles | None = None
     on_config_change: list[Callable[[], None]] = attrs.Factory(list)
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.wire.command import Command
+from triomq_server.broker.admin import access as admin_access
 from triomq_server.broker.admin import clients as admin_clients
 from triomq_server.broker.admin import config as admin_config
 from triomq_server.broker.admin import consumption as admin_consumption
@@ -42,6 +43,7 @@ _MODULES = (
     admin_consumption,
     admin_offsets,
     admin_config,
+    admin_access,
     admin_runtime,
     forwarding,
 )

@@ -16,6 +16,8 @@ from typing import NoReturn
 import trio
 
 from triomq_protocol.names import SCHEDULE_TOPIC
+from triomq_protocol.wire.command import Command
+from triomq_server.acl import AclFiles, guarded, refusal
 from triomq_server.broker.addresses import (
     FAST_PORT_DISTANCE,
     BrokerAddresses,
@@ -98,7 +100,8 @@ async def serve_broker(
 
     Raises:
         StoreLocked: another process uses the store directory.
-        ConfigError: a setting has a value that no file could have given it.
+        ConfigError: a setting has a value that no file could have given it, or access control is asked for and its
+            files cannot be used.
         ConfigFileDamaged: a table cannot be read and has no usable backup.
         OSError: a port is taken, or the disk fails.
     """
@@ -148,10 +151,15 @@ class _Run:
         self._config_path = config_path
         self._role_path = role_path
         self._stop = stop
+        self._acl: AclFiles | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerAddresses]) -> None:
         config = self._config
         config.check()
+        if config.acl_enable:
+            assert config.rocketmq_home is not None
+            self._acl = AclFiles(config.rocketmq_home, self._clock, self._disk.run)
+            self._acl.load()
         with trio.CancelScope() as scope:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (
@@ -234,6 +242,7 @@ class _Run:
             unsent=unsent_budget(config.output_limit_bytes),
             config_file=None if path is None else ConfigFile(path, self._disk),
             role_file=None if self._role_path is None else ConfigFile(self._role_path, self._disk),
+            acl=self._acl,
         )
         broker.set_members.load()
         broker.on_config_change.append(registration.read_config)
@@ -277,6 +286,9 @@ class _Run:
         )
         transactions = OpenTransactions(broker)
         handlers = main_handlers(broker, roles, transactions)
+        if broker.acl is not None:
+            handlers = guarded(handlers, partial(_refusal, broker.acl, config.store.compat_49))
+            background.start_soon(restarted, broker.acl.watch)
         for port, table in (
             (config.listen_port, handlers),
             (config.listen_port - FAST_PORT_DISTANCE, fast_handlers(handlers)),
@@ -309,6 +321,11 @@ class _Run:
         roles.start()
         broker.registration.on_answer = roles.handle_registration
         await background.start(broker.registration.run)
+
+
+def _refusal(acl: AclFiles, compat_49: bool, host: str, command: Command) -> str | None:
+    """Why a request is refused by the rules in force now; None if it is allowed."""
+    return refusal(acl.rules, host, command, compat_49=compat_49)
 
 
 def _held_pulls(config: BrokerConfig, store: MessageStore) -> HeldPulls:

@@ -117,7 +117,8 @@ class BrokerConfig(ServerNetworkConfig):
     consumer_fallbehind_threshold: int = 17_179_869_184
     """Bytes."""
     store_reply_message_enable: bool = True
-    acl_enable: bool = False
+    acl_enable: bool = setting(False, fixed=True)
+    """Whether every request is checked, see `triomq_server.acl`."""
     start_accept_send_request_time_stamp: int = 0
     """Milliseconds since 1970."""
     enable_detail_stat: bool = True
@@ -226,6 +227,7 @@ class BrokerConfig(ServerNetworkConfig):
         ]
         warnings = findings.warnings_of(found, strict=strict)
         config.derive()
+        config.check_access()
         return config, warnings
 
     def derive(self) -> None:
@@ -277,6 +279,22 @@ class BrokerConfig(ServerNetworkConfig):
         """Raise ConfigError for values that a program has set and no file could have, and for contradictions."""
         refuse_out_of_range(self, self.store)
         self.derive()
+        self.check_access()
+
+    def check_access(self) -> None:
+        """Raise ConfigError where access control would be asked for and leave something open."""
+        if not self.acl_enable:
+            return
+        if not self.rocketmq_home:
+            raise ConfigError(
+                "aclEnable=true needs rocketmqHome, or ROCKETMQ_HOME in the environment: accounts are in its "
+                "conf/plain_acl.yml and conf/acl"
+            )
+        if not self.store.ha_slave_addresses and not self.store.compat_49:
+            raise ConfigError(
+                "aclEnable=true needs haSlaveAddresses: the HA port carries no signatures, and would give the log to "
+                "everybody; name the slaves, or 127.0.0.1 if there are none"
+            )
 
     def to_properties(self) -> dict[str, str]:
         """All keys as text: broker, network, store, and the unknown ones of the start-up file."""

@@ -21,7 +21,7 @@ NAME_MOST = 255
 
 
 def rocketmq_home() -> str | None:
-    """The environment's ``ROCKETMQ_HOME``; nothing here needs it, tools ask for it."""
+    """The environment's ``ROCKETMQ_HOME``: brokers with access control need it, and tools ask for it."""
     return os.environ.get("ROCKETMQ_HOME")
 
 

@@ -37,7 +37,6 @@ def _table(warned: Mapping[str, str], silent: Mapping[str, str]) -> Mapping[str,
 
 _WARNED = {
     # security
-    "aclEnable": "access is not checked; every client may send, read and administrate",
     "useTLS": "links are not encrypted; the servers speak plain TCP",
     # where name servers and members are found
     "fetchNamesrvAddrByAddressServer": "no address server is asked; name servers are those of namesrvAddr",
@@ -107,7 +106,7 @@ _SILENT = {
         "counts for the billing of a cloud service"
     ),
     "flushConsumerOffsetHistoryInterval": "RocketMQ 4.9 does not use it either",
-    "rocketmqHome productEnvName": "shown to tools only",
+    "productEnvName": "shown to tools only",
 }
 
 WITHOUT_EFFECT = _table(_WARNED, _SILENT)

@@ -1,14 +1,11 @@
-"""Operators' requests about the configuration: 25, 26, and the access control of 50-54
-(docs/protocol/broker-api.md §15, §16).
+"""Operators' requests about the configuration: 25, 26 (docs/protocol/broker-api.md §15).
 
-Upstream: AdminBrokerProcessor, Configuration. Access control itself is not part of this broker; its requests are
-answered as a 4.9 broker with `aclEnable=false` answers them.
+Upstream: AdminBrokerProcessor, Configuration.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import trio
 
@@ -30,22 +27,12 @@ from triomq_server.wire import Handlers, Link
 WARNING_CHARACTERS = 2000
 """Of what is logged about settings that clients send."""
 
-NO_ACCESS_CONTROL_REMARK = "access control is off on this broker (aclEnable=false)"
-
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     configuration = Configuration(broker)
     handlers.plain[RequestCode.GET_BROKER_CONFIG] = configuration.answer_get
     handlers.waiting[RequestCode.UPDATE_BROKER_CONFIG] = configuration.answer_update
-    for code, failure in (
-        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED),
-        (RequestCode.DELETE_ACL_CONFIG, ResponseCode.DELETE_ACL_CONFIG_FAILED),
-        (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED),
-    ):
-        handlers.plain[code] = partial(refuse_access_control, failure)
-    handlers.plain[RequestCode.GET_BROKER_CLUSTER_ACL_INFO] = ignore_access_control
-    handlers.plain[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = ignore_access_control
 
 
 class Configuration:
@@ -117,12 +104,3 @@ class Configuration:
         if file is not None:
             async with self._saving:  # the last one to write has seen all changes
                 await file.save_in_background(dump_properties(config.to_properties()).encode())
-
-
-def refuse_access_control(failure: ResponseCode, _link: Link, command: Command) -> Command:
-    """50, 51, 53: change accounts or the global white list, which needs access control to be on."""
-    return command.answer(failure, NO_ACCESS_CONTROL_REMARK)
-
-
-def ignore_access_control(link: Link, command: Command) -> None:
-    """52, 54: without access control 4.9 never answers these, and its tools wait for their timeout."""

@@ -1,0 +1,211 @@
+"""The accounts of access control files: `plain_acl.yml` and those below `acl/` (docs/protocol/remoting.md §11.2).
+
+A file that says something that cannot be understood is an error as a whole: a permission that is passed over would be
+as wrong as one too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import yaml
+
+from triomq_protocol.names import RETRY_PREFIX
+from triomq_server.acl.addresses import Matcher, PatternError, matcher
+from triomq_server.acl.permissions import Need, Permission, names_permission, permission_of
+from triomq_server.config import ConfigError
+
+MOST_BYTES = 1 << 20
+"""Of one file."""
+
+KEY_MORE_THAN = 6
+"""Characters that an access key and a secret key have at least, and one more."""
+
+
+class AclError(ConfigError):
+    """An access control file, or a change of it, cannot be used; the text never shows a secret."""
+
+
+@attrs.frozen
+class Account:
+    """One account.
+
+    Attributes:
+        access_key: its name.
+        secret_key: what it signs with; not in the repr.
+        covers: whether it may send from an address without a signature.
+        admin: whether it may send the requests of administrators.
+        permissions: topic, or retry topic of a group, to what the account may do.
+        topic_default, group_default: for all others.
+    """
+
+    access_key: str
+    secret_key: str = attrs.field(repr=False)
+    covers: Matcher = attrs.field(repr=False, eq=False)
+    admin: bool
+    permissions: Mapping[str, Permission]
+    topic_default: Permission
+    group_default: Permission
+
+    def allows(self, need: Need) -> bool:
+        """Whether the account has a permission. An administrator without permissions of its own has every one."""
+        if self.admin and not self.permissions:
+            return True
+        default = self.group_default if need.is_group else self.topic_default
+        return bool(self.permissions.get(need.resource, default) & need.permission)
+
+
+@attrs.frozen
+class AccessRules:
+    """What all files together say.
+
+    Attributes:
+        accounts: by access key.
+        white: addresses from which nothing is checked.
+        file_of: access key to the path of its file.
+        repeated: access keys that a later file, or a later place, has again; that one does not count.
+    """
+
+    accounts: Mapping[str, Account] = attrs.Factory(dict)
+    white: Sequence[Matcher] = ()
+    file_of: Mapping[str, str] = attrs.Factory(dict)
+    repeated: Sequence[str] = ()
+
+    @property
+    def admits_nobody(self) -> bool:
+        """Whether there is neither an account nor a white address."""
+        return not self.accounts and not self.white
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only; without aliases, by which a small file can describe a huge value."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem="aliases are not possible", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
+def parse(path: str, data: bytes) -> dict[str, Any]:
+    """A file's top level; empty for an empty file. Raises AclError."""
+    if len(data) > MOST_BYTES:
+        raise AclError(f"{path} has {len(data)} bytes; at most {MOST_BYTES} are possible")
+    try:
+        content = yaml.load(data, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        where = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        # Only what is wrong and where: the text around it may be a secret.
+        raise AclError(f"{path}{where} is not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise AclError(f"{path} is not YAML: {type(error).__name__}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise AclError(f"{path} is no map of accounts and globalWhiteRemoteAddresses")
+    return content
+
+
+def rules_of(files: Sequence[tuple[str, Mapping[str, Any]]]) -> AccessRules:
+    """The rules that parsed files make; an access key counts where it comes first. Raises AclError."""
+    accounts: dict[str, Account] = {}
+    file_of: dict[str, str] = {}
+    white: list[Matcher] = []
+    repeated: list[str] = []
+    for path, content in files:
+        where = f"{path}: globalWhiteRemoteAddresses"
+        white += [_matcher(where, pattern) for pattern in white_addresses(path, content)]
+        for number, entry in enumerate(entries(path, content), 1):
+            account = account_of(f"{path}: account {number}", entry)
+            if account.access_key in accounts:
+                repeated.append(account.access_key)
+                continue
+            accounts[account.access_key] = account
+            file_of[account.access_key] = path
+    return AccessRules(accounts, tuple(white), file_of, tuple(repeated))
+
+
+def white_addresses(path: str, content: Mapping[str, Any]) -> list[str]:
+    """The global white list of a file, as texts. Raises AclError."""
+    return _texts(path, content, "globalWhiteRemoteAddresses")
+
+
+def entries(path: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The accounts of a file, as maps. Raises AclError."""
+    found = content.get("accounts")
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise AclError(f"{path}: accounts is no list of maps")
+    return found
+
+
+def account_of(where: str, entry: Mapping[str, Any]) -> Account:
+    """One account. Raises AclError."""
+    access_key, secret_key = _text(where, entry, "accessKey"), _text(where, entry, "secretKey")
+    for name, value in (("accessKey", access_key), ("secretKey", secret_key)):
+        if value is None or len(value) <= KEY_MORE_THAN:
+            raise AclError(f"{where}: {name} needs more than {KEY_MORE_THAN} characters")
+    assert access_key is not None
+    assert secret_key is not None
+    where = f"{where} ({access_key})"
+    admin = entry.get("admin")
+    if admin not in (None, True, False):
+        raise AclError(f"{where}: admin is neither true nor false")
+    permissions = {RETRY_PREFIX + name: value for name, value in permission_list(where, entry, "groupPerms")}
+    permissions.update(permission_list(where, entry, "topicPerms"))
+    return Account(
+        access_key=access_key,
+        secret_key=secret_key,
+        covers=_matcher(f"{where}: whiteRemoteAddress", _text(where, entry, "whiteRemoteAddress")),
+        admin=admin is True,
+        permissions=permissions,
+        topic_default=_default(where, entry, "defaultTopicPerm"),
+        group_default=_default(where, entry, "defaultGroupPerm"),
+    )
+
+
+def permission_list(where: str, entry: Mapping[str, Any], key: str) -> list[tuple[str, Permission]]:
+    """The `name=PERMISSION` items of a list; a word that is no permission denies, as in RocketMQ. Raises AclError."""
+    found = []
+    for item in _texts(where, entry, key):
+        parts = [part.strip() for part in item.split("=") if part]
+        if len(parts) != 2:
+            raise AclError(f"{where}: {key} has {item[:100]!r}, which is not name=PERMISSION")
+        found.append((parts[0], permission_of(parts[1])))
+    return found
+
+
+def _default(where: str, entry: Mapping[str, Any], key: str) -> Permission:
+    text = _text(where, entry, key)
+    if text and not names_permission(text):
+        raise AclError(f"{where}: {key} is {text[:100]!r}, not PUB, SUB, PUB|SUB or DENY")
+    return permission_of(text)
+
+
+def _matcher(where: str, pattern: str | None) -> Matcher:
+    try:
+        return matcher(pattern)
+    except PatternError as error:
+        raise AclError(f"{where}: {error}") from None
+
+
+def _text(where: str, entry: Mapping[str, Any], key: str) -> str | None:
+    """A value that is text or a whole number; None if it is missing or null."""
+    value = entry.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is not None and not isinstance(value, str):
+        raise AclError(f"{where}: {key} is no text; put it in quotes")
+    return value
+
+
+def _texts(where: str, content: Mapping[str, Any], key: str) -> list[str]:
+    found = content.get(key)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise AclError(f"{where}: {key} is no list of texts")
+    return found

@@ -1,0 +1,73 @@
+"""Whether a request may be served (docs/protocol/remoting.md §11.2). Upstream: `PlainPermissionManager.validate`."""
+
+from __future__ import annotations
+
+import hmac
+
+from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature
+from triomq_protocol.errors import BodyError, HeaderError
+from triomq_protocol.names import TRACE_TOPIC
+from triomq_protocol.wire.command import Command
+from triomq_server.acl.accounts import AccessRules, Account
+from triomq_server.acl.permissions import Need, Permission, needs_admin, needs_of
+
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""A field that 4.9 brokers leave out of what they check, and 4.9 Java clients sign: both are right."""
+
+_TRACES = Need(TRACE_TOPIC, Permission.PUB)
+
+
+def refusal(rules: AccessRules, host: str, command: Command, *, compat_49: bool = False) -> str | None:
+    """Why a request is refused; None if it is allowed.
+
+    The signature is checked before anything else that costs time, and compared in constant time.
+
+    Args:
+        rules: the accounts and white lists.
+        host: the peer's address, without port and brackets.
+        command: the request.
+        compat_49: copy what RocketMQ 4.9 leaves unchecked, see `permissions`.
+    """
+    if any(covers(host) for covers in rules.white):
+        return None
+    try:
+        fields = {name: value for name, value in command.field_pairs() or () if name is not None}
+    except HeaderError as error:
+        return f"the fields of the request cannot be read: {error}"
+    access_key = fields.get(ACCESS_KEY)
+    if access_key is None:
+        return "No accessKey is configured"
+    account = rules.accounts.get(access_key)
+    if account is None:
+        return f"No acl config for {access_key[:255]}"
+    if account.covers(host):
+        return None
+    if not _signed(fields, command.body, account):
+        return f"Check signature failed for accessKey={access_key}"
+    return _missing(account, command, fields, compat_49=compat_49)
+
+
+def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> bool:
+    given = (fields.get(SIGNATURE) or "").encode("utf-8", "surrogatepass")
+    without = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
+    right = hmac.compare_digest(signature(without, body, account.secret_key).encode(), given)
+    if not right and UNIQUE_KEY_QUERY in fields:
+        right = hmac.compare_digest(signature(fields, body, account.secret_key).encode(), given)
+    return right
+
+
+def _missing(account: Account, command: Command, fields: dict[str, str | None], *, compat_49: bool) -> str | None:
+    """The permission that an account does not have; None if it has all that a request needs."""
+    code, key = command.code, account.access_key
+    try:
+        needs = needs_of(code, fields, command.body, compat_49=compat_49)
+    except BodyError as error:
+        return f"the body of the request cannot be read: {error}"
+    if _TRACES in needs:
+        return None
+    if needs_admin(code, compat_49=compat_49) and not account.admin:
+        return f"Need admin permission for request code={code}, but accessKey={key} is not"
+    for need in needs:
+        if not account.allows(need):
+            return f"No default permission for {need}, {need.permission.name} is missing for accessKey={key}"
+    return None

@@ -1,0 +1,236 @@
+"""The access control files of a broker: read at the start and when they change, rewritten by requests 50, 51 and 53.
+
+They are those of RocketMQ: `conf/plain_acl.yml` below `rocketmqHome`, and every `.yml` and `.yaml` file below
+`conf/acl/`. Upstream: `PlainPermissionManager`, `AclFileWatchService`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, Protocol, TypeVar
+
+import trio
+
+from triomq_protocol.requests import ClusterAclConfig, DataVersion, PlainAccessConfig
+from triomq_server.acl import edits
+from triomq_server.acl.accounts import MOST_BYTES, AccessRules, AclError, entries, parse, rules_of, white_addresses
+
+T = TypeVar("T")
+
+WATCH_S = 5.0
+"""How often the files are looked at, as in RocketMQ."""
+
+MOST_FILES = 1000
+MOST_DEPTH = 16
+
+_log = logging.getLogger(__name__)
+
+
+class Run(Protocol):
+    """Runs a chore off the event loop, and returns what it returns."""
+
+    async def __call__(self, chore: Callable[[], T]) -> T:
+        """Run it."""
+        ...
+
+
+class AclFiles:
+    """The files, and the rules that they last made.
+
+    Args:
+        home: `rocketmqHome`.
+        clock: wall clock in ms.
+        run: runs what waits for the disk off the event loop.
+
+    Attributes:
+        rules: what is in force.
+        default_file: where new accounts go.
+    """
+
+    def __init__(self, home: str, clock: Callable[[], int], run: Run) -> None:
+        self._conf = os.path.join(os.path.abspath(home), "conf")
+        self.default_file = os.path.join(self._conf, "plain_acl.yml")
+        self._clock = clock
+        self._run = run
+        self._seen: dict[str, bytes] = {}
+        self._using = trio.Lock()
+        self.rules = AccessRules()
+
+    def load(self) -> None:
+        """Read the files at the start.
+
+        Raises:
+            AclError: one cannot be read or used, or all together admit nobody.
+        """
+        try:
+            seen = self._read()
+        except OSError as error:
+            raise AclError(f"aclEnable=true: {error}") from None
+        rules = _rules(seen)
+        if rules.admits_nobody:
+            raise AclError(
+                f"aclEnable=true needs accounts: {self.default_file} has none, and there is none in {self._conf}/acl"
+            )
+        self._take(seen, rules)
+
+    async def watch(self) -> NoReturn:
+        """Task: read the files again when they have changed. What cannot be used changes nothing, and is logged."""
+        failure = ""
+        while True:
+            await trio.sleep(WATCH_S)
+            try:
+                async with self._using:
+                    seen, rules = await self._run(self._read_changed)
+            except (AclError, OSError) as error:
+                if str(error) != failure:
+                    _log.error("access control stays as it was: %s", error)
+                failure = str(error)
+            else:
+                failure = ""
+                if rules is not None and seen != self._seen:
+                    self._take(seen, rules)
+                    _log.info("access control files have changed: %d accounts", len(rules.accounts))
+
+    async def put_account(self, entry: edits.Content) -> None:
+        """Add an account, or change one in the file where it is. Raises AclError, OSError; then nothing has changed."""
+        access_key = str(entry["accessKey"])
+        path = self.rules.file_of.get(access_key, self.default_file)
+        await self._edit(path, lambda content: edits.with_account(path, content, entry))
+
+    async def delete_account(self, access_key: str) -> bool:
+        """Delete an account; False if there is none. Raises AclError, OSError; then nothing has changed."""
+        path = self.rules.file_of.get(access_key)
+        if path is None:
+            return False
+        await self._edit(path, lambda content: edits.without_account(path, content, access_key))
+        return True
+
+    async def put_white(self, addresses: Sequence[str], path: str | None) -> bool:
+        """Replace the global white list of a file, by default of `plain_acl.yml`; False if there is no such file.
+
+        Raises AclError, OSError; then nothing has changed.
+        """
+        path = path or self.default_file
+        if path != self.default_file and path not in self._seen:
+            return False
+        await self._edit(path, lambda content: edits.with_white(content, addresses))
+        return True
+
+    async def versions(self) -> dict[str, DataVersion]:
+        """Path to version, as last read."""
+        seen = self._seen
+        return await self._run(lambda: {path: edits.version_of(parse(path, data)) for path, data in seen.items()})
+
+    async def listed(self) -> ClusterAclConfig:
+        """All accounts with their secrets, and the global white lists, as last read."""
+        seen = self._seen
+        return await self._run(lambda: _listed(seen))
+
+    async def _edit(self, path: str, change: Callable[[edits.Content], edits.Content]) -> None:
+        async with self._using:
+            now_ms = self._clock()
+            seen, rules = await self._run(lambda: self._rewrite(path, change, now_ms))
+            self._take(seen, rules)
+
+    def _rewrite(
+        self, path: str, change: Callable[[edits.Content], edits.Content], now_ms: int
+    ) -> tuple[dict[str, bytes], AccessRules]:
+        """Change a file, unless all files together could then not be used."""
+        seen = self._read()
+        seen[path] = edits.dumped(change(parse(path, seen.get(path, b""))), now_ms)
+        rules = _rules(seen)
+        if rules.admits_nobody:
+            raise AclError("nothing has been changed: nobody could send a request any more")
+        _replace(path, seen[path])
+        return seen, rules
+
+    def _take(self, seen: dict[str, bytes], rules: AccessRules) -> None:
+        self._seen, self.rules = seen, rules
+        for access_key in rules.repeated:
+            _log.warning("account %s is given more than once; the first one counts", access_key)
+        if rules.admits_nobody:
+            _log.error("the access control files have no accounts any more: every request is refused")
+
+    def _read_changed(self) -> tuple[dict[str, bytes], AccessRules | None]:
+        seen = self._read()
+        return seen, None if seen == self._seen else _rules(seen)
+
+    def _read(self) -> dict[str, bytes]:
+        """The content of every file, that of `plain_acl.yml` last. Raises AclError, OSError."""
+        paths = [path for path in _below(os.path.join(self._conf, "acl"), MOST_DEPTH) if path != self.default_file]
+        if len(paths) > MOST_FILES:
+            raise AclError(f"{self._conf}/acl has {len(paths)} files; at most {MOST_FILES} are possible")
+        found = {}
+        for path in [*paths, self.default_file]:
+            try:
+                with open(path, "rb") as file:
+                    found[path] = file.read(MOST_BYTES + 1)
+            except FileNotFoundError:
+                continue
+        return found
+
+
+def _rules(files: Mapping[str, bytes]) -> AccessRules:
+    return rules_of([(path, parse(path, data)) for path, data in files.items()])
+
+
+def _listed(files: Mapping[str, bytes]) -> ClusterAclConfig:
+    accounts: dict[str, PlainAccessConfig] = {}
+    white: list[str] = []
+    for path, data in files.items():
+        content = parse(path, data)
+        white += white_addresses(path, content)
+        for entry in entries(path, content):
+            key, address = str(entry["accessKey"]), entry.get("whiteRemoteAddress")
+            accounts.setdefault(
+                key,
+                PlainAccessConfig(
+                    access_key=key,
+                    secret_key=str(entry["secretKey"]),
+                    admin=entry.get("admin") is True,
+                    default_topic_perm=entry.get("defaultTopicPerm"),
+                    default_group_perm=entry.get("defaultGroupPerm"),
+                    topic_perms=entry.get("topicPerms"),
+                    group_perms=entry.get("groupPerms"),
+                    white_remote_address=address,
+                ),
+            )
+    return ClusterAclConfig(global_white_addrs=white, plain_access_configs=list(accounts.values()))
+
+
+def _below(directory: str, depth: int) -> list[str]:
+    """The YAML files in a directory and those in it, sorted; none if there is no such directory."""
+    found: list[str] = []
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return found
+    for entry in entries:
+        if entry.name.endswith((".yml", ".yaml")):
+            found.append(entry.path)
+        elif depth and entry.is_dir():
+            found += _below(entry.path, depth - 1)
+    return found
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Replace a file in one step, durably; the new one is as readable as the old one, or for the owner only."""
+    try:
+        mode = os.stat(path).st_mode & 0o777
+    except FileNotFoundError:
+        mode = 0o600
+    temporary = path + ".tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(temporary, path)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

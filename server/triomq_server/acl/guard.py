@@ -1,0 +1,68 @@
+"""The check in front of every handler of a listener. A broker without access control has no guard, and no cost of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+
+from triomq_protocol.codes import ResponseCode
+from triomq_protocol.wire.command import Command
+from triomq_server.repeats import PeerLog
+from triomq_server.wire import Answer, Handlers, Link
+from triomq_server.wire.handlers import PlainHandler, SlicedHandler, WaitingHandler
+
+_EXCEPTION = "org.apache.rocketmq.acl.common.AclException"
+"""Remarks begin with it, as RocketMQ's do: clients and tools recognise them by it."""
+
+_log = logging.getLogger(__name__)
+
+Judge = Callable[[str, Command], str | None]
+"""Why a request of a host is refused; None if it is allowed."""
+
+
+def guarded(handlers: Handlers, judge: Judge) -> Handlers:
+    """The same handlers, each behind the check, that for unknown codes too."""
+    guard = _Guard(judge)
+    return Handlers(
+        plain={code: guard.plain(handler) for code, handler in handlers.plain.items()},
+        waiting={code: guard.waiting(handler) for code, handler in handlers.waiting.items()},
+        sliced={code: guard.sliced(handler) for code, handler in handlers.sliced.items()},
+        default=guard.plain(handlers.default),
+    )
+
+
+class _Guard:
+    """Answers what is refused, and passes on the rest."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._peer_log = PeerLog(_log)
+
+    def plain(self, handler: PlainHandler) -> PlainHandler:
+        def checked(link: Link, command: Command) -> Answer:
+            refused = self._refusal(link, command)
+            return handler(link, command) if refused is None else refused
+
+        return checked
+
+    def waiting(self, handler: WaitingHandler) -> WaitingHandler:
+        async def checked(link: Link, command: Command) -> Answer:
+            refused = self._refusal(link, command)
+            return await handler(link, command) if refused is None else refused
+
+        return checked
+
+    def sliced(self, handler: SlicedHandler) -> SlicedHandler:
+        def checked(link: Link, command: Command) -> Generator[None, None, Answer]:
+            refused = self._refusal(link, command)
+            return (yield from handler(link, command)) if refused is None else refused
+
+        return checked
+
+    def _refusal(self, link: Link, command: Command) -> Command | None:
+        why = self._judge(link.peer.rpartition(":")[0].strip("[]"), command)
+        if why is None:
+            return None
+        message = "request code %d of %s is refused: %s"
+        self._peer_log.write(logging.WARNING, link.peer, message, command.code, link.peer, why)
+        return command.answer(ResponseCode.SYSTEM_ERROR, f"{_EXCEPTION}: {why}", serialize=0)

@@ -1,0 +1,124 @@
+"""Access control files: what they mean, and how those that mean nothing are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq_protocol.names import RETRY_PREFIX
+from triomq_server.acl.accounts import MOST_BYTES, AclError, parse, rules_of
+from triomq_server.acl.permissions import Need, Permission
+
+WHOLE = b"""
+globalWhiteRemoteAddresses:
+- 10.10.103.*
+accounts:
+- accessKey: RocketMQ
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms:
+  - topicA=DENY
+  - topicB=PUB|SUB
+  groupPerms:
+  - groupA = DENY
+- accessKey: rocketmq2
+  secretKey: "12345678"
+  whiteRemoteAddress: 192.168.1.*
+  admin: true
+dataVersion:
+- counter: 3
+  timestamp: 1795237055496
+"""
+
+
+def test_a_whole_file() -> None:
+    rules = rules_of([("a.yml", parse("a.yml", WHOLE))])
+    first, second = rules.accounts["RocketMQ"], rules.accounts["rocketmq2"]
+    assert (first.secret_key, first.admin, second.admin) == ("12345678", False, True)
+    assert first.permissions == {
+        "topicA": Permission.DENY,
+        "topicB": Permission.PUB | Permission.SUB,
+        RETRY_PREFIX + "groupA": Permission.DENY,
+    }
+    assert (first.topic_default, first.group_default) == (Permission.DENY, Permission.SUB)
+    assert (second.topic_default, second.group_default) == (Permission.DENY, Permission.DENY)
+    assert [first.covers("192.168.1.7"), second.covers("192.168.1.7")] == [False, True]
+    assert [covers("10.10.103.9") for covers in rules.white] == [True]
+    assert "12345678" not in repr(rules)
+
+
+@pytest.mark.parametrize(
+    ("need", "allowed"),
+    [
+        (Need("topicA", Permission.SUB), False),
+        (Need("topicB", Permission.PUB), True),
+        (Need("topicZ", Permission.PUB), False),
+        (Need(RETRY_PREFIX + "groupA", Permission.SUB), False),
+        (Need(RETRY_PREFIX + "groupZ", Permission.SUB), True),
+    ],
+)
+def test_own_permissions_before_defaults(need: Need, allowed: bool) -> None:
+    rules = rules_of([("a.yml", parse("a.yml", WHOLE))])
+    assert rules.accounts["RocketMQ"].allows(need) is allowed
+    assert rules.accounts["rocketmq2"].allows(need) is True  # an administrator without permissions of its own
+
+
+def test_an_administrator_with_permissions_of_its_own_has_only_these() -> None:
+    text = b"accounts: [{accessKey: operator, secretKey: 12345678, admin: true, topicPerms: [t=SUB]}]"
+    account = rules_of([("a.yml", parse("a.yml", text))]).accounts["operator"]
+    assert account.allows(Need("t", Permission.SUB))
+    assert not account.allows(Need("t", Permission.PUB))
+    assert not account.allows(Need("other", Permission.SUB))
+
+
+def test_the_first_place_of_an_access_key_counts() -> None:
+    files = [
+        (name, parse(name, b"accounts: [{accessKey: account, secretKey: %b}]" % secret))
+        for name, secret in (("1.yml", b"secret-1"), ("2.yml", b"secret-2"))
+    ]
+    rules = rules_of(files)
+    assert rules.accounts["account"].secret_key == "secret-1"
+    assert rules.file_of == {"account": "1.yml"}
+    assert rules.repeated == ("account",)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"accounts: [", "a.yml, line 1 is not YAML"),
+        (b"\xff\xfe\x00", "a.yml is not YAML"),
+        (b"- 1", "is no map"),
+        (b"accounts: 5", "accounts is no list of maps"),
+        (b"accounts: [5]", "accounts is no list of maps"),
+        (b"accounts: [{accessKey: short, secretKey: 12345678}]", "account 1: accessKey needs more than 6 characters"),
+        (b"accounts: [{accessKey: account, secretKey: SECRET}]", "account 1: secretKey needs more than 6 characters"),
+        (b"accounts: [{accessKey: account}]", "secretKey needs more than 6"),
+        (b"accounts: [{accessKey: account, secretKey: 2020-01-01}]", "secretKey is no text; put it in quotes"),
+        (b"accounts: [{accessKey: account, secretKey: SECRET-1, admin: perhaps}]", "admin is neither true nor false"),
+        (b"accounts: [{accessKey: account, secretKey: SECRET-1, topicPerms: t=PUB}]", "topicPerms is no list of texts"),
+        (b"accounts: [{accessKey: account, secretKey: SECRET-1, topicPerms: [t]}]", "not name=PERMISSION"),
+        (
+            b"accounts: [{accessKey: account, secretKey: SECRET-1, defaultTopicPerm: ALL}]",
+            "not PUB, SUB, PUB|SUB or DENY",
+        ),
+        (b"accounts: [{accessKey: account, secretKey: SECRET-1, whiteRemoteAddress: here}]", "'here' is no IP address"),
+        (b"globalWhiteRemoteAddresses: 10.0.0.1", "globalWhiteRemoteAddresses is no list of texts"),
+        (b"globalWhiteRemoteAddresses: ['10.*']", "has not four components"),
+        (b"a: &x [1]\nb: *x", "line 2 is not YAML: aliases are not possible"),
+        (b"!!python/object/apply:os.system ['true']", "is not YAML"),
+        (b"[" * 100_000, "is not YAML"),
+        (b" " * (MOST_BYTES + 1), "at most 1048576 are possible"),
+    ],
+)
+def test_a_file_that_cannot_be_used(text: bytes, problem: str) -> None:
+    with pytest.raises(AclError) as refused:
+        rules_of([("a.yml", parse("a.yml", text))])
+    assert problem in str(refused.value)
+    assert "SECRET" not in str(refused.value)
+
+
+def test_an_empty_file_admits_nobody() -> None:
+    assert rules_of([("a.yml", parse("a.yml", b""))]).admits_nobody
+    assert not rules_of([("a.yml", parse("a.yml", b"globalWhiteRemoteAddresses: ['::1']"))]).admits_nobody

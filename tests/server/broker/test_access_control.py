@@ -1,0 +1,242 @@
+"""A broker with access control: every request code is checked on both ports, before its handler."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from triomq_protocol.acl import sign
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import GetBrokerAclConfigResponse
+from triomq_protocol.wire.command import Command
+from triomq_server.acl import guarded
+from triomq_server.acl.accounts import AclError
+from triomq_server.acl.files import WATCH_S
+from triomq_server.config import BrokerConfig, ConfigError
+
+ACCOUNTS = """
+# who may do what
+accounts:
+- {accessKey: account, secretKey: account-secret, topicPerms: [T1=PUB|SUB], groupPerms: [CG=SUB]}
+- {accessKey: operator, secretKey: operator-secret, admin: true}
+"""
+PORTS = (10911, 10909)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    return tmp_path
+
+
+@pytest.fixture
+def settings(home: Path) -> dict[str, Any]:
+    return {"aclEnable": "true", "rocketmqHome": home, "haSlaveAddresses": "127.0.0.1"}
+
+
+def signed(command: Command, by: str = "account", secret: str | None = None) -> Command:
+    fields = {str(name): value for name, value in command.field_pairs() or ()}
+    command.extra = sign(fields, command.body, access_key=by, secret_key=secret or f"{by}-secret")
+    return command
+
+
+def request(code: int, by: str = "operator", **fields: str) -> Command:
+    return signed(Command.request(code, fields=fields), by)
+
+
+def refused(answer: Command) -> bool:
+    return answer.code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith(
+        "org.apache.rocketmq.acl.common.AclException: "
+    )
+
+
+async def test_sends_and_pulls_of_an_account(open_broker: Any, settings: dict[str, Any]) -> None:
+    async with open_broker(**settings) as running:
+        peer = await running.peer()
+        assert (await peer.ask(signed(peer.put_request()))).code == 0
+        assert (await peer.ask(signed(peer.put_request(serialize=1)))).code == 0
+        pulled = await peer.ask(signed(peer.pull_request()))
+        assert pulled.code == 0
+        for command in (
+            peer.put_request(),
+            signed(peer.put_request("T2")),
+            signed(peer.put_request(), secret="stolen secret"),
+            signed(peer.pull_request(consumer_group="OTHER")),
+        ):
+            assert refused(await peer.ask(command))
+        answer = await peer.ask(signed(peer.put_request("T2")))
+        assert str(answer.remark).endswith("No default permission for topic:T2, PUB is missing for accessKey=account")
+        body = len(pulled.body)
+        assert len((await peer.ask(signed(peer.pull_request()))).body) == body  # nothing refused was stored
+
+
+async def test_no_code_is_reachable_without_a_signature(open_broker: Any, settings: dict[str, Any]) -> None:
+    async with open_broker(**settings) as running:
+        for port in PORTS:
+            peer = await running.peer(port)
+            for code in [*RequestCode, *range(29_000, 29_010), 0, 4711]:
+                answer = await peer.ask(Command.request(code))
+                assert refused(answer), code
+                assert str(answer.remark).endswith("No accessKey is configured")
+            await peer.send(Command.request(RequestCode.HEART_BEAT, oneway=True))
+            opaque = await peer.send(Command.request(RequestCode.GET_BROKER_CONFIG))
+            assert (await peer.receive()).opaque == opaque  # what is one-way has no answer
+
+
+async def test_every_registered_handler_is_guarded(desk: Any) -> None:
+    asked: list[int] = []
+
+    def judge(_host: str, command: Command) -> str:
+        asked.append(command.code)
+        return "no"
+
+    main = desk.handlers
+    behind = guarded(main, judge)
+    assert [behind.plain.keys(), behind.waiting.keys(), behind.sliced.keys()] == [
+        main.plain.keys(), main.waiting.keys(), main.sliced.keys(),
+    ]  # fmt: skip
+    for table, original in (
+        (behind.plain, main.plain), (behind.waiting, main.waiting), (behind.sliced, main.sliced),
+    ):  # fmt: skip
+        assert not {id(each) for each in table.values()} & {id(each) for each in original.values()}
+    link: Any = SimpleNamespace(peer="[fd00::1]:7")
+    for code, handler in behind.plain.items():
+        assert refused(handler(link, Command.request(code)))
+    for code, sliced in behind.sliced.items():
+        with pytest.raises(StopIteration) as end:
+            next(sliced(link, Command.request(code)))
+        assert refused(end.value.value)
+    assert refused(behind.default(link, Command.request(4711)))
+    assert set(asked) == {*main.plain, *main.sliced, 4711}
+
+
+async def test_files_are_read_again(open_broker: Any, settings: dict[str, Any], home: Path, caplog: Any) -> None:
+    file = home / "conf" / "plain_acl.yml"
+    async with open_broker(**settings) as running:
+        peer = await running.peer()
+
+        async def until(by: str, served: bool) -> None:
+            while refused(await peer.ask(request(26, by))) is served:  # noqa: ASYNC110 - a file has no event
+                await trio.sleep(WATCH_S)
+
+        await until("account", served=True)
+        file.write_text(ACCOUNTS.replace("account,", "visitor,").replace("account-", "visitor-"))
+        await until("visitor", served=True)
+        assert refused(await peer.ask(request(26, "account")))
+        file.write_text("accounts: [")
+        while "access control stays as it was" not in caplog.text:  # noqa: ASYNC110
+            await trio.sleep(WATCH_S)
+        assert not refused(await peer.ask(request(26, "visitor")))
+        file.write_text(ACCOUNTS)
+        await until("visitor", served=False)
+        (home / "conf" / "acl" / "more").mkdir(parents=True)
+        more = home / "conf" / "acl" / "more" / "guests.yaml"
+        more.write_text("accounts: [{accessKey: visitor, secretKey: visitor-secret}]")
+        await until("visitor", served=True)
+        more.unlink()
+        await until("visitor", served=False)
+    assert "secret" not in caplog.text
+
+
+async def test_accounts_are_changed_by_requests(open_broker: Any, settings: dict[str, Any], home: Path) -> None:
+    file = home / "conf" / "plain_acl.yml"
+    os.chmod(file, 0o640)
+    create = {"accessKey": "visitor", "secretKey": "visitor-secret", "admin": "false", "topicPerms": "T1=PUB,T2=SUB"}
+    async with open_broker(**settings) as running:
+        peer = await running.peer()
+        assert refused(await peer.ask(request(50, "account", **create)))
+        assert (await peer.ask(request(50, **create))).code == 0
+        assert file.stat().st_mode & 0o777 == 0o640
+        assert not refused(await peer.ask(signed(peer.put_request(), "visitor")))
+        assert refused(await peer.ask(signed(peer.put_request("T2"), "visitor")))
+        listed = json.loads((await peer.ask(request(54))).body)
+        assert [each["accessKey"] for each in listed["plainAccessConfigs"]] == ["account", "operator", "visitor"]
+        assert listed["plainAccessConfigs"][2]["topicPerms"] == ["T1=PUB", "T2=SUB"]
+        assert listed["globalWhiteAddrs"] == []
+        version = (await peer.ask(request(52))).header(GetBrokerAclConfigResponse)
+        assert json.loads(version.version or "")["counter"] == 1
+        assert list(json.loads(version.all_acl_file_version or "")) == [str(file)]
+        assert (version.broker_name, version.cluster_name) == ("broker-a", "C1")
+
+        assert (await peer.ask(request(51, accessKey="visitor"))).code == 0
+        assert refused(await peer.ask(signed(peer.put_request(), "visitor")))
+        missing = await peer.ask(request(51, accessKey="visitor"))
+        assert (missing.code, missing.remark) == (
+            210, "The accesskey[visitor] corresponding to accessConfig has been deleted failed."
+        )  # fmt: skip
+        assert (await peer.ask(request(53, globalWhiteAddrs="127.0.0.1", aclFileFullPath=""))).code == 0
+        assert (await peer.ask(Command.request(26))).code == 0
+    async with open_broker(**settings) as running:
+        assert (await (await running.peer()).ask(Command.request(26))).code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "failure", "remark"),
+    [
+        (
+            50,
+            {"accessKey": "new", "secretKey": "long-secret"},
+            209,
+            "The accessKey=new and its secretKey cannot be null",
+        ),
+        (50, {"accessKey": "visitor", "secretKey": "long-secret", "topicPerms": "a"}, 209, "not name=PERMISSION"),
+        (
+            50,
+            {"accessKey": "visitor", "secretKey": "long-secret", "topicPerms": "a=ALL"},
+            209,
+            "permission error for a=ALL",
+        ),
+        (50, {"accessKey": "visitor", "secretKey": "long-secret", "defaultTopicPerm": "ALL"}, 209, "defaultTopicPerm"),
+        (50, {"accessKey": "visitor", "secretKey": "long-secret", "whiteRemoteAddress": "x"}, 209, "no IP address"),
+        (51, {"accessKey": "nobody"}, 210, "The accesskey[nobody]"),
+        (53, {"globalWhiteAddrs": "10.*", "aclFileFullPath": ""}, 211, "has not four components"),
+        (53, {"globalWhiteAddrs": "10.0.0.1", "aclFileFullPath": "/etc/passwd"}, 211, "has been updated failed"),
+    ],
+)
+async def test_a_change_that_cannot_be_made_changes_nothing(
+    open_broker: Any, settings: dict[str, Any], home: Path, code: int, fields: dict[str, str], failure: int, remark: str
+) -> None:
+    async with open_broker(**settings) as running:
+        answer = await (await running.peer()).ask(request(code, **{"admin": "false", **fields}))
+        assert answer.code == failure
+        assert remark in str(answer.remark)
+        assert "long-secret" not in str(answer.remark)
+    assert (home / "conf" / "plain_acl.yml").read_text() == ACCOUNTS
+    assert [path.name for path in (home / "conf").iterdir()] == ["plain_acl.yml"]
+
+
+@pytest.mark.parametrize("text", [None, "", "accounts: [", "accounts: [{accessKey: a, secretKey: b}]"])
+async def test_a_broker_without_usable_accounts_does_not_start(
+    open_broker: Any, settings: dict[str, Any], home: Path, text: str | None
+) -> None:
+    file = home / "conf" / "plain_acl.yml"
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    with pytest.RaisesGroup(AclError, allow_unwrapped=True, flatten_subgroups=True):
+        async with open_broker(**settings):
+            raise AssertionError("it has started")
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"rocketmqHome": ""}, "needs rocketmqHome"),
+        ({"haSlaveAddresses": ""}, "needs haSlaveAddresses"),
+    ],
+)
+def test_settings_that_would_leave_something_open(values: dict[str, str], problem: str) -> None:
+    given = {"aclEnable": "true", "rocketmqHome": "/home", "haSlaveAddresses": "127.0.0.1"}
+    BrokerConfig.from_properties(given)
+    with pytest.raises(ConfigError, match=problem):
+        BrokerConfig.from_properties(given | values)
+    with pytest.raises(ConfigError, match="no setting has been changed"):
+        BrokerConfig.from_properties(given)[0].update({"aclEnable": "false"})
+    BrokerConfig.from_properties({"aclEnable": "true", "rocketmqHome": "/home", "compat": "4.9"})
