@@ -21,8 +21,8 @@ __all__ = [
     "tags_code",
 ]
 
-_NO_TAG: Final = re.compile(r"[\s<>='\"()]")
-"""What an SQL92 expression has and a tag that is subscribed to has not."""
+_SQL: Final = re.compile(r"[<>]|\s=|=[\s'\"]|[\w)'\"]\s+(?:AND|OR|IS|IN|BETWEEN)\s|\bNOT\s+\w", re.ASCII)
+"""What SQL92 expressions have. Tags may have blanks, `=` and quotes, and so may those of clients in other languages."""
 
 _TAG_CODES: dict[str, int] = {}
 _TAG_CODES_MAX = 4096
@@ -89,9 +89,6 @@ def check_tags(expression: str | None) -> TagFilter:
         raise LocalProtocolError(
             f"{expression!r} has &&, but a message has one tag; only || joins tags, and SQL92 has AND for properties"
         )
-    if any(map(_NO_TAG.search, parsed.tags)):
-        raise LocalProtocolError(
-            f"{expression!r} is no list of tags like 'a || b': a tag has no blanks, quotes, parentheses or comparison "
-            "signs"
-        )
+    if any(map(_SQL.search, parsed.tags)):
+        raise LocalProtocolError(f"{expression!r} is no list of tags like 'a || b', but reads like an SQL92 expression")
     return parsed
