@@ -24,7 +24,7 @@ from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.transfer_writer import LogFiles, TransferWriter, Views, open_transfer_writer
 from triomq_server.restarting import restarted
 from triomq_server.store.offset_waiters import OffsetWaiters
-from triomq_server.wire.transport import Listen, failure_reason, listen_tcp, peer_name
+from triomq_server.wire.transport import Listen, accept_some, failure_reason, listen_tcp, peer_name
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,9 @@ _REPORTS_BYTES = 4096
 """How much is read of a slave's reports at once; only the last one of a read counts."""
 _PUSH_BYTES = 65536
 """So much is sent to a slave from the very append that made it; more is the business of the slave's own task."""
+
+_ACCEPT_PAUSE_S = 0.1
+"""After a failed accept."""
 
 REFUSED_REMEMBERED = 20
 _STRANGERS_LINE_S = 60.0
@@ -196,11 +199,32 @@ class HaMaster:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(restarted, self._waiters.expire_forever)
-                nursery.start_soon(trio.serve_listeners, self.serve_slave, list(listeners))
+                for listener in listeners:
+                    nursery.start_soon(self._accept, listener, nursery)
                 task_status.started(_port_of(listeners))
         finally:
             self._log.append_listeners.remove(self._on_append)
             self._waiters.fail_all()
+
+    async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery) -> None:
+        """Task: accept all connections that wait, so that a slave does not wait a turn for each stranger before it."""
+        async with listener:
+            while True:
+                try:
+                    streams = await accept_some(listener)
+                except OSError as error:  # mostly no descriptor is left, and one of those in use will be closed
+                    message = "cannot accept slaves for the time being: %s"
+                    self._peer_log.write(logging.WARNING, "", message, error)
+                    await trio.sleep(_ACCEPT_PAUSE_S)
+                    continue
+                for stream in streams:
+                    nursery.start_soon(self._serve_accepted, stream)
+
+    async def _serve_accepted(self, stream: trio.abc.Stream) -> None:
+        try:
+            await self.serve_slave(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
 
     async def serve_slave(self, stream: trio.abc.Stream) -> None:
         """Serve one slave until either end closes; a broken link is a log line, not an error."""

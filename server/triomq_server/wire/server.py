@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import socket
 from collections.abc import Callable
 from typing import NoReturn, Self
 
@@ -20,13 +19,10 @@ from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link
 from triomq_server.wire.poller import HAS_EPOLL, Poller
 from triomq_server.wire.tls import TlsSettings, serve_accepted
-from triomq_server.wire.transport import Listen, address_of, listen_tcp
+from triomq_server.wire.transport import Listen, accept_some, address_of, listen_tcp
 from triomq_server.wire.write_batch import WriteBatch
 
 _log = logging.getLogger(__name__)
-
-ACCEPTED_AT_ONCE = 64
-"""Connections that are accepted in one turn of the loop: a burst of strangers before others would take a turn each."""
 
 _REFUSED_AT_ONCE = 100
 """Connections that are closed with the reserve descriptor before the next pause."""
@@ -185,7 +181,7 @@ async def _accept_forever(
     full = failing = False
     while True:
         try:
-            streams = await _accept_some(listener)
+            streams = await accept_some(listener)
         except OSError as error:
             if not failing:
                 _log.warning("cannot accept connections for the time being: %s", error)
@@ -213,20 +209,3 @@ async def _serve_counted(stream: trio.abc.Stream, connections: Connections, tls:
         await serve_accepted(stream, connections, tls)
     finally:
         connections.accepted -= 1
-
-
-async def _accept_some(listener: trio.abc.Listener[trio.abc.Stream]) -> list[trio.abc.Stream]:
-    """Wait for a connection, and take those that wait behind it. Raises OSError if there is none to be had."""
-    streams = [await listener.accept()]
-    if isinstance(listener, trio.SocketListener):
-        waiting = socket.socket(fileno=listener.socket.fileno())
-        waiting.setblocking(False)
-        try:
-            while len(streams) < ACCEPTED_AT_ONCE:
-                accepted, _ = waiting.accept()
-                streams.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
-        except OSError:
-            pass  # none waits, or what is wrong shows itself at the next call
-        finally:
-            waiting.detach()
-    return streams

@@ -7,13 +7,17 @@ by which tests hand in a network of their own; the defaults for TCP are here too
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from triomq_protocol.hosts import pack_host
 from triomq_server.wire.sockets import Buffer, NonBlockingSocket
+
+ACCEPTED_AT_ONCE: Final = 64
+"""Connections that are accepted in one turn of the loop: a burst of strangers before others would take a turn each."""
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 """Connects to ``host:port``; raises OSError when that fails."""
@@ -154,3 +158,20 @@ def failure_reason(error: BaseException) -> str:
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     return str(cause) or type(cause).__name__
+
+
+async def accept_some(listener: trio.abc.Listener[trio.abc.Stream]) -> list[trio.abc.Stream]:
+    """Wait for a connection, and take those that wait behind it. Raises OSError if there is none to be had."""
+    streams = [await listener.accept()]
+    if isinstance(listener, trio.SocketListener):
+        waiting = socket.socket(fileno=listener.socket.fileno())
+        waiting.setblocking(False)
+        try:
+            while len(streams) < ACCEPTED_AT_ONCE:
+                accepted, _ = waiting.accept()
+                streams.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
+        except OSError:
+            pass  # none waits, or what is wrong shows itself at the next call
+        finally:
+            waiting.detach()
+    return streams

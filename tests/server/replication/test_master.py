@@ -1,7 +1,8 @@
 """The master's end over memory streams and the virtual clock: what it sends, when, and what it believes."""
 
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from struct import pack, unpack
 
@@ -316,3 +317,26 @@ async def test_the_ha_port_takes_a_limited_number_of_connections(
         assert await slaves[2].closed()
         assert await (await connect()).closed()
     assert caplog.text.count("refusing") == 1
+
+
+async def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop(memory_log) -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(partial(HaMaster(memory_log(b"abc"), SETTINGS).serve, "127.0.0.1", 0))
+        with ExitStack() as stack:
+            # Without a wait in between: the master has not seen any of them when the last one has connected.
+            strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
+            last = strangers[-1]
+            nursery.start_soon(count_turns)
+            with trio.fail_after(30):
+                await trio.lowlevel.wait_readable(last)
+            assert last.recv(1) == b"", "there are too many of this host"
+        assert turns < 50
+        nursery.cancel_scope.cancel()
