@@ -27,6 +27,7 @@ UNLIMITED = {
     "broker/tables/consumer_offsets.py:OffsetTable._note_failure": _DISK,
     "broker/tables/delay_offsets.py:DelayOffsets._note_failure": _DISK,
     "broker/tables/groups.py:GroupTable.find": _REPEATS,
+    "broker/tables/topics.py:TopicTable.full_remark": _REPEATS,
     "broker/tables/offset_resets.py:Resets.persist": _DISK,
     "broker/tables/offset_resets.py:Resets.save": _DISK,
     "broker/tables/undelivered.py:Undelivered.persist": _DISK,

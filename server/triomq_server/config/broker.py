@@ -89,6 +89,8 @@ class BrokerConfig(ServerNetworkConfig):
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True
     auto_create_subscription_group: bool = True
+    max_auto_created_topics: int = setting(20_000, least=0, most=INT32_MOST)
+    """Topics of the broker, those of retries included, from which on sends make no unknown ones; unknown to RocketMQ."""
     max_auto_created_groups: int = setting(10_000, least=0, most=INT32_MOST)
     """Groups of the broker from which on unknown ones are no longer made by their first use; unknown to RocketMQ."""
     trace_topic_enable: bool = False

@@ -158,3 +158,27 @@ async def test_a_heartbeat_with_long_property_filters_is_refused(desk: Any, clie
     with pytest.raises(BodyError, match="property filters of 36020 characters"):
         desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), Command.request(34, body=data.encode()))
     assert desk.broker.filters.find("t0", "g") is None
+
+
+async def test_topics_made_by_sends_end_at_the_limit_and_an_administrators_do_not(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_broker(maxAutoCreatedTopics=20) as broker:
+        peer = await broker.peer()
+        answers = [await peer.put(f"T{number}") for number in range(40)]
+        made = [number for number, answer in enumerate(answers) if answer.code == 0]
+        assert made == list(range(len(made)))
+        assert 0 < len(made) < 20, "the broker has topics of its own"
+        assert (answers[-1].code, "20 topics (maxAutoCreatedTopics)" in answers[-1].remark) == (17, True)
+        assert (await peer.put("T0")).code == 0
+        assert (await peer.put("%RETRY%unknown")).code == 17
+        await peer.ask(peer.heartbeat("known"))
+        assert (await peer.put("%RETRY%known")).code == 0
+        fields = {
+            "topic": "T39", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        assert (await peer.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))).code == 0
+        assert (await peer.put("T39")).code == 0
+    lines = [message for message in caplog.messages if "maxAutoCreatedTopics" in message]
+    assert len(lines) == 1

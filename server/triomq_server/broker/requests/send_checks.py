@@ -76,9 +76,15 @@ class SendChecks:
             )
 
     def _made_topic(self, header: SendRequest) -> TopicConfig | None:
-        """Auto-creation (docs/protocol/broker-api.md §4.4)."""
+        """Auto-creation (docs/protocol/broker-api.md §4.4). Raises RefusedError when there are maxAutoCreatedTopics."""
         topics, topic = self._broker.topics, header.topic
         is_retry = topic.startswith(RETRY_PREFIX)
+        if not (
+            is_retry and topic[len(RETRY_PREFIX) :] in self._broker.groups.table
+        ):  # groups have a limit of their own
+            remark = topics.full_remark(topic)
+            if remark is not None:
+                raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, remark)
         sys_flag = 0
         if header.unit_mode:
             sys_flag = TOPIC_UNIT_SUB if is_retry else TOPIC_UNIT

@@ -33,6 +33,7 @@ from triomq_protocol.names import (
 from triomq_protocol.requests.registration import TopicConfig, TopicConfigTable
 from triomq_server.broker.tables.versioned_table import VersionedTable
 from triomq_server.config import BrokerConfig
+from triomq_server.repeats import Repeats
 from triomq_server.store.files.config_files import ConfigFile
 
 SCHEDULE_QUEUES = 18
@@ -79,6 +80,7 @@ class TopicTable(VersionedTable[TopicConfig]):
     def __init__(self, config: BrokerConfig, file: ConfigFile | None, clock: Callable[[], int]) -> None:
         super().__init__(file, clock, follows=config.store.is_slave)
         self._config = config
+        self._not_made = Repeats()
         self.on_change: Callable[[TopicConfig | None], None] = _ignore
         """Called after each change made by this broker: with the one topic, or with None for several or a removal."""
         self.system_topics = frozenset(SYSTEM_TOPICS) | {
@@ -169,6 +171,20 @@ class TopicTable(VersionedTable[TopicConfig]):
         )
         self.put(made)
         return made
+
+    def full_remark(self, topic: str) -> str | None:
+        """Why a send may not make the topic, if that is because there are too many; else None."""
+        if len(self.table) < self._config.max_auto_created_topics:
+            return None
+        if (due := self._not_made.add(topic)) is not None:
+            _log.warning(
+                "%d unknown topics were not made, among them %s: there are %d topics (maxAutoCreatedTopics)",
+                *due, len(self.table),
+            )  # fmt: skip
+        return (
+            f"topic[{topic}] not exist and is not made: the broker has {len(self.table)} topics "
+            f"(maxAutoCreatedTopics); an administrator can make it"
+        )
 
     def recover(self, queues: Iterable[tuple[str, int]]) -> list[str]:
         """Add each topic that has messages in these queues but is missing here, because its file was lost or is old.
