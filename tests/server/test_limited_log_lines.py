@@ -17,7 +17,11 @@ LEVELS = {"info", "warning", "error", "exception", "critical", "log"}
 
 _DISK = "the disk fails, at most once for each write of the file"
 _REPEATS = "counted by Repeats"
+_ACCOUNTS = "an administrator's signed request; every change of accounts has to be in the log"
 UNLIMITED = {
+    "broker/admin/access.py:delete_account": _ACCOUNTS,
+    "broker/admin/access.py:put_account": _ACCOUNTS,
+    "broker/admin/access.py:put_white": _ACCOUNTS,
     "broker/requests/send_answers.py:_LateSends.add": _REPEATS,
     "broker/requests/transactions.py:Ending.end": _REPEATS,
     "broker/requests/transactions.py:Ending._commit": "the store refused a record just after it had taken one",
