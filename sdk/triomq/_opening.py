@@ -17,7 +17,7 @@ import trio
 from triomq._client import Client, ClientOptions
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import construct
-from triomq._exception_groups import without_groups
+from triomq._exception_groups import was_cancelled, without_groups
 from triomq.errors import InvalidCall
 
 P = ParamSpec("P")
@@ -77,7 +77,7 @@ async def open_client(
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         crash = group.split(trio.Cancelled)[1]
-        if crash is not None and isinstance(failure, trio.Cancelled):
+        if crash is not None and was_cancelled(failure):
             # A task of the client's own has failed, and the block was cancelled for that.
             raise without_groups(crash) from None
         if failure is None:

@@ -7,6 +7,7 @@ import inspect
 
 import pytest
 import trio
+import trio.testing
 
 import triomq
 from triomq import _opening, errors
@@ -97,3 +98,21 @@ async def test_a_lite_pull_consumer_can_say_where_it_starts(autojump_clock, open
         async for message in consumer:
             assert message.body == b"before"
             break
+
+
+def test_what_ends_a_client_comes_out_of_a_block_with_tasks_of_its_own():
+    """As Ctrl-C in a task of the client: the block's tasks are cancelled for it, and are not the cause."""
+
+    async def interrupt():
+        await trio.testing.wait_all_tasks_blocked()
+        raise KeyboardInterrupt
+
+    async def use():
+        async with triomq.open_client("127.0.0.1:1") as client:
+            client._nursery.start_soon(interrupt)
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(trio.sleep_forever)
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(use)

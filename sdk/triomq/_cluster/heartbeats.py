@@ -134,6 +134,7 @@ class Heartbeats:
         self._consumers.pop(group, None)
         await self._unregister(UnregisterClientRequest(client_id=self.client_id, consumer_group=group))
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Send heartbeats for ever, every period and at every change."""
         while True:
@@ -257,6 +258,7 @@ class Heartbeats:
             self._first_beats[link] = trio.Event()
             self._nursery.start_soon(self._beat_first, link)
 
+    @trio.lowlevel.enable_ki_protection
     async def _beat_first(self, link: Link) -> None:
         try:
             await self._beat_on(link)

@@ -341,6 +341,7 @@ class NameServerGroup:
         if self._choice.update(found):
             log.info("name servers: %s", ";".join(self._choice.addresses))
 
+    @trio.lowlevel.enable_ki_protection
     async def poll(self) -> None:
         """Ask the provider again every ``poll_every_s``, for ever."""
         while True:

@@ -389,6 +389,7 @@ class Routes:
             lookup.done.set()
         return route
 
+    @trio.lowlevel.enable_ki_protection
     async def keep_fresh(self) -> None:
         """Refresh all watched topics for ever; a name server that cannot be asked ends the round."""
         while True:

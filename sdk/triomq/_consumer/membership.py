@@ -321,6 +321,7 @@ class Membership(ABC):
         if self._nursery is not None:
             self._nursery.start_soon(function, *args)
 
+    @trio.lowlevel.enable_ki_protection
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         try:
             with self._tasks:
@@ -346,6 +347,7 @@ class Membership(ABC):
             self._rebalancing_ended.set()
             self._tasks_ended.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def _keep_rebalancing(self) -> None:
         try:
             with self._rebalancing:

@@ -354,6 +354,7 @@ class Link:
             answer = taken
         return answer
 
+    @trio.lowlevel.enable_ki_protection
     async def _write_frames(self, task_status: trio.TaskStatus[None]) -> None:
         task = trio.lowlevel.current_task()
         send_all = self._stream.send_all
@@ -397,6 +398,7 @@ class Link:
         if self._alarm is not None:
             self._alarm.deadline = deadline
 
+    @trio.lowlevel.enable_ki_protection
     async def _watch_deadlines(self) -> None:
         while True:
             with trio.CancelScope(deadline=self._alarm_at) as self._alarm:

@@ -177,6 +177,7 @@ class Links:
         for link in self.open_links():
             link.close(error)
 
+    @trio.lowlevel.enable_ki_protection
     async def _serve(self, address: str, opening: _Opening) -> None:
         try:
             stream = await self._open_stream(address, opening)

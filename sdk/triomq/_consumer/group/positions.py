@@ -257,6 +257,7 @@ class Positions:
         for error in await self._persist(queues):
             raise error
 
+    @trio.lowlevel.enable_ki_protection
     async def keep_persisting(self, owned: Callable[[], Collection[MessageQueue]]) -> None:
         """Persist for ever: what has changed every 5 s, first after 10 s; everything every 30 s."""
         pause_s, rounds = PERSIST_FIRST_S, 0

@@ -217,6 +217,7 @@ class PullEngine:
         self._nursery: trio.Nursery | None = None
         self._stopped = False
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the pull tasks until cancelled."""
         async with trio.open_nursery() as self._nursery:
@@ -303,6 +304,7 @@ class PullEngine:
         if not self._stopped:
             self._nursery.start_soon(self._pull_queue, source, source.scope)
 
+    @trio.lowlevel.enable_ki_protection
     async def _pull_queue(self, source: PulledQueue, scope: trio.CancelScope) -> None:
         with scope:
             while True:

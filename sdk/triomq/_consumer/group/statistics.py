@@ -51,6 +51,7 @@ class ConsumerStatistics:
         """A topic's counters."""
         return self.topics.setdefault(topic, TopicCounters())
 
+    @trio.lowlevel.enable_ki_protection
     async def keep_sampling(self) -> None:
         """Look at the counters for ever."""
         while True:

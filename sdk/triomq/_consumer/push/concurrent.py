@@ -124,6 +124,7 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
         if later is not None:
             await self.fail(failed, later)
 
+    @trio.lowlevel.enable_ki_protection
     async def keep_expiring(self, queues: Mapping[MessageQueue, PulledQueue], limit_s: float) -> None:
         """Send back, for ever, what holds a queue's commit point and is in flight for too long; its handler runs on."""
         while True:

@@ -283,6 +283,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
     # --- locks -----------------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def keep_locks(
         self, restart: Callable[[MessageQueue], Awaitable[None]], forget: Callable[[MessageQueue], object]
     ) -> None:
