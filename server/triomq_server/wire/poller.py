@@ -57,6 +57,21 @@ class PolledLink:
         self.needs_task = trio.Event()
 
 
+def in_turn(ready: list[int], first: list[int]) -> list[int]:
+    """Ready sockets, those first that the turn before has not come to: epoll names all of them in the same order again.
+
+    Args:
+        ready: the sockets that have something to read.
+        first: the sockets that come first, in their order; they need not be ready any more.
+    """
+    if not first:
+        return ready
+    among = set(ready)
+    front = [fileno for fileno in first if fileno in among]
+    among.difference_update(front)
+    return front + [fileno for fileno in ready if fileno in among]
+
+
 class Poller:
     """The sockets of one hub.
 
@@ -70,6 +85,7 @@ class Poller:
         self._epoll = select.epoll()
         self._links: dict[int, PolledLink] = {}
         self._bulk = False
+        self._next: list[int] = []
 
     def resume(self, polled: PolledLink) -> None:
         """Read this link from now on."""
@@ -114,7 +130,8 @@ class Poller:
         served: list[Link] = []
         hub.begin_batch()
         try:
-            for fileno, _ in ready:
+            filenos = in_turn([fileno for fileno, _ in ready], self._next)
+            for number, fileno in enumerate(filenos, 1):
                 polled = links.get(fileno)
                 if polled is None:
                     continue
@@ -127,6 +144,7 @@ class Poller:
                 try:
                     if self._receive(polled):
                         if hub.turn_is_over():
+                            self._next = filenos[number:]
                             break
                         continue
                 except Exception as error:  # noqa: BLE001 (ends this link, and is logged by its task)
@@ -134,7 +152,10 @@ class Poller:
                 self.pause(polled)
                 polled.needs_task.set()
                 if hub.turn_is_over():
+                    self._next = filenos[number:]
                     break  # the others are still ready when the poller has its next turn
+            else:
+                self._next = []
         finally:
             try:
                 hub.end_batch(served)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import Link
 from triomq_server.wire.hub import TURN_S
+from triomq_server.wire.poller import Poller, in_turn
 
 
 class Slow:
@@ -91,3 +93,40 @@ async def test_requests_that_fail_are_logged_once_in_a_while(
     assert len(wire.commands()) == 500
     assert [record.getMessage() for record in caplog.records] == ["request code 1 of 10.0.0.9:4000 failed"]
     assert caplog.records[0].exc_info is not None
+
+
+@pytest.mark.parametrize(
+    ("ready", "first", "order"),
+    [
+        ([5, 6, 7], [], [5, 6, 7]),
+        ([5, 6, 7], [6, 7], [6, 7, 5]),
+        ([5, 6, 7, 8], [7, 4, 5], [7, 5, 6, 8]),
+        ([5], [6], [5]),
+    ],
+)
+def test_sockets_left_by_a_turn_come_first_in_the_next(ready: list[int], first: list[int], order: list[int]) -> None:
+    assert in_turn(ready, first) == order
+
+
+async def test_long_requests_of_some_links_do_not_keep_out_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = SimpleNamespace(
+        limits=SimpleNamespace(output_bytes=1),
+        begin_batch=lambda: None,
+        end_batch=lambda _links: None,
+        turn_is_over=lambda: True,
+    )
+    poller = Poller(hub)  # type: ignore[arg-type]
+    served: list[int] = []
+
+    def receive(polled: Any) -> bool:
+        served.append(polled.fileno)
+        return True
+
+    monkeypatch.setattr(poller, "_receive", receive)
+    for fileno in range(4):
+        link = SimpleNamespace(closed=False, active_at=0.0)
+        poller._links[fileno] = SimpleNamespace(fileno=fileno, link=link)  # type: ignore[assignment]
+    # All of them have more to read, and epoll names them in the same order each time.
+    for _ in range(8):
+        poller._serve([(fileno, 1) for fileno in range(4)])
+    assert served == [0, 1, 2, 3, 0, 1, 2, 3]
