@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 import attrs
 import trio
 
+from triomq_protocol.names import MASTER_ID
 from triomq_server.broker.broker import Broker, Following
 from triomq_server.broker.registration import RegistrationAnswer, has_identity, members_of_set
 from triomq_server.broker.roles.returning import PERIOD_S, log_two_masters, merge_offsets_of_slaves
@@ -309,6 +310,14 @@ class Roles:
                 f"{known} is registered as the master of {broker.config.broker_name}; make it a slave or stop it "
                 f"first, "
                 "or give force if it is gone for good"
+            )
+        # That no name server lists a master may be the name servers' fault.
+        followed = None if self._slave_tasks is None else self._slave_tasks.main_address
+        name = broker.config.broker_name
+        if known is None and followed is not None and await has_identity(followed, name, MASTER_ID, self._open_link):
+            raise RoleError(
+                f"{followed} answers as the master of {name}, although no name server lists it; make it a slave or stop it "
+                "first, or give force"
             )
 
     async def _check_not_contested(self, members: Mapping[int, str], *, despite_contest: bool) -> None:

@@ -131,6 +131,11 @@ class SlaveTasks:
         )
         self.metadata = MetadataSync(FollowedTables(broker, self.log), open_link, own_address=broker.address)
 
+    @property
+    def main_address(self) -> str | None:
+        """Where the master answers requests, or last did; None if nobody has named it."""
+        return self._main_address
+
     async def run(self) -> None:
         """Follow until cancelled."""
         broker = self._broker

@@ -124,6 +124,21 @@ async def test_two_brokers_change_places(open_broker: Any) -> None:
         assert await bodies(at_two) == [b"first", b"second", b"third"]
 
 
+async def test_a_master_that_no_name_server_lists_is_still_a_master(open_broker: Any) -> None:
+    """Name servers that were just started, or are away, know no master: two masters would part the set."""
+    network = MemoryNetwork()
+    alone = {
+        **SLAVE, "namesrvAddr": "", "haMasterAddress": "127.0.0.1:10912", "haMasterMainAddress": "127.0.0.1:10911",
+    }  # fmt: skip
+    async with open_broker(network=network, **alone) as two:
+        at_two = await two.peer(SLAVE_PORT)
+        async with open_broker(network=network) as one:
+            await caught_up(await one.peer(), at_two)
+            assert "127.0.0.1:10911 answers as the master" in (await change(at_two, "ASYNC_MASTER") or "")
+            assert (await status(at_two)).role == "SLAVE"
+        assert await change(at_two, "ASYNC_MASTER") is None
+
+
 async def test_a_slave_takes_over_and_the_master_returns_as_slave(open_broker: Any) -> None:
     network, disk = MemoryNetwork(), MemoryDisk()
     async with name_server(network), open_broker(network=network, **SLAVE) as two:
