@@ -176,23 +176,51 @@ def slave_state(row: Row, rows: list[Row]) -> str:
     return f"BEHIND {missing}" if missing else "CLEAN"
 
 
+_JUST_STARTED = "has just started and knows {whom} within 30 seconds"
+
+
 def outage_text(rows: list[Row]) -> str:
-    """Which sets have no master and which brokers do not answer; empty if all is well."""
+    """Which sets have no master and which brokers do not answer; empty if all is well.
+
+    A promotion is advised only where no slave is connected to a master: a second master would split the set.
+    """
     if not rows:
         return (
-            "no broker is registered: they are all down, or the name server has just started and knows them within 30 "
-            "seconds (`triomq broker` starts one)"
+            f"no broker is registered: they are all down, or the name server {_JUST_STARTED.format(whom='them')} "
+            "(`triomq broker` starts one)"
         )
     names = dict.fromkeys(row.member.name for row in rows)
     headed = {row.member.name for row in rows if row.member.broker_id == 0}
-    parts = [f"broker {name}: no master is registered" for name in names if name not in headed]
-    parts += [
+    headless = [name for name in names if name not in headed]
+    followers = {name: _connected_slave(rows, name) for name in headless}
+    lost = [f"broker {name}: no master is registered" for name in headless if followers[name] is None]
+    alive = [
+        f"broker {name}: its master runs, since slave {name}:{slave.broker_id} is connected to it, but is not registered"
+        for name, slave in followers.items()
+        if slave is not None
+    ]
+    silent = [
         f"{row.member.name}:{row.member.broker_id} at {row.member.address} does not answer" for row in rows if row.error
     ]
-    missing = (
-        f"{'; '.join(parts)} (start what is missing, or make a slave the master: `triomq admin role`)" if parts else ""
-    )
+    advice = []
+    if headless:
+        advice.append(f"wait if the name server {_JUST_STARTED.format(whom='all brokers')}")
+    if alive:
+        advice.append("after that check the master's namesrvAddr and its log")
+    if lost or silent:
+        advice.append("start what is missing, or make a slave the master: `triomq admin role`")
+    parts = [*lost, *alive, *silent]
+    missing = f"{'; '.join(parts)} ({'; '.join(advice)})" if parts else ""
     return "; ".join(filter(None, [missing, contest_text(rows)]))
+
+
+def _connected_slave(rows: list[Row], name: str) -> Member | None:
+    """The first slave of a set that is connected to a master."""
+    for row in rows:
+        following = row.status.following if row.status is not None else None
+        if row.member.name == name and following is not None and following.connected:
+            return row.member
+    return None
 
 
 def contest_text(rows: list[Row]) -> str:

@@ -43,9 +43,24 @@ def test_a_slave_without_its_master_is_not_called_clean(row: Row, others: list[R
 
 def test_an_outage_is_named() -> None:
     assert outage_text([master(), slave("CLEAN")]) == ""
-    assert outage_text([slave("CLEAN")]).startswith("broker a: no master is registered (")
+    lost = outage_text([slave("CLEAN", connected=False)])
+    assert lost.startswith("broker a: no master is registered (")
+    assert "make a slave the master: `triomq admin role`" in lost
     assert outage_text([]).startswith("no broker is registered")
     assert "a:0 at 127.0.0.1:1 does not answer" in outage_text([master(error="refused"), slave("CLEAN")])
+
+
+def test_no_promotion_is_advised_while_a_slave_is_connected_to_its_master() -> None:
+    text = outage_text([slave("CLEAN")])
+    assert text.startswith("broker a: its master runs, since slave a:1 is connected to it, but is not registered (")
+    assert "admin role" not in text
+
+
+@pytest.mark.parametrize("rows", [[], [slave("CLEAN")], [slave("CLEAN", connected=False)]])
+def test_a_name_server_that_has_just_started_is_named_as_a_cause(rows: list[Row]) -> None:
+    text = outage_text(rows)
+    assert "the name server has just started" in text
+    assert "within 30 seconds" in text
 
 
 def test_two_brokers_with_one_id_are_named_and_the_hidden_one_is_asked() -> None:
