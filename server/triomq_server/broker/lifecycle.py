@@ -266,7 +266,9 @@ class _Run:
             if other is None:
                 await merge_offsets_of_slaves(config, broker.offsets, broker.address, opener, members=members)
                 if broker.delay_offsets.lost and SCHEDULE_TOPIC in {topic for topic, _ in store.readable_queues()}:
-                    await fetch_lost_delay_offsets(broker.delay_offsets, broker.address, opener, members)
+                    await fetch_lost_delay_offsets(
+                        broker.delay_offsets, store, broker.replication.is_known, broker.address, opener, members
+                    )
         host = bind_host(config.broker_ip1)
         replication = broker.replication
         await background.start(partial(replication.serve, host, config.store.ha_listen_port, listen=self._listen))

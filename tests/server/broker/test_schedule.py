@@ -371,6 +371,45 @@ async def test_a_master_that_has_lost_its_progress_takes_that_of_its_slave(
     assert ("are delivered again" in caplog.text) != with_slave
 
 
+async def test_progress_of_another_log_is_not_taken(open_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Its messages are others: what it has delivered says nothing about those here."""
+    network, disk, strangers = MemoryNetwork(), MemoryDisk(), MemoryDisk()
+    names = {"namesrvAddr": NAMESRV}
+    for files in (strangers, disk):
+        async with open_broker(network=MemoryNetwork(), disk=files) as broker:
+            peer = await broker.peer()
+            for level, body in ((1, b"0"), (3, b"1")):
+                await peer.put(**delayed(level, body))
+            await trio.sleep(30 if files is strangers else 5)
+    disk.remove(OFFSETS_FILE)
+    disk.remove(OFFSETS_FILE + ".bak")
+    async with name_server(network), open_broker(network=network, disk=strangers, **SLAVE):
+        await trio.sleep(1)
+        async with open_broker(network=network, disk=disk, **names) as master:
+            await trio.sleep(30)
+            found = await bodies(await master.peer())
+    assert found == [b"0", b"0", b"1"]
+    assert f"{SLAVE_PORT} is registered as a slave, but is not known to have a copy of this log" in caplog.text
+    assert "are delivered again" in caplog.text
+
+
+async def test_progress_is_taken_from_slaves_that_may_have_the_log_only(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, disk = MemoryNetwork(), MemoryDisk()
+    names = {"namesrvAddr": NAMESRV}
+    async with name_server(network), open_broker(network=network, storePathRootDir="/slave", **SLAVE):
+        async with open_broker(network=network, disk=disk, **names) as master:
+            await (await master.peer()).put(**delayed(1, b"0"))
+            await trio.sleep(30)
+        disk.remove(OFFSETS_FILE)
+        disk.remove(OFFSETS_FILE + ".bak")
+        async with open_broker(network=network, disk=disk, haSlaveAddresses="192.0.2.1", **names) as master:
+            await trio.sleep(30)
+            assert await bodies(await master.peer()) == [b"0", b"0"]
+    assert "are delivered again" in caplog.text
+
+
 @pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
 async def test_a_slave_delivers_when_it_has_become_the_master(open_broker: Any, role: str) -> None:
     network = MemoryNetwork()

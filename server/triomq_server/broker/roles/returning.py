@@ -10,12 +10,13 @@ reconnect. What they commit to a slave meanwhile is found by asking again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
+from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.registration import members_of_set
@@ -23,6 +24,8 @@ from triomq_server.broker.tables.consumer_offsets import OffsetTable
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.config import BrokerConfig
+from triomq_server.replication.divergence import LogRelation, NotComparableError, RemoteLog, compare
+from triomq_server.store import MessageStore
 from triomq_server.wire import LinkError, OpenLink
 
 _log = logging.getLogger(__name__)
@@ -109,12 +112,25 @@ async def merge_offsets_of_slaves(
 
 
 async def fetch_lost_delay_offsets(
-    delay_offsets: DelayOffsets, own_address: str, open_link: OpenLink, members: Mapping[int, str]
+    delay_offsets: DelayOffsets,
+    store: MessageStore,
+    is_known: Callable[[str], bool],
+    own_address: str,
+    open_link: OpenLink,
+    members: Mapping[int, str],
 ) -> int:
     """Take the progress with delayed messages from the slaves of this broker's set, after its own file has been lost.
 
     Slaves count a delivery only if they have the copy, so that nothing is passed over; what was delivered after that is
-    delivered again.
+    delivered again. Anyone can register at a name server as a slave of this set, and progress of another log would skip
+    messages: a slave is only believed if the last record that both logs have is the same, and never further than the
+    messages of a level reach.
+
+    Args:
+        delay_offsets, store, own_address: this broker's.
+        is_known: whether a slave at this address may have the log (haSlaveAddresses).
+        open_link: the network.
+        members: the set's, by broker id, as name servers list them.
 
     Returns:
         How many slaves have answered.
@@ -125,17 +141,26 @@ async def fetch_lost_delay_offsets(
         nonlocal answered
         try:
             async with open_link(slave) as link:
+                compared = await compare(store, RemoteLog(link))
+                if compared.common_end is None or compared.relation is LogRelation.DIVERGED:
+                    _log.error(
+                        "%s is registered as a slave, but is not known to have a copy of this log: its progress with "
+                        "delayed messages is not taken", slave,
+                    )  # fmt: skip
+                    return
                 answer = await link.request(Command.request(RequestCode.GET_ALL_DELAY_OFFSET), LIMIT_S)
             if answer.code == ResponseCode.SUCCESS:
-                delay_offsets.take_later(bytes(answer.body))
+                delay_offsets.take_later(
+                    bytes(answer.body), lambda level: store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]
+                )
                 answered += 1
-        except _FAILURES as error:
+        except (*_FAILURES, NotComparableError) as error:
             _log.warning("cannot ask slave %s for its progress with delayed messages: %s", slave, error)
 
     with trio.move_on_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             for broker_id, address in members.items():
-                if broker_id != 0 and address != own_address:
+                if broker_id != 0 and address != own_address and is_known(address):
                     nursery.start_soon(ask, address)
     _log.error(
         "delayOffset.json is missing, and so is its backup: %s",

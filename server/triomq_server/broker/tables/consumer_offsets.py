@@ -184,7 +184,7 @@ class OffsetTable:
         if self._file is not None and isinstance(data, Mapping):
             try:
                 self.table = offset_table_of(data)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise damaged(self._file.path, f"does not hold what it should: {error}") from error
         if self.resets is not None:
             self.resets.load()

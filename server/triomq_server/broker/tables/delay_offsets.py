@@ -73,7 +73,7 @@ class DelayOffsets:
         if self._file is not None and isinstance(table, Mapping):
             try:
                 self._take({int(level): int(offset) for level, offset in table.items()})
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
     def save_received(self, body: bytes) -> None:
@@ -82,11 +82,19 @@ class DelayOffsets:
         if self._file is not None:
             self._file.save(body)
 
-    def take_later(self, body: bytes) -> None:
-        """Take over from a slave's table what is further than here. Raises BodyError for something else than a
-        table."""
+    def take_later(self, body: bytes, end_of: Callable[[int], int]) -> None:
+        """Take over from a slave's table what is further than here.
+
+        Args:
+            body: the slave's answer.
+            end_of: delay level to the number of messages that it has had here: no progress is taken beyond that.
+
+        Raises:
+            BodyError: it is something else than a table.
+        """
         received = DelayOffsetTable.decode(body).offset_table
-        self._take({**self.table, **{n: max(offset, self.table.get(n, 0)) for n, offset in received.items()}})
+        bounded = {level: min(offset, end_of(level)) for level, offset in received.items()}
+        self._take({**self.table, **{n: max(offset, self.table.get(n, 0)) for n, offset in bounded.items()}})
         self.changed = True
 
     def _take(self, table: dict[int, int]) -> None:
