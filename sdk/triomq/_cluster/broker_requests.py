@@ -22,6 +22,7 @@ from triomq._cluster.spawn import Spawn
 from triomq._message.message import MessageQueue
 from triomq._message.received import ReceivedMessage
 from triomq._transport.link import Handler, Link
+from triomq._transport.peer_log import PeerLog
 from triomq_protocol.codes import VERSION, RequestCode, ResponseCode, version_description
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import CORRELATION_ID, PGROUP
@@ -100,6 +101,7 @@ class BrokerRequests:
         self._spawn = spawn
         self._name_servers = name_servers
         self._started_ms = started_ms
+        self._lines = PeerLog(log)
         # Each broker of a topic sends its own, and each waits for handlers: side by side.
         self._resetting = trio.Semaphore(RESETS_MAX)
 
@@ -130,18 +132,20 @@ class BrokerRequests:
         header = command.header(ResetOffsetRequest)
         consumer = self.consumers.get(header.group)
         if consumer is None:
-            log.info("%s asks to reset group %s, which is not ours", link.address, header.group)
+            text = "asks to reset group %.255s, which is not ours"
+            self._lines.write(logging.INFO, link.address, text, header.group)
             return
         # Tools in C++ send a list instead; to Java's clients, too, only the table means something.
         offsets = ResetOffsetBody.decode(command.body).offset_table
-        self._spawn(self._reset, consumer, header.topic, offsets)
+        self._spawn(self._reset, link.address, consumer, header.topic, offsets)
 
-    async def _reset(self, consumer: AskedConsumer, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+    async def _reset(self, peer: str, consumer: AskedConsumer, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._resetting:
             try:
                 await consumer.reset(topic, offsets)
-            except Exception:
-                log.exception("topic %s could not be reset", topic)
+            except Exception as error:  # noqa: BLE001 - written with its traceback
+                text = "asks to reset topic %.255s, which failed"
+                self._lines.write(logging.ERROR, peer, text, topic, kind=type(error), failure=error)
 
     # --- 221 and 307 -----------------------------------------------------------------------------------------
 
@@ -178,11 +182,13 @@ class BrokerRequests:
             message = ReceivedMessage(record, MessageQueue(record.topic, header.bname or "", record.queue_id))
             group = message.properties.get(PGROUP, "")
         except BodyError as error:
-            log.warning("%s asks about a transaction, and sends no message: %s", link.address, error)
+            text = "asks about a transaction, and sends no message: %s"
+            self._lines.write(logging.WARNING, link.address, text, error)
             return
         producer = self.producers.get(group)
         if producer is None:
-            log.info("%s asks about a transaction of group %.255s, which is not ours", link.address, group)
+            text = "asks about a transaction of group %.255s, which is not ours"
+            self._lines.write(logging.INFO, link.address, text, group)
             return
         producer.asked(link, header, message)
 
@@ -199,7 +205,7 @@ class BrokerRequests:
         try:
             take(header, command.body)
         except BodyError as error:
-            log.warning("%s brings a reply that cannot be read: %s", link.address, error)
+            self._lines.write(logging.WARNING, link.address, "brings a reply that cannot be read: %s", error)
             return command.answer(ResponseCode.SYSTEM_ERROR, "process reply message fail")
         return command.answer(ResponseCode.SUCCESS)
 
@@ -216,8 +222,9 @@ class BrokerRequests:
     async def _answer_directly(self, link: Link, command: Command, consumer: AskedConsumer, broker_name: str) -> None:
         try:
             result = await consumer.consume_directly(command.body, broker_name)
-        except Exception as error:
-            log.exception("a message could not be consumed on demand")
+        except Exception as error:  # noqa: BLE001 - written with its traceback
+            text = "asks to consume a message, which failed"
+            self._lines.write(logging.ERROR, link.address, text, kind=type(error), failure=error)
             answer = command.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         else:
             answer = command.answer(ResponseCode.SUCCESS, body=result.encode())

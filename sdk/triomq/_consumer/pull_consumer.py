@@ -31,6 +31,7 @@ from triomq._message.hooks import PullHook
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Sql, Subscription, make_subscription
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import ClientClosed, InvalidCall, RouteNotFound
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
@@ -363,6 +364,7 @@ class _PullMembership:
 
     def __init__(self, positions: Callable[[str], Mapping[MessageQueue, int]]) -> None:
         self._positions = positions
+        self._lines = PeerLog(log)
 
     def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
         """The positions of a topic's queues."""
@@ -378,7 +380,8 @@ class _PullMembership:
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """Its caller keeps the positions."""
         await trio.lowlevel.checkpoint()
-        log.info("a reset of %d queues of %s is left to the pull consumer's owner", len(offsets), topic)
+        text = "leaves a reset of %d queues of %.255s to its caller"
+        self._lines.write(logging.INFO, "a pull consumer", text, len(offsets), topic)
 
     async def consume_directly(self, _message: bytes, _broker_name: str, /) -> ConsumeMessageDirectlyResult:
         """There is no handler."""

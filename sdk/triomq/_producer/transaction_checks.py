@@ -18,7 +18,8 @@ from triomq._cluster.spawn import Spawn
 from triomq._message.received import ReceivedMessage
 from triomq._message.transaction import TransactionCheck, TransactionState
 from triomq._transport.link import Link
-from triomq.errors import MQError
+from triomq._transport.peer_log import PeerLog
+from triomq.errors import MessageIllegal, MQError
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import CheckTransactionStateRequest, EndTransactionRequest
 from triomq_protocol.wire.command import Command
@@ -99,6 +100,7 @@ class TransactionChecks:
         self._closed = False
         self._running: set[trio.CancelScope] = set()
         self._ended = trio.Event()
+        self._lines = PeerLog(log)
 
     def __len__(self) -> int:
         """Checks that wait or run."""
@@ -171,6 +173,11 @@ class TransactionChecks:
         try:
             answer = await call_user(self._check, message, self._limiter)
             state = checked_state(answer, f"the check of group {self._group}")
+        except MessageIllegal as error:
+            # What the broker sent, not the user's code, is at fault.
+            text = "asks about transaction %s of group %s, whose message cannot be read: %s"
+            self._lines.write(logging.WARNING, check.link.address, text, message.message_id, self._group, error)
+            state, remark = TransactionState.UNKNOWN, remark_of("checkLocalTransactionState", error)
         except Exception as error:
             log.exception("the check of transaction %s of group %s failed", message.message_id, self._group)
             state, remark = TransactionState.UNKNOWN, remark_of("checkLocalTransactionState", error)

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from triomq._transport.dialing import NowaitStream
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import (
     ConnectFailed,
     LinkLost,
@@ -26,7 +27,7 @@ from triomq.errors import (
     RequestTimeout,
 )
 from triomq_protocol.codes import ResponseCode
-from triomq_protocol.errors import ProtocolError
+from triomq_protocol.errors import BodyError, HeaderError, ProtocolError
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 
@@ -123,6 +124,7 @@ class Link:
         max_pending: requests that may wait for an answer.
         max_unsent_bytes: bytes that may wait for the kernel.
         max_header_bytes: a peer's frame with a longer header ends the link.
+        peer_log: writes what the peer causes; the links of a client share one.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class Link:
         max_pending: int = 65535,
         max_unsent_bytes: int = 64 * 1024 * 1024,
         max_header_bytes: int = HEADER_BYTES_MAX,
+        peer_log: PeerLog | None = None,
     ) -> None:
         self.address = address
         self.pending: dict[int, Waiter] = {}
@@ -149,6 +152,7 @@ class Link:
         self._max_pending = max_pending
         self._max_unsent_bytes = max_unsent_bytes
         self._max_header_bytes = max_header_bytes
+        self._peer_log = peer_log if peer_log is not None else PeerLog(log)
         self._opaque = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -346,8 +350,13 @@ class Link:
         else:
             try:
                 taken = handler(self, command)
-            except Exception as error:
-                log.exception("request %d of %s failed", command.code, self.address)
+            except (HeaderError, BodyError) as error:
+                text = "sent a request %d that cannot be used: %s"
+                self._peer_log.write(logging.WARNING, self.address, text, command.code, error, kind=command.code)
+                taken = command.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - written with its traceback
+                text, kind = "sent a request %d that failed here", (command.code, type(error))
+                self._peer_log.write(logging.ERROR, self.address, text, command.code, kind=kind, failure=error)
                 taken = command.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
             if taken is None:
                 return None

@@ -19,6 +19,7 @@ from cachetools import LRUCache
 from triomq._numbers import seconds, share
 from triomq._transport.dialing import Dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_failed
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.links")
@@ -118,6 +119,7 @@ class Links:
             "max_unsent_bytes": max_unsent_bytes,
             "max_header_bytes": max_header_bytes,
         }
+        self._peer_log = PeerLog(log)
         self._links: dict[str, Link] = {}
         self._openings: dict[str, _Opening] = {}
         self._dead: LRUCache[str, _Dead] = LRUCache(DEAD_MAX)
@@ -184,7 +186,14 @@ class Links:
             if stream is not None and self._closed:
                 await trio.aclose_forcefully(stream)
             elif stream is not None:
-                opening.link = Link(address, stream, handlers=self._handlers, on_lost=self._drop, **self._limits)
+                opening.link = Link(
+                    address,
+                    stream,
+                    handlers=self._handlers,
+                    on_lost=self._drop,
+                    peer_log=self._peer_log,
+                    **self._limits,
+                )
                 self._links[address] = opening.link
         finally:
             del self._openings[address]

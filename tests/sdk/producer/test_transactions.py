@@ -479,6 +479,27 @@ async def test_a_check_that_fails_is_unknown(autojump_clock, cluster, ask, caplo
     assert "the check of transaction K1 of group PG failed" in caplog.text
 
 
+async def test_checks_with_bodies_that_cannot_be_read_are_one_line(autojump_clock, cluster, make_record, caplog):
+    async def check(message: triomq.ReceivedMessage) -> triomq.TransactionState:
+        await trio.lowlevel.checkpoint()
+        assert message.body
+        return triomq.TransactionState.COMMIT
+
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=check)
+        await producer.send(MESSAGE)
+        for number in range(50):
+            command = check_of(make_record, key=f"K{number}")
+            damaged = bytearray(command.body)
+            damaged[39] |= 1  # the flag of compressed bodies, in the last byte of sysFlag
+            command.body = bytes(damaged)
+            await cluster.broker.push_to(cluster.broker.streams[-1], command)
+        assert {end.commit_or_rollback for end in await told(cluster.broker, 50)} == {0}
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "asks about transaction K0 of group PG, whose message cannot be read" in line.getMessage()
+    assert line.exc_info is None
+
+
 async def test_checks_for_others_and_checks_without_a_message_are_dropped(autojump_clock, cluster, ask, caplog):
     caplog.set_level(logging.INFO)
     listener = Listener()

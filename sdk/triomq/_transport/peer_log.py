@@ -1,0 +1,74 @@
+"""Log lines that peers can cause as often as they like: one of each kind now and then, with the number left out."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import attrs
+import trio
+
+LOG_EVERY_S: Final = 10.0
+"""How often one kind of line is written for one peer at most."""
+
+PEERS_APART: Final = 64
+"""Kinds of lines and peers that are counted apart; lines of further peers are counted together."""
+
+TEXT_CHARS_MAX: Final = 500
+"""Characters of a line at most; what cannot be printed becomes a question mark, so that no line looks like two."""
+
+
+@attrs.define
+class _Counted:
+    """One kind of line of one peer.
+
+    Attributes:
+        next_s: when one may be written again, on trio's clock.
+        left_out: how many have not been written since the last one.
+    """
+
+    next_s: float = -float("inf")
+    left_out: int = 0
+
+
+class PeerLog:
+    """Writes to a logger what peers cause.
+
+    Args:
+        log: where the lines go.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._counted: dict[tuple[str, object, str], _Counted] = {}
+
+    def write(
+        self, level: int, peer: str, message: str, *args: object, kind: object = None, failure: Exception | None = None
+    ) -> None:
+        """Write a line, or count it for the next one of its kind.
+
+        Args:
+            level: of `logging`.
+            peer: address of who caused it; the line begins with it.
+            message: the line, with places for `args`; it tells the kinds apart.
+            args: what goes into it.
+            kind: tells lines with this message apart as well; of few values.
+            failure: an error of ours, whose traceback is written with the line.
+        """
+        if not self._log.isEnabledFor(level):
+            return
+        key = message, kind, peer
+        if key not in self._counted and len(self._counted) >= PEERS_APART:
+            key = message, kind, ""
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = self._counted[key] = _Counted()
+        now = trio.current_time()
+        if now < counted.next_s:
+            counted.left_out += 1
+            return
+        left_out, counted.left_out = counted.left_out, 0
+        counted.next_s = now + LOG_EVERY_S
+        text = "".join(each if each.isprintable() else "?" for each in (message % args)[:TEXT_CHARS_MAX])
+        more = f" (and {left_out} more like it since the last such line)" if left_out else ""
+        self._log.log(level, "%s %s%s", peer, text, more, exc_info=failure)
