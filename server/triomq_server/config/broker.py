@@ -63,7 +63,7 @@ class BrokerConfig(ServerNetworkConfig):
     broker_ip1: str = setting(factory=first_address, key="brokerIP1", fixed=True)
     """Address for clients, and the STOREHOST of every message."""
     broker_ip2: str = setting(factory=first_address, key="brokerIP2", fixed=True)
-    """Address for slaves."""
+    """Address for slaves; ``brokerIP1`` where only that one is given, except with ``compat=4.9``."""
     listen_port: int = setting(10_911, least=0, most=65535, fixed=True)
     namesrv_addr: str | None = setting(factory=lambda: os.environ.get("NAMESRV_ADDR"), check=unusable_address)
     """``host:port`` of every name server, separated by semicolons; see ``name_servers``."""
@@ -211,6 +211,10 @@ class BrokerConfig(ServerNetworkConfig):
             config.slave_read_enable = not config.store.compat_49
         if "cleanFileForciblyEnable" not in spelled:
             config.store.clean_file_forcibly_enable = config.store.compat_49
+        only_ip1 = bool(spelled.get("brokerIP1")) and "brokerIP2" not in spelled
+        if only_ip1 and not config.store.compat_49:
+            # A broker that listens on a loopback address alone would send its slaves where nothing listens.
+            config.broker_ip2 = config.broker_ip1
         if "haTransferBatchSize" not in spelled and not config.store.compat_49:
             config.store.ha_transfer_batch_size = LARGE_BATCH_BYTES
         if not config.store.compat_49:
@@ -225,6 +229,7 @@ class BrokerConfig(ServerNetworkConfig):
             *findings.unusable(unusable),
             *findings.misread(misread),
             *findings.without_effect(_without_effect(config)),
+            *findings.slaves_sent_elsewhere(config.broker_ip1, config.broker_ip2, only_ip1=only_ip1),
             *findings.unknown(config.extra, [*keys_of(cls), *keys_of(StoreConfig)]),
         ]
         warnings = findings.warnings_of(found, strict=strict)

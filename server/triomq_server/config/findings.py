@@ -86,6 +86,20 @@ def without_effect(lines: Iterable[tuple[str, str]]) -> list[Finding]:
     return [Finding(key, line, safety=touches_safety(key)) for key, line in lines]
 
 
+def slaves_sent_elsewhere(broker_ip1: str, broker_ip2: str, *, only_ip1: bool) -> list[Finding]:
+    """The address for slaves is RocketMQ's default, while the one for clients was given.
+
+    Args:
+        broker_ip1: the address for clients.
+        broker_ip2: the address for slaves.
+        only_ip1: whether the first was given and the second was not.
+    """
+    if not only_ip1 or broker_ip1 == broker_ip2:
+        return []
+    problem = f"brokerIP1={shown(broker_ip1)} is set and brokerIP2 is not"
+    return [Finding("brokerIP2", problem, f"slaves are sent to this machine's first address, {broker_ip2}")]
+
+
 def unknown(keys: Iterable[str], known: Iterable[str]) -> list[Finding]:
     """Keys that no settings class knows; one that is like a known key counts as that key misspelt."""
     by_lower = {key.lower(): key for key in known}

@@ -402,6 +402,30 @@ def test_nothing_is_lost_silently_unless_the_file_or_4_9_allows_it(values: dict[
 
 
 @pytest.mark.parametrize(
+    ("values", "for_slaves", "warned"),
+    [
+        ({}, "192.0.2.8", False),
+        ({"brokerIP1": "127.0.0.1"}, "127.0.0.1", False),
+        ({"brokerIP1": ""}, "192.0.2.8", False),
+        ({"brokerIP2": "192.0.2.9"}, "192.0.2.9", False),
+        ({"brokerIP1": "127.0.0.1", "brokerIP2": "192.0.2.9"}, "192.0.2.9", False),
+        ({"brokerIP1": "127.0.0.1", "compat": "4.9"}, "192.0.2.8", True),
+        ({"brokerIP1": "192.0.2.8", "compat": "4.9"}, "192.0.2.8", False),
+        ({"brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1", "compat": "4.9"}, "127.0.0.1", False),
+    ],
+)
+def test_slaves_are_sent_to_the_one_address_that_is_given(
+    values: dict[str, str], for_slaves: str, warned: bool
+) -> None:
+    config, warnings = BrokerConfig.from_properties(values, broker_ip2="192.0.2.8")
+    assert config.broker_ip2 == for_slaves
+    expected = (
+        "brokerIP1=127.0.0.1 is set and brokerIP2 is not; slaves are sent to this machine's first address, 192.0.2.8"
+    )
+    assert warnings == ([expected] if warned else [])
+
+
+@pytest.mark.parametrize(
     ("values", "slave_ms", "flush_ms"),
     [
         ({}, 1200, 1200),
