@@ -114,9 +114,23 @@ class FrameDecoder:
         if total < 4:
             return RemoteProtocolError(f"frame length {total}")
         if total > self._max_total:
-            return RemoteProtocolError(f"frame of {total + 4} bytes, the limit is {self._max_total + 4}")
+            text = f"frame of {total + 4} bytes, the limit is {self._max_total + 4}"
+            return RemoteProtocolError(text + _other_protocol(total.to_bytes(4, "big")))
         if mark >= _BINARY_LIMIT:
             return RemoteProtocolError(f"unknown header encoding {mark >> 24}")
         if mark & 0xFFFFFF > self._max_header:
             return RemoteProtocolError(f"header of {mark & 0xFFFFFF} bytes, the limit is {self._max_header}")
         return RemoteProtocolError(f"header of {mark & 0xFFFFFF} bytes in a frame of {total} bytes")
+
+
+def _other_protocol(word: bytes) -> str:
+    """What bytes in place of a frame's length say about the peer; empty if nothing."""
+    if word == b"HTTP":
+        return ": the peer speaks HTTP, this is a web server's port"
+    if word[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and word[1] == _TLS_MAJOR:
+        return ": the peer speaks TLS"
+    return ""
+
+
+_TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
+_TLS_MAJOR = 0x03

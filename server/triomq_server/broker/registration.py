@@ -308,7 +308,10 @@ class _NameServer:
         answer = await link.request(owner.request(topics), timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             self.registered = False
-            self._note_failure(f"registration answered with code {answer.code}: {answer.remark}", remedy="")
+            text = f"registration answered with code {answer.code}: {answer.remark}"
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                text += "; this looks like a broker's port: check namesrvAddr (-n)"
+            self._note_failure(text, remedy="")
             return None
         if not self.registered:
             _log.info("registered %s at name server %s", owner.identity.address, self._address)

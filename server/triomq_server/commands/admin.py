@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -85,7 +86,7 @@ async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Me
                 continue
             table = ClusterInfo.decode(answer.body).broker_addr_table or {}
         except _FAILURES as error:
-            reasons.append(f"{address}: {_silence(error)}")
+            reasons.append(f"{address}: {_silence(error, 'name server', TIMEOUT_S)}")
             continue
         return sorted(
             (
@@ -101,12 +102,20 @@ async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Me
     )
 
 
-def _silence(error: Exception) -> str:
-    """What is to be said of a server that could not be asked."""
+def _silence(error: Exception, expected: str, timeout_s: float) -> str:
+    """What is to be said of a server that could not be asked.
+
+    Args:
+        error: what asking it ended with.
+        expected: what it should be, "name server" or "broker".
+        timeout_s: how long it had.
+    """
     if isinstance(error, trio.TooSlowError | AnswerTimeoutError):
-        return f"it takes the connection and does not answer within {TIMEOUT_S:g} s: it may be no name server, or hang"
+        cause = "it may be a name server, or hang: look at its process and its log" if expected == "broker" else ""
+        return f"it does not answer within {timeout_s:g} s: {cause or 'it may be no name server, or hang'}"
     if isinstance(error, LinkClosedError):
-        return "the connection ended without an answer: it may be a web server or expect TLS, which this command lacks"
+        told = f"its bytes are no RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
+        return f"{told}; it may be a web server or expect TLS, which this command lacks"
     return str(error) or type(error).__name__
 
 
@@ -151,7 +160,7 @@ async def _row(member: Member, open_link: OpenLink) -> Row:
         table = KVTable.decode(info.body).table
         return Row(member, None, int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
     except (*_FAILURES, KeyError, ValueError) as error:
-        return Row(member, None, error=str(error) or type(error).__name__)
+        return Row(member, None, error=_silence(error, "broker", TIMEOUT_S))
 
 
 def slave_state(row: Row, rows: list[Row]) -> str:
@@ -282,7 +291,7 @@ async def _order(name_servers: str, broker: str, command: Command, open_link: Op
     try:
         answer = await _ask(open_link, address, command, CHANGE_TIMEOUT_S)
     except _FAILURES as error:
-        raise AdminError(f"{address}: {error}") from error
+        raise AdminError(f"{address}: {_silence(error, 'broker', CHANGE_TIMEOUT_S)}") from error
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise AdminError(f"{address} is a RocketMQ broker: it can do this only by a restart with another configuration")
     if answer.code != ResponseCode.SUCCESS:
@@ -300,10 +309,10 @@ async def _address_of(name_servers: str, broker: str, open_link: OpenLink) -> st
     fitting = fitting or [one for one in found if one.name == broker]
     if len(fitting) == 1:
         return fitting[0].address
-    known = ", ".join(f"{one.name}:{one.broker_id} at {one.address}" for one in found)
-    raise AdminError(
-        f"{broker} is {'more than one broker' if fitting else 'no broker'} of {known}; give NAME:ID or HOST:PORT"
-    )
+    known = ", ".join(f"{one.name}:{one.broker_id} at {one.address}" for one in fitting or found)
+    if fitting:
+        raise AdminError(f"{broker} has more than one broker: {known}; give NAME:ID or HOST:PORT")
+    raise AdminError(f"no broker {broker}; the brokers are: {known or 'none'} (give NAME:ID or HOST:PORT)")
 
 
 async def _ask(open_link: OpenLink, address: str, command: Command, timeout_s: float) -> Command:
@@ -436,6 +445,8 @@ def _ask_to_drop(broker: str) -> None:
 
 
 def _run(work: Callable[[], Awaitable[T]]) -> T:
+    # Without a handler, Python prints the servers' warnings about a link beside the error that says the same.
+    logging.getLogger("triomq_server").addHandler(logging.NullHandler())
     try:
         return trio.run(work)
     except AdminError as error:

@@ -14,7 +14,7 @@ from triomq_server.store.files.segments import StoreDamaged
 
 _CURES = {
     errno.EADDRINUSE: "another program listens on that port; stop it, or set another listenPort (--port)",
-    errno.EADDRNOTAVAIL: "this machine has no such address; set brokerIP1 or bindAddress to one that it has",
+    errno.EADDRNOTAVAIL: "this machine has no such address; set brokerIP1 (broker) or bindAddress (name server) to one that it has",
     errno.EACCES: "this user may not do that; ports below 1024 and other users' directories are closed",
     errno.EPERM: "this user may not do that",
     errno.ENOSPC: "the disk is full; free some space, or set storePathRootDir (--store) to a directory on another one",
@@ -54,7 +54,7 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
     if isinstance(error, StoreLocked | StoreDamaged | ConfigFileDamaged):
         return str(error)
     if isinstance(error, socket.gaierror):
-        return f"{error.strerror}: a host name cannot be resolved; check brokerIP1, brokerIP2 and bindAddress"
+        return f"{error.strerror}: a host name cannot be resolved; check brokerIP1 and brokerIP2 (broker) or bindAddress (name server)"
     if isinstance(error, OSError) and error.errno in _CURES:
         where = error.filename or _ports(settings) if error.errno != errno.ENOSPC else settings.get("storePathRootDir")
         return f"{error.strerror or error} ({where}): {_CURES[error.errno]}"

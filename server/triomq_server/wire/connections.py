@@ -53,6 +53,7 @@ class Connections:
             with link.scope:
                 await self._read(link)
         except RemoteProtocolError as error:
+            link.fault = str(error)
             hub.peer_log.write(logging.WARNING, link.peer, "closing %s: %s", link.peer, error)
         except ENDINGS as error:
             _log.debug("%s ended: %r", link.peer, error)

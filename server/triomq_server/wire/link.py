@@ -34,7 +34,15 @@ class LinkError(Exception):
 
 
 class LinkClosedError(LinkError):
-    """The link was closed, by either side, before the answer came: dial again or forget the peer."""
+    """The link was closed, by either side, before the answer came: dial again or forget the peer.
+
+    Attributes:
+        fault: what was wrong with the peer's bytes; empty if nothing was.
+    """
+
+    def __init__(self, text: str, *, fault: str = "") -> None:
+        super().__init__(f"{text}: {fault}" if fault else text)
+        self.fault = fault
 
 
 class AnswerTimeoutError(LinkError):
@@ -62,6 +70,7 @@ class Link:
         peer: ``ip:port`` of the other end.
         peer_host: the same, packed as records hold it (8 or 20 bytes).
         closed: nothing is sent or received any more.
+        fault: what was wrong with the peer's bytes, for which the link was closed; empty if nothing was.
         unsent_bytes: what waits to be written; above the server's limit nothing more is read from this link.
         slices: the work of a request that is done in slices, with its command; None if there is none. Nothing else is
             read from the link until it ends.
@@ -78,6 +87,7 @@ class Link:
         "dirty",
         "drained",
         "draining",
+        "fault",
         "incomplete_bytes",
         "peer",
         "peer_host",
@@ -102,6 +112,7 @@ class Link:
         self.dirty = False
         self.draining = False
         self.drained: trio.Event | None = None
+        self.fault = ""
         self.scope = trio.CancelScope()
         self.transport = transport
         self._writer = writer
@@ -139,7 +150,7 @@ class Link:
             LinkBusyError: 65535 requests wait already, or the peer does not take what has been sent.
         """
         if self.closed:
-            raise LinkClosedError(f"link to {self.peer} is closed")
+            raise LinkClosedError(f"link to {self.peer} is closed", fault=self.fault)
         if len(self._waiters) >= _PENDING_MOST:
             raise LinkBusyError(f"{_PENDING_MOST} requests wait for answers of {self.peer}")
         if self.unsent_bytes > self._writer.output_bytes:
@@ -156,7 +167,10 @@ class Link:
         if waiter.answer is not None:
             return waiter.answer
         if waiter.done.is_set():
-            raise LinkClosedError(f"link to {self.peer} was closed before it answered request code {command.code}")
+            raise LinkClosedError(
+                f"link to {self.peer} was closed before it answered request code {command.code}",
+                fault=self.fault,
+            )
         raise AnswerTimeoutError(f"{self.peer} did not answer request code {command.code} within {timeout_s} s")
 
     def notify(self, command: Command) -> None:

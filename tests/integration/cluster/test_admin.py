@@ -19,7 +19,7 @@ from triomq._cli.messages import run as run_client_command
 from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import run_node
 from triomq_server.cluster.plan import free_ports
-from triomq_server.commands.admin import AdminError, change_role, replication, slave_state
+from triomq_server.commands.admin import AdminError, Member, _row, change_role, replication, slave_state
 from triomq_server.wire import open_link
 
 
@@ -104,7 +104,8 @@ async def test_two_brokers_with_one_id_are_both_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "named"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it may be a web server or expect TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP, this is a web server's port"),
+        (b"\x15\x03\x03\x00\x02\x02\x0a", "the peer speaks TLS"),
         (b"", "it may be a web server or expect TLS"),
         (None, "does not answer within 5 s"),
     ],
@@ -129,9 +130,53 @@ async def test_a_name_server_that_is_none_is_named(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP, this is a web server's port"),
+        (b"\x15\x03\x03\x00\x02\x02\x0a", "the peer speaks TLS"),
+        (None, "does not answer within 30 s: it may be a name server, or hang"),
+    ],
+)
+async def test_an_order_to_something_that_is_no_broker_says_why_it_failed(
+    answer: bytes | None, named: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def serve(stream: trio.abc.Stream) -> None:
+        async with stream:
+            await stream.receive_some()
+            if answer is None:
+                await trio.sleep_forever()
+            await stream.send_all(answer)
+
+    network = MemoryNetwork()
+    async with trio.open_nursery() as nursery:
+        listeners = list(await network.listen("127.0.0.1", 80))
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        open_there = partial(open_link, dial=network.dial)
+        with pytest.raises(AdminError, match=rf"127\.0\.0\.1:80: .*{named}"):
+            await change_role("127.0.0.1:9", "127.0.0.1:80", "SLAVE", open_link=open_there)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_hangs_has_a_line_that_says_so(autojump_clock: trio.testing.MockClock) -> None:
+    async def serve(stream: trio.abc.Stream) -> None:
+        async with stream:
+            await trio.sleep_forever()
+
+    network = MemoryNetwork()
+    async with trio.open_nursery() as nursery:
+        listeners = list(await network.listen("127.0.0.1", 80))
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        row = await _row(Member("a", 0, "127.0.0.1:80"), partial(open_link, dial=network.dial))
+        assert row.error == (
+            "it does not answer within 5 s: it may be a name server, or hang: look at its process and its log"
+        )
+        nursery.cancel_scope.cancel()
+
+
 async def test_wrong_names_are_errors() -> None:
     async with open_cluster(slaves=0) as cluster:
-        with pytest.raises(AdminError, match="broker-x is no broker of broker-a:0 at 127"):
+        with pytest.raises(AdminError, match="no broker broker-x; the brokers are: broker-a:0 at 127"):
             await change_role(cluster.name_servers, "broker-x", "SLAVE")
         broker = cluster["broker-a"].address
         with pytest.raises(
@@ -146,4 +191,4 @@ async def test_wrong_names_are_errors() -> None:
             nothing = await command("cut", *arguments, "-n", cluster.name_servers)
             assert (nothing.returncode, "only a slave's log can be cut" in nothing.stderr) == (1, True)
         nobody = await command("cut", "broker-x", "-n", cluster.name_servers)
-        assert (nobody.returncode, "broker-x is no broker of" in nobody.stderr) == (1, True)
+        assert (nobody.returncode, "no broker broker-x; the brokers are: broker-a:0" in nobody.stderr) == (1, True)

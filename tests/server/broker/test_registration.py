@@ -271,3 +271,11 @@ async def test_a_name_server_that_is_away_is_said_once_with_the_cure(open_broker
             await trio.sleep(120)
     (line,) = [each.getMessage() for each in caplog.records if "127.0.0.1:9877" in each.getMessage()]
     assert "take it out of namesrvAddr" in line
+
+
+async def test_a_brokers_port_in_place_of_a_name_servers_is_recognised(open_broker: Any, caplog: Any) -> None:
+    async with open_broker(namesrvAddr="127.0.0.1:10911"):
+        await trio.sleep(120)
+    (line,) = [each.getMessage() for each in caplog.records if "name server 127.0.0.1:10911" in each.getMessage()]
+    assert "answered with code 3" in line
+    assert line.endswith("this looks like a broker's port: check namesrvAddr (-n)")

@@ -31,6 +31,7 @@ def failed(number: int, path: str | None = None) -> OSError:
         (failed(errno.ENOSPC, "/elsewhere"), "(/store): the disk is full"),
         (failed(errno.EACCES, "/root/x"), "(/root/x): this user may not do that"),
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "a host name cannot be resolved"),
+        (failed(errno.EADDRNOTAVAIL), "set brokerIP1 (broker) or bindAddress (name server)"),
     ],
 )
 def test_what_an_operator_can_do_something_about_is_one_line(error: Exception, line: str) -> None:
