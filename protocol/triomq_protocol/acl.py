@@ -41,7 +41,9 @@ def sign(
 
 def string_to_sign(fields: Mapping[str, str | None], body: bytes) -> bytes:
     """The values in key order without Signature, then the body; a None counts as the text `null`, as in Java."""
-    names = sorted((name for name in fields if name != SIGNATURE), key=_utf16_order)
+    names = sorted(name for name in fields if name != SIGNATURE)
+    if not "".join(names).isascii():
+        names.sort(key=_utf16_order)
     return utf8("".join(["null" if (value := fields[name]) is None else value for name in names])) + body
 
 

@@ -16,6 +16,7 @@
 # A client, and what it makes
 from triomq._opening import open_client, open_producer, open_push_consumer, open_pull_consumer, open_lite_pull_consumer
 from triomq._client import Client, ClientOptions
+from triomq._transport.credentials import Credentials
 from triomq._transport.links import Backoff
 from triomq._producer.producer import Producer
 from triomq._consumer.pull_consumer import PullConsumer
@@ -71,6 +72,7 @@ __all__ = [
     "open_lite_pull_consumer",
     "Client",
     "ClientOptions",
+    "Credentials",
     "Backoff",
     "Producer",
     "PullConsumer",

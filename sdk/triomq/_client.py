@@ -47,10 +47,11 @@ from triomq._producer.request_reply import ReplyDesk
 from triomq._producer.retry import Retries, RetryPolicy
 from triomq._producer.sender import Sender, SendSettings
 from triomq._producer.transactions import check_listener
+from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer, dial_tcp
 from triomq._transport.link import HEADER_BYTES_MAX, Handler
 from triomq._transport.links import Backoff, Links
-from triomq.errors import ClientClosed
+from triomq.errors import ClientClosed, InvalidCall
 from triomq_protocol.names import DEFAULT_TOPIC
 
 Consumer = TypeVar("Consumer", bound=PullConsumer | PushConsumer | LitePullConsumer)
@@ -62,6 +63,7 @@ class ClientOptions(TypedDict, total=False):
     """Keyword arguments of :func:`open_client`."""
 
     dial: Dialer
+    credentials: Credentials | None
     client_ip: str
     instance_name: str
     unit_name: str
@@ -102,6 +104,10 @@ class Client(metaclass=NoPublicConstructor):
             check_seconds(name, options.get(name, 1))
         for name in ("default_topic_queues", "max_pending", "max_unsent_bytes", "max_header_bytes", "max_topics"):
             check_count(name, options.get(name, 1), 1)
+        credentials = options.get("credentials")
+        if not isinstance(credentials, Credentials | None):
+            # Its value is not shown: it may be a secret.
+            raise InvalidCall(f"credentials is a {type(credentials).__name__}, not triomq.Credentials")
         ip, unit = options.get("client_ip") or local_ip(), options.get("unit_name", "")
         instance = options.get("instance_name")
         self.client_id = client_id(ip, instance or default_instance_name(), unit)
@@ -120,6 +126,7 @@ class Client(metaclass=NoPublicConstructor):
             max_pending=options.get("max_pending", 65535),
             max_unsent_bytes=options.get("max_unsent_bytes", 64 * 1024 * 1024),
             max_header_bytes=options.get("max_header_bytes", HEADER_BYTES_MAX),
+            credentials=credentials,
         )
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
         self._requests = BrokerRequests(nursery.start_soon, self._name_servers, self._clock())

@@ -34,6 +34,7 @@ async def open_client(
         name_servers: ``"host:9876;host:9876"``, a list of addresses, a :class:`triomq.plugins.NameServerProvider`,
             or a function that returns a list; default is the environment's ``NAMESRV_ADDR``.
         dial: opens streams; default TCP.
+        credentials: the account that signs all requests, for brokers with access control; default: no signatures.
         client_ip: this machine's address as others see it; default: found out.
         instance_name: distinguishes clients of one address; default ``pid#nanoseconds``. The offset files of
             broadcasting consumers have it in their path: without one, offsets end with the client.

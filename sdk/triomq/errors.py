@@ -162,6 +162,31 @@ class QueueIllegal(BrokerFault):
     advice = "`triomq topics TOPIC` lists the topic's queues"
 
 
+class AccessRefused(BrokerFault):
+    """The broker checks access, and refuses the account or its permission (code 1 with ``AclException``).
+
+    The remark names the topic or group and, from brokers of this project, the permission that is missing.
+    """
+
+    retriable = False
+    advice = "check the account in the broker's plain_acl.yml, and open_client(credentials=...)"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        address: str = "",
+        code: int | None = None,
+        remark: str | None = None,
+        attempts: Sequence[Attempt] = (),
+    ) -> None:
+        super().__init__(what, address=address, code=code, remark=remark, attempts=attempts)
+        for pattern, advice in ACCESS_ADVICE:
+            if pattern.search(remark or ""):
+                self.advice = advice
+                break
+
+
 class AskerGone(BrokerFault):
     """A reply found nobody: the client that asked is not connected to the broker, or did not take it (code 1)."""
 
@@ -357,7 +382,29 @@ CODE_ERRORS: dict[int, type[MQError]] = {
 """Response code -> error class; a code that is not here becomes :class:`BrokerRefused`."""
 
 
+ACCESS_ADVICE: Final = (
+    (
+        re.compile("No accessKey is configured"),
+        ("the request was not signed: give open_client(credentials=triomq.Credentials(access_key, secret_key))"),
+    ),
+    (
+        re.compile("No acl config for|No PlainAccessResource for"),
+        "the broker does not know this access key: check the credentials, or add the account to its plain_acl.yml",
+    ),
+    (re.compile("Check signature failed"), "the secret key is not the one in the broker's plain_acl.yml"),
+    (re.compile("Need admin permission"), "use an account with `admin: true` in the broker's plain_acl.yml"),
+    (
+        re.compile("No default permission for"),
+        (
+            "give the account the permission in the broker's plain_acl.yml: topicPerms for a topic, groupPerms for a "
+            "group; PUB to send, SUB to consume"
+        ),
+    ),
+)
+"""What a remark of a refusal holds -> what to do; the texts are RocketMQ 4.9's."""
+
 FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
+    (re.compile(r"\bAclException\b"), AccessRefused),
     (re.compile("does not support consumer to filter message by"), FilterSwitchedOff),
     (re.compile(r"queueId\[-?\d+\] is illegal"), QueueIllegal),
     (re.compile(r"push reply message (fail, channel of|to .*fail)"), AskerGone),

@@ -56,6 +56,7 @@ def test_every_code_of_the_table_has_a_case_above_and_an_advice():
         ("The broker does not support consumer to filter message by SQL92", errors.FilterSwitchedOff, False),
         ("queueId[9] is illegal, topic: T", errors.QueueIllegal, True),
         ("queueId[-1] is illegal", errors.QueueIllegal, True),
+        ("org.apache.rocketmq.acl.common.AclException: No accessKey is configured, x", errors.AccessRefused, False),
         ("disk full", errors.BrokerFault, True),
         (None, errors.BrokerFault, True),
     ],
@@ -64,6 +65,28 @@ def test_the_remark_of_a_system_error_decides_its_class(remark, kind, retriable)
     error = error_for_code(ResponseCode.SYSTEM_ERROR, remark, what="a request", address="b:1")
     assert type(error) is kind
     assert error.retriable is retriable
+
+
+@pytest.mark.parametrize(
+    ("remark", "advice"),
+    [
+        ("No accessKey is configured", "credentials="),
+        ("No acl config for app-name", "does not know this access key"),
+        ("No PlainAccessResource for accessKey=app-name", "does not know this access key"),
+        ("Check signature failed for accessKey=app-name", "the secret key is not the one"),
+        ("Need admin permission for request code=17, but accessKey=app-name is not", "`admin: true`"),
+        ("No default permission for topic:T, PUB is missing for accessKey=app-name", "topicPerms"),
+        ("No default permission for group:G", "groupPerms"),
+        ("something else", "check the account"),
+    ],
+)
+def test_a_refused_account_is_told_what_to_do(remark, advice):
+    text = f"org.apache.rocketmq.acl.common.AclException: {remark}, org.apache.rocketmq.acl.plain.X.y(X.java:1)"
+    error = error_for_code(ResponseCode.SYSTEM_ERROR, text, what="send to topic T", address="b:1")
+    assert type(error) is errors.AccessRefused
+    assert remark in str(error)
+    assert advice in error.advice
+    assert error.advice in str(error)
 
 
 def test_an_error_shows_what_was_asked_the_answer_the_advice_and_the_attempts():

@@ -17,9 +17,11 @@ import trio
 from cachetools import LRUCache
 
 from triomq._numbers import seconds, share
+from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_failed
 from triomq._transport.peer_log import PeerLog
+from triomq._transport.signing import SignedLink
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.links")
@@ -93,6 +95,7 @@ class Links:
         max_pending: see :class:`Link`.
         max_unsent_bytes: see :class:`Link`.
         max_header_bytes: see :class:`Link`.
+        credentials: by whom all requests are signed; None: they are not.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Links:
         max_pending: int = 65535,
         max_unsent_bytes: int = 64 * 1024 * 1024,
         max_header_bytes: int = HEADER_BYTES_MAX,
+        credentials: Credentials | None = None,
     ) -> None:
         self.opened: list[Callable[[Link], None]] = []
         """Called with every link that has just been opened."""
@@ -120,6 +124,7 @@ class Links:
             "max_header_bytes": max_header_bytes,
         }
         self._peer_log = PeerLog(log)
+        self._credentials = credentials
         self._links: dict[str, Link] = {}
         self._openings: dict[str, _Opening] = {}
         self._dead: LRUCache[str, _Dead] = LRUCache(DEAD_MAX)
@@ -186,14 +191,7 @@ class Links:
             if stream is not None and self._closed:
                 await trio.aclose_forcefully(stream)
             elif stream is not None:
-                opening.link = Link(
-                    address,
-                    stream,
-                    handlers=self._handlers,
-                    on_lost=self._drop,
-                    peer_log=self._peer_log,
-                    **self._limits,
-                )
+                opening.link = self._link(address, stream)
                 self._links[address] = opening.link
         finally:
             del self._openings[address]
@@ -205,6 +203,17 @@ class Links:
         for opened in self.opened:
             opened(link)
         await link.run()
+
+    def _link(self, address: str, stream: trio.abc.Stream) -> Link:
+        shared: dict[str, Any] = {
+            "handlers": self._handlers,
+            "on_lost": self._drop,
+            "peer_log": self._peer_log,
+            **self._limits,
+        }
+        if self._credentials is None:
+            return Link(address, stream, **shared)
+        return SignedLink(address, stream, credentials=self._credentials, **shared)
 
     def _drop(self, link: Link) -> None:
         if self._links.get(link.address) is link:
