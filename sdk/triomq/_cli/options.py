@@ -7,19 +7,23 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Any, TypeVar
 
 import click
 import trio
+from click.core import ParameterSource
 
-from triomq import Client, MessageQueue, ReceivedMessage, Sql, open_client
+from triomq import Client, Credentials, MessageQueue, ReceivedMessage, Sql, open_client
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.filters.tags import check_tags
 
+T = TypeVar("T", bound=Callable[..., Any])
+
 MS_FROM = 100_000_000_000
 """Bare numbers from here on are times in ms since 1970 (this one is in 1973), smaller ones are offsets."""
 
-name_servers_option = click.option(
+_name_servers_option = click.option(
     "-n",
     "--name-servers",
     "--namesrv-addr",
@@ -29,6 +33,74 @@ name_servers_option = click.option(
     show_default=True,
     help="Name servers, host:port;host:port; either spelling. Environment: NAMESRV_ADDR.",
 )
+
+_ACCOUNT = "triomq.account"
+_KEYS = ("access_key", "secret_key", "security_token")
+
+
+def _kept(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    # Beside the command's own arguments, since only `with_client` needs it.
+    if value is not None and param.name is not None:
+        given = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+        ctx.meta.setdefault(_ACCOUNT, {})[param.name] = value, given
+
+
+def _account_option(name: str, **more: Any) -> Callable[[T], T]:
+    return click.option(name, expose_value=False, callback=_kept, **more)
+
+
+_ACCOUNT_OPTIONS = (
+    _account_option(
+        "--credentials-file",
+        metavar="FILE",
+        help="Sign requests by the account in FILE, like RocketMQ's tools.yml: the lines accessKey: ... and secretKey: ....",
+    ),
+    _account_option(
+        "--access-key",
+        envvar="ROCKETMQ_ACCESS_KEY",
+        help="Sign requests by this account. Environment: ROCKETMQ_ACCESS_KEY.",
+    ),
+    _account_option(
+        "--secret-key",
+        envvar="ROCKETMQ_SECRET_KEY",
+        help="Its secret. Everybody on this machine can see arguments: better use the environment's ROCKETMQ_SECRET_KEY or "
+        "--credentials-file.",
+    ),
+    _account_option(
+        "--security-token",
+        envvar="ROCKETMQ_SECURITY_TOKEN",
+        help="Token of a temporary account. Environment: ROCKETMQ_SECURITY_TOKEN.",
+    ),
+)
+
+
+def name_servers_option(command: T) -> T:
+    """The options of every command that talks to servers: where they are, and by which account."""
+    for option in reversed((_name_servers_option, *_ACCOUNT_OPTIONS)):
+        command = option(command)
+    return command
+
+
+def credentials_given() -> Credentials | None:
+    """The account that the running command was given; a file counts before the environment.
+
+    Raises:
+        click.UsageError: a key is missing, or keys and a file are given as arguments.
+        InvalidCall: the file cannot be used.
+    """
+    found: dict[str, tuple[str, bool]] = click.get_current_context().meta.get(_ACCOUNT, {})
+    file = found.get("credentials_file")
+    if file is not None:
+        if any(found[name][1] for name in _KEYS if name in found):
+            raise click.UsageError("give either --credentials-file or keys, not both")
+        return Credentials.from_file(file[0])
+    access_key, secret_key, token = (found.get(name, ("", False))[0] for name in _KEYS)
+    if not access_key and not secret_key:
+        return None
+    if not access_key or not secret_key:
+        missing = "--secret-key (ROCKETMQ_SECRET_KEY)" if access_key else "--access-key (ROCKETMQ_ACCESS_KEY)"
+        raise click.UsageError(f"{missing} is missing: an account has both keys")
+    return Credentials(access_key, secret_key, token or None)
 
 
 def positive(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
@@ -185,7 +257,7 @@ def check_contests(contested: Mapping[str, str]) -> None:
 def with_client(
     name_servers: str, work: Callable[[Client], Awaitable[None]], *, route_wait_s: float | None = None
 ) -> None:
-    """Run something with an open client.
+    """Run something with an open client, by the account that the command was given.
 
     Args:
         name_servers: the option's value.
@@ -193,8 +265,10 @@ def with_client(
         route_wait_s: as for :func:`triomq.open_client`; 0 for commands that show how things are, outages too.
     """
 
+    credentials = credentials_given()
+
     async def main() -> None:
-        async with open_client(name_servers, route_wait_s=route_wait_s) as client:
+        async with open_client(name_servers, credentials=credentials, route_wait_s=route_wait_s) as client:
             await work(client)
 
     trio.run(main)

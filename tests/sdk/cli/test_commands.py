@@ -14,8 +14,10 @@ from pathlib import Path
 import click
 import pytest
 
+import triomq
 from triomq._cli import groups, topics
 from triomq._cli import messages as _commands
+from triomq._cli import options as _options
 from triomq_server.commands import admin
 
 
@@ -97,6 +99,67 @@ def test_bad_options_are_noticed_before_any_broker_is_asked(capsys, monkeypatch,
 def test_formats_that_can_be_filled_in_go_on(capsys, monkeypatch, template):
     monkeypatch.setattr(_commands.trio, "run", lambda *_: None)
     assert run(capsys, "consume", "T", "--format", template) == (0, "", "")
+
+
+CLIENT_COMMANDS = [
+    "send T x", "pull T", "consume T", "groups", "groups G", "offsets show G", "offsets reset G T earliest --yes", "topics",
+    "topics T", "cluster-status",
+]  # fmt: skip
+
+
+@pytest.fixture
+def credentials_of(capsys, monkeypatch):
+    """Runs a command, and tells by which account it would have opened its client."""
+    seen = []
+
+    def open_client(_name_servers, *, credentials, **_options):
+        seen.append(credentials)
+        raise triomq.errors.NoNameServer("none")
+
+    def run_it(*arguments, **environment):
+        for name in ("ACCESS_KEY", "SECRET_KEY", "SECURITY_TOKEN"):
+            monkeypatch.delenv(f"ROCKETMQ_{name}", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(f"ROCKETMQ_{name}", value)
+        seen.clear()
+        code, _, err = run(capsys, *arguments)
+        return (seen[0] if seen else None), code, err
+
+    monkeypatch.setattr(_options, "open_client", open_client)
+    return run_it
+
+
+@pytest.mark.parametrize("command", CLIENT_COMMANDS)
+def test_every_client_command_takes_an_account(credentials_of, tmp_path, command):
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: from-file\nsecretKey: file-secret\n")
+    ours, theirs = triomq.Credentials("from-env", "s"), triomq.Credentials("from-file", "file-secret")
+    assert credentials_of(*command.split())[:2] == (None, 1)
+    assert credentials_of(*command.split(), ACCESS_KEY="from-env", SECRET_KEY="s")[0] == ours
+    assert credentials_of(*command.split(), "--credentials-file", str(file))[0] == theirs
+    both = credentials_of(*command.split(), "--credentials-file", str(file), ACCESS_KEY="from-env", SECRET_KEY="s")
+    assert both[0] == theirs
+    token = credentials_of(*command.split(), "--access-key", "a", SECRET_KEY="s", SECURITY_TOKEN="t")[0]
+    assert token == triomq.Credentials("a", "s", "t")
+
+
+def test_half_an_account_is_a_mistake(credentials_of, tmp_path):
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: HUSH\n")
+    for arguments, environment, what in [
+        ([], {"ACCESS_KEY": "a"}, "--secret-key (ROCKETMQ_SECRET_KEY) is missing"),
+        ([], {"SECRET_KEY": "HUSH"}, "--access-key (ROCKETMQ_ACCESS_KEY) is missing"),
+        (["--credentials-file", str(file)], {}, "has no secretKey"),
+        (["--credentials-file", str(file), "--access-key", "a"], {}, "give either --credentials-file or keys"),
+    ]:
+        _, code, err = credentials_of("topics", *arguments, **environment)
+        assert (code, what in err, "HUSH" in err) == (2, True, False), err
+
+
+def test_help_says_who_can_see_a_secret(capsys):
+    _, out, _ = run(capsys, "send", "--help")
+    assert "can see arguments" in " ".join(out.split())
+    assert "ROCKETMQ_SECRET_KEY" in out
 
 
 @pytest.mark.parametrize("command", ["topics", "broker", "admin ha"])
@@ -232,6 +295,7 @@ def test_the_cli_says_what_it_lacks(tmp_path):
 _SAY = """
 import click, sys
 from triomq._cli import messages as _commands
+from triomq._cli import options as _options
 from triomq_server.commands import admin
 from triomq._cli import topics
 
