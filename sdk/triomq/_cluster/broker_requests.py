@@ -139,6 +139,7 @@ class BrokerRequests:
         offsets = ResetOffsetBody.decode(command.body).offset_table
         self._spawn(self._reset, link.address, consumer, header.topic, offsets)
 
+    @trio.lowlevel.enable_ki_protection
     async def _reset(self, peer: str, consumer: AskedConsumer, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._resetting:
             try:

@@ -205,6 +205,7 @@ class Heartbeats:
         except MQError as error:
             log.info("the masters that may ask about transactions are not known now: %s", error.reason)
 
+    @trio.lowlevel.enable_ki_protection
     async def _beat_at(self, address: str) -> None:
         link = self._links.ready(address)
         if link is not None:
@@ -281,6 +282,7 @@ class Heartbeats:
                 if link.address in known:
                     nursery.start_soon(self._unregister_at, link, header)
 
+    @trio.lowlevel.enable_ki_protection
     async def _unregister_at(self, link: Link, header: UnregisterClientRequest) -> None:
         try:
             await link.request(Command.request(RequestCode.UNREGISTER_CLIENT, header), API_TIMEOUT_S)

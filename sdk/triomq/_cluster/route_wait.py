@@ -41,6 +41,7 @@ async def dial_again(links: Links, addresses: Iterable[str]) -> None:
     """Dial addresses that could not be dialled, without regard to the pause after that; returns when one can be."""
     async with trio.open_nursery() as nursery:
 
+        @trio.lowlevel.enable_ki_protection
         async def dial(address: str) -> None:
             with suppress(MQError):
                 await links.get(address, patient=False)

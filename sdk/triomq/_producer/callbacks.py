@@ -219,6 +219,7 @@ class InFlight:
         for scope in self._running:
             scope.cancel()
 
+    @trio.lowlevel.enable_ki_protection
     async def _retry(self, send: CallbackSend, pause_s: float) -> None:
         try:
             await trio.sleep(pause_s)

@@ -97,6 +97,7 @@ class QueueLocks:
             except MQError as error:
                 log.info("%d queues of %s could not be unlocked: %s", len(part), part[0].broker_name, error.reason)
 
+    @trio.lowlevel.enable_ki_protection
     async def unlock_later(self, queue: MessageQueue, is_ours: Callable[[MessageQueue], bool]) -> None:
         """Give a lock back after a while, unless the queue has come back meanwhile."""
         self.leaving.add(queue)

@@ -152,6 +152,7 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
         self._report(ConsumerEvent("send_back_failed", text, message.queue))
         self._spawn(self._resubmit, message)
 
+    @trio.lowlevel.enable_ki_protection
     async def _resubmit(self, message: HeldMessage) -> None:
         await trio.sleep(RESUBMIT_S)
         self.requeue((message,))

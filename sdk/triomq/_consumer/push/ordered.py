@@ -249,6 +249,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             self._on_idle()
         self._offer(state)
 
+    @trio.lowlevel.enable_ki_protection
     async def _keep_after_all(self, state: OrderedQueue) -> None:
         """It was not given up: shares have changed again, and it is still ours."""
         await trio.sleep(GIVEN_UP_WITHIN_S)
@@ -269,6 +270,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         # Without a fresh lock another member may be at work on this queue.
         return self._locks is None or (state.locked and now - state.locked_s <= VALID_S)
 
+    @trio.lowlevel.enable_ki_protection
     async def _rest(self, state: OrderedQueue, seconds: float) -> None:
         await trio.sleep(seconds)
         state.resting = False
