@@ -32,6 +32,7 @@ from triomq_server.broker.transactions.decisions import (
     HalfState,
     Limits,
     check_times,
+    counts_unasked,
     decide,
     immunity_ms,
     number,
@@ -59,6 +60,8 @@ UNSENT_MOST_BYTES = 1 << 20
 PATIENCE_S = 1.0
 PAUSE_S = 0.05
 """A round waits so long for a producer group of which no member takes anything, and then stops asking it."""
+MUTE_GROUPS_REMEMBERED = 10_000
+"""Producer groups of which it is known for how many rounds they have taken nothing."""
 
 
 class _Handled(Enum):
@@ -106,6 +109,9 @@ class CheckBack:
         self._was_slave = broker.is_slave
         self._turn = 0
         self._without_producer = Repeats()
+        self._mute_rounds: dict[str, int] = {}
+        self._mute = Repeats()
+        self._renewals = Repeats()
         self._discards = Repeats()
         self._refusals = Repeats()
         broker.on_config_change.append(self.read_config)
@@ -198,7 +204,12 @@ class CheckBack:
         """Do with one half message what is to be done with it now."""
         config, now_ms = self._broker.config, self._broker.clock()
         properties = half.properties
-        limits = Limits(config.transaction_time_out, config.transaction_check_max, config.store.file_reserved_time)
+        limits = Limits(
+            config.transaction_time_out,
+            config.transaction_check_max,
+            config.store.file_reserved_time,
+            config.transaction_check_interval,
+        )
         original = properties.get(PREPARED_QUEUE_OFFSET)
         state = HalfState(
             half.born_timestamp,
@@ -218,24 +229,37 @@ class CheckBack:
         if action is Action.RENEW:
             renewed = {**properties, WAIT: "false"}
             renewed.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset))
+            if due := self._renewals.add(for_log(properties.get(PGROUP, ""))):
+                _log.info(
+                    "%d half messages are stored again and not checked yet: CHECK_IMMUNITY_TIME_IN_SECONDS asks for more "
+                    "time, of groups %s",
+                    *due,
+                )
             return self._store_again(current, half, copy_of(half, renewed))[0]
         return self._check(current, half, properties, times)
 
     def _check(self, current: _Round, half: RecordView, properties: dict[str, str], times: int) -> _Handled:
         """Store a half message again and ask a producer of its group about it.
 
-        A group whose members take nothing is not asked, and the check is not counted.
+        A group whose members take nothing is not asked, and the check is not counted in the first such rounds.
         """
         group = properties.get(PGROUP, "")
+        checked = {**properties, CHECK_TIMES: str(times)}
         link = self._choose(group)
         if link is not None and link.unsent_bytes > UNSENT_MOST_BYTES:
-            now = trio.current_time()
-            if now < current.busy.setdefault(group, now + PATIENCE_S):
+            mute_rounds = self._mute_in(current, group)
+            counted = counts_unasked(mute_rounds)
+            if not counted and trio.current_time() < current.busy[group]:
                 return _Handled.BUSY
-            return self._store_again(current, half, copy_of(half, properties))[0]
+            if due := self._mute.add(for_log(group)):
+                _log.warning(
+                    "%d transactions are not checked: no producer takes what it is asked, of groups %s (%s for %d rounds)",
+                    *due, for_log(group), mute_rounds,
+                )  # fmt: skip
+            return self._store_again(current, half, copy_of(half, checked if counted else properties))[0]
         if link is not None:
             current.busy.pop(group, None)
-        checked = {**properties, CHECK_TIMES: str(times)}
+            self._mute_rounds.pop(group, None)
         handled, copy = self._store_again(current, half, copy_of(half, checked))
         if handled is not _Handled.STORED:
             return handled
@@ -245,6 +269,15 @@ class CheckBack:
         elif (request := check_request(half, checked, copy)) is not None:
             link.notify(request)
         return handled
+
+    def _mute_in(self, current: _Round, group: str) -> int:
+        """In how many rounds in a row a group has taken nothing, this one included."""
+        if group not in current.busy:
+            current.busy[group] = trio.current_time() + PATIENCE_S
+            self._mute_rounds[group] = self._mute_rounds.pop(group, 0) + 1
+            if len(self._mute_rounds) > MUTE_GROUPS_REMEMBERED:
+                del self._mute_rounds[next(iter(self._mute_rounds))]
+        return self._mute_rounds.get(group, 1)
 
     def _store_again(self, current: _Round, half: RecordView, record: NewRecord) -> tuple[_Handled, AppendResult]:
         """Store a half message at the end of its queue."""

@@ -16,6 +16,8 @@ from triomq_protocol.names import CHECK_IMMUNITY, CHECK_TIMES
 _HOUR_MS = 3_600_000
 _NO_NUMBER = -1
 """What Java takes for a property that is no number."""
+MUTE_ROUNDS = 3
+"""Rounds in a row in which no member of a producer group takes what it is asked, and that do not count as checks."""
 
 
 class Action(Enum):
@@ -41,11 +43,21 @@ class Limits:
         time_out_ms: age of a half message at its first check (`transactionTimeOut`).
         check_max: checks before it is discarded (`transactionCheckMax`).
         reserved_hours: age at which it is discarded in any case (`fileReservedTime`).
+        interval_ms: from one round to the next (`transactionCheckInterval`).
     """
 
     time_out_ms: int
     check_max: int
     reserved_hours: int
+    interval_ms: int
+
+    @property
+    def immunity_max_ms(self) -> int:
+        """The longest time that a producer may want: when it is over, 4.9.7 gives the half message up unasked.
+
+        Each round of that time stores the half message again, so that a longer one would fill the disk.
+        """
+        return max(self.time_out_ms, self.check_max * self.interval_ms)
 
 
 @attrs.frozen
@@ -81,8 +93,20 @@ def decide(half: HalfState, *, now_ms: int, round_began_ms: int, limits: Limits)
     if half.stored_ms >= round_began_ms:
         return Action.WAIT
     if half.immunity_ms is not None:
-        return Action.RENEW if 0 <= age_ms < half.immunity_ms else Action.CHECK
+        return Action.RENEW if 0 <= age_ms < min(half.immunity_ms, limits.immunity_max_ms) else Action.CHECK
     return Action.WAIT if 0 <= age_ms < limits.time_out_ms else Action.CHECK
+
+
+def counts_unasked(mute_rounds: int) -> bool:
+    """Whether a round counts as a check though no member of the producer group takes a question.
+
+    A group that is busy for a while loses nothing. One that never reads would have its half messages stored again in
+    each round for as long as they are kept.
+
+    Args:
+        mute_rounds: how many rounds in a row it has been so, this one included.
+    """
+    return mute_rounds > MUTE_ROUNDS
 
 
 def check_times(properties: Mapping[str, str]) -> int | None:

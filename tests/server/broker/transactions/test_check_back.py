@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from triomq_protocol.properties import encode_properties_bytes
 from triomq_protocol.requests.heartbeat import HeartbeatData, ProducerData
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.transactions.check_back import HANDLED_AT_ONCE, UNSENT_MOST_BYTES, CheckBack, _Round
+from triomq_server.broker.transactions.decisions import MUTE_ROUNDS
 from triomq_server.broker.transactions.open_transactions import COPIES_REMEMBERED, OpenTransactions
 from triomq_server.config import BrokerConfig, BrokerRole, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord
@@ -36,11 +38,13 @@ def config() -> BrokerConfig:
     )
 
 
-def put_half(desk: Any, number: int = 0, *, group: str = "PG", body: bytes = b"x", **properties: str) -> int:
+def put_half(
+    desk: Any, number: int = 0, *, group: str = "PG", body: bytes = b"x", ahead_ms: int = 0, **properties: str
+) -> int:
     """Store a half message as a send does; returns its queue offset."""
     pairs = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"ID{number}", "REAL_TOPIC": "T", "REAL_QID": "0"}
     record = NewRecord(HALVES, 0, body, encode_properties_bytes({**pairs, **properties}))
-    record.born_timestamp = desk.clock.now_ms
+    record.born_timestamp = desk.clock.now_ms + ahead_ms
     result = desk.broker.store.append(record)
     assert result.status is AppendStatus.PUT_OK
     return int(result.queue_offset)
@@ -159,6 +163,92 @@ async def test_a_producer_that_takes_nothing_holds_up_no_other(desk: Any, check:
     assert (len(mute.notified), len(well.notified)) == (0, 20)
     copies = [desk.transactions.record(HALVES, offset).properties for offset in range(40, 80)]
     assert {copy["PGROUP"] for copy in copies if "TRANSACTION_CHECK_TIMES" in copy} == {"Well"}
+
+
+CHECKED = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+
+async def rounds(desk: Any, check: CheckBack, most: int) -> int:
+    """Make rounds until every half message is given up; returns how many."""
+    for made in range(most):
+        desk.clock.now_ms += 60_000
+        await check._check_once()
+        if desk.broker.store.queue_bounds(CHECKED, 0)[1] > 0:
+            return made + 1
+    raise AssertionError(f"still stored again after {most} rounds")
+
+
+async def test_what_a_group_that_never_reads_is_to_be_asked_is_given_up(
+    desk: Any, check: CheckBack, client_link: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it seems to come from the future, so that it never becomes old."""
+    mute = client_link()
+    await join(desk, mute)
+    mute.unsent_bytes = UNSENT_MOST_BYTES + 1
+    put_half(desk, 1, ahead_ms=10**11)
+    assert await rounds(desk, check, 40) == MUTE_ROUNDS + 15 + 1
+    assert mute.notified == []
+    assert "no producer takes what it is asked, of groups PG" in caplog.text
+
+
+async def test_a_group_that_takes_something_now_and_then_begins_anew(
+    desk: Any, check: CheckBack, client_link: Any
+) -> None:
+    link = client_link()
+    await join(desk, link)
+    put_half(desk, 1)
+    for asked in range(3):
+        link.unsent_bytes = UNSENT_MOST_BYTES + 1
+        for _ in range(MUTE_ROUNDS):
+            desk.clock.now_ms += 60_000
+            await check._check_once()
+        link.unsent_bytes = 0
+        desk.clock.now_ms += 60_000
+        await check._check_once()
+        newest = desk.transactions.record(HALVES, desk.broker.store.queue_bounds(HALVES, 0)[1] - 1)
+        assert newest.properties["TRANSACTION_CHECK_TIMES"] == str(asked + 1)
+        assert len(link.notified) == asked + 1
+
+
+async def test_a_group_known_to_take_nothing_is_not_waited_for(desk: Any, check: CheckBack, client_link: Any) -> None:
+    links = [client_link(f"127.0.0.1:{number}") for number in range(20)]
+    for number, link in enumerate(links):
+        await join(desk, link, f"G{number}")
+        link.unsent_bytes = UNSENT_MOST_BYTES + 1
+        put_half(desk, number, group=f"G{number}")
+        check._mute_rounds[f"G{number}"] = MUTE_ROUNDS
+    desk.clock.now_ms += 10_000
+    began = trio.current_time()
+    await check._check_once()
+    assert trio.current_time() - began < 10, "one second for each group would be 20"
+    assert desk.broker.store.queue_bounds(HALVES, 0)[1] == 40
+
+
+async def test_no_more_mute_groups_are_remembered_than_the_limit(
+    desk: Any, check: CheckBack, client_link: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq_server.broker.transactions.check_back.MUTE_GROUPS_REMEMBERED", 5)
+    monkeypatch.setattr("triomq_server.broker.transactions.check_back.PATIENCE_S", 0)
+    for number in range(8):
+        link = client_link(f"127.0.0.1:{number}")
+        await join(desk, link, f"G{number}")
+        link.unsent_bytes = UNSENT_MOST_BYTES + 1
+        put_half(desk, number, group=f"G{number}")
+    desk.clock.now_ms += 10_000
+    await check._check_once()
+    assert sorted(check._mute_rounds) == [f"G{number}" for number in range(3, 8)]
+
+
+async def test_a_half_message_that_wants_time_for_ever_is_given_up(
+    desk: Any, check: CheckBack, client_link: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    link = client_link()
+    await join(desk, link)
+    put_half(desk, 1, CHECK_IMMUNITY_TIME_IN_SECONDS=str(1 << 40))
+    assert await rounds(desk, check, 40) == 14 + 15 + 1
+    assert len(link.notified) == 15
+    assert "asks for more time, of groups PG" in caplog.text
 
 
 async def test_another_member_is_asked_where_one_takes_nothing(desk: Any, check: CheckBack, client_link: Any) -> None:

@@ -11,6 +11,7 @@ from triomq_server.broker.transactions.decisions import (
     HalfState,
     Limits,
     check_times,
+    counts_unasked,
     decide,
     immunity_ms,
     number,
@@ -18,7 +19,7 @@ from triomq_server.broker.transactions.decisions import (
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR
-LIMITS = Limits(time_out_ms=6000, check_max=15, reserved_hours=72)
+LIMITS = Limits(time_out_ms=6000, check_max=15, reserved_hours=72, interval_ms=60_000)
 
 
 def half(age_ms: int, **fields: Any) -> HalfState:
@@ -53,6 +54,11 @@ def half(age_ms: int, **fields: Any) -> HalfState:
         (half(0, immunity_ms=0), Action.CHECK),
         (half(-5, immunity_ms=1000), Action.CHECK),
         (half(80 * HOUR, immunity_ms=100 * HOUR), Action.DISCARD),
+        # No longer than until 4.9.7 gives it up.
+        (half(15 * 60_000 - 1, immunity_ms=(1 << 40) * 1000), Action.RENEW),
+        (half(15 * 60_000, immunity_ms=(1 << 40) * 1000), Action.CHECK),
+        (half(-(10**11), immunity_ms=(1 << 40) * 1000), Action.CHECK),
+        (half(-(10**11), immunity_ms=(1 << 40) * 1000, check_times=15), Action.DISCARD),
         # Ended: nothing else counts.
         (half(HOUR, ended=True), Action.PASS),
         (half(100 * HOUR, ended=True, check_times=99), Action.PASS),
@@ -64,9 +70,26 @@ def test_decide(state: HalfState, action: Action) -> None:
 
 
 def test_a_limit_of_no_checks_gives_up_after_the_first() -> None:
-    limits = Limits(time_out_ms=6000, check_max=0, reserved_hours=72)
+    limits = Limits(time_out_ms=6000, check_max=0, reserved_hours=72, interval_ms=60_000)
     assert decide(half(HOUR), now_ms=NOW, round_began_ms=NOW, limits=limits) is Action.CHECK
     assert decide(half(HOUR, check_times=0), now_ms=NOW, round_began_ms=NOW, limits=limits) is Action.DISCARD
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest_ms"),
+    [
+        (LIMITS, 900_000),
+        (Limits(time_out_ms=6000, check_max=0, reserved_hours=72, interval_ms=60_000), 6000),
+        (Limits(time_out_ms=6000, check_max=3, reserved_hours=72, interval_ms=500), 6000),
+    ],
+)
+def test_the_longest_time_that_a_producer_may_want(limits: Limits, longest_ms: int) -> None:
+    assert limits.immunity_max_ms == longest_ms
+
+
+@pytest.mark.parametrize(("mute_rounds", "counted"), [(0, False), (1, False), (3, False), (4, True), (1000, True)])
+def test_rounds_of_a_group_that_takes_nothing_count_after_the_first_ones(mute_rounds: int, counted: bool) -> None:
+    assert counts_unasked(mute_rounds) is counted
 
 
 @pytest.mark.parametrize(

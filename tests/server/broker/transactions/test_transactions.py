@@ -347,7 +347,7 @@ async def test_any_member_of_the_group_is_asked_and_nobody_else(open_broker: Any
 async def test_a_producer_that_wants_more_time(open_broker: Any) -> None:
     """It is not asked before, however often the message is stored again; an end for the first copy ends all of them."""
     async with (
-        open_broker(transactionCheckInterval=10_000, transactionCheckMax=2) as broker,
+        open_broker(transactionCheckInterval=10_000, transactionCheckMax=10) as broker,
         trio.open_nursery() as nursery,
     ):
         peer = await broker.peer()
