@@ -21,10 +21,11 @@ _SHOWN = 20
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def check_store(directory: Path, log: Path | None, as_json: bool) -> None:
-    """Read every record and queue entry of the store in DIRECTORY (storePathRootDir).
+    """Read every record, queue entry and table of the store in DIRECTORY (storePathRootDir).
 
     The broker may run meanwhile; nothing is changed. Exit status 1: there is damage.
     """
+    from triomq_server.broker.tables.table_files import refused_files
     from triomq_server.store import StoreDamaged
     from triomq_server.store.checking import check_store as check
 
@@ -39,23 +40,27 @@ def check_store(directory: Path, log: Path | None, as_json: bool) -> None:
 
     try:
         report = check(directory, log, progress)
+        refused = list(refused_files(directory))
     except (StoreDamaged, OSError) as error:
         fail(str(error), EXIT_USAGE)
     if shown >= 0:
         click.echo("\r", nl=False, err=True)
     if as_json:
-        found = attrs.asdict(report)
-        click.echo(json.dumps({_camel(key): value for key, value in found.items()}))
+        found = {_camel(key): value for key, value in attrs.asdict(report).items()}
+        found["refusedFiles"] = [{"file": name, "what": why} for name, why in refused]
+        click.echo(json.dumps(found))
     else:
         for damage in report.damage[:_SHOWN]:
             click.echo(f"{damage.kind} at log offset {damage.offset}, {damage.size_bytes} bytes: {damage.what}")
         if report.count > _SHOWN:
             click.echo(f"and {report.count - _SHOWN} more (--json lists up to {len(report.damage)})")
+        for name, why in refused:
+            click.echo(f"a start would refuse {name}: {why}")
         click.echo(
             f"{report.records} sound records from log offset {report.log_begin} to {report.log_end}, "
             f"{report.count} damaged places"
         )
-    if report.count:
+    if report.count or refused:
         sys.exit(EXIT_FAILED)
 
 

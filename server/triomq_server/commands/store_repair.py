@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import mmap
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
 if TYPE_CHECKING:
     from triomq_server.replication.log_copy import LogCopy
     from triomq_server.store.files.segments import Segment
-    from triomq_server.store.log_repair import Place
+    from triomq_server.store.log_repair import Place, Survey
     from triomq_server.wire import Link
 
     OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
@@ -29,13 +30,13 @@ CONNECT_TIMEOUT_S = 10.0
 _LARGEST_RECORD_BYTES = 1 << 24
 """What is read to find out a record's size: RocketMQ's brokers give whole records only."""
 
-TABLES = (
-    ("topics.json", RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable"),
-    ("subscriptionGroup.json", RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable"),
-    ("consumerOffset.json", RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable"),
-    ("delayOffset.json", RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
-)
-"""The files below `config`, which request answers with each, and the member that holds the table."""
+_REQUESTS = {
+    "config/topics.json": RequestCode.GET_ALL_TOPIC_CONFIG,
+    "config/subscriptionGroup.json": RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    "config/consumerOffset.json": RequestCode.GET_ALL_CONSUMER_OFFSET,
+    "config/delayOffset.json": RequestCode.GET_ALL_DELAY_OFFSET,
+}
+"""Which request is answered with each table."""
 
 
 @attrs.frozen
@@ -61,6 +62,37 @@ class UnusableCopyError(Exception):
     """The other broker's copy does not fit."""
 
 
+class _NothingToCompareError(Exception):
+    """The two logs have no record in common by which the other broker's could be known."""
+
+
+@attrs.frozen
+class _Run:
+    """What one repair is about.
+
+    Attributes:
+        root, sources, write, trust, open_link: as the arguments of `repair`.
+        survey: what the walk through the log has met.
+        proofs: by source, why its log is no copy of this one, or cannot be compared, or empty; and whether its tables
+            may be taken.
+    """
+
+    root: Path
+    sources: Sequence[str]
+    write: bool
+    trust: bool
+    open_link: OpenLink
+    survey: Survey
+    proofs: dict[str, tuple[str, bool]] = attrs.field(factory=dict)
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last message of a queue; 0 if there is none. OSError."""
+        from triomq_server.store.log_repair import queue_end_on_disk
+
+        end = self.survey.queue_ends.get((topic, queue_id))
+        return queue_end_on_disk(self.root, topic, queue_id) if end is None else end
+
+
 @click.command("repair-store")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
@@ -70,9 +102,14 @@ class UnusableCopyError(Exception):
 @click.option(
     "--log", type=click.Path(exists=True, file_okay=False, path_type=Path), help="storePathCommitLog, if set."
 )
+@click.option(
+    "--trust-peer", is_flag=True, help="Take tables also where the logs have no record in common to be compared."
+)
 @click.option("--yes", is_flag=True, help="Write; without it nothing is changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
-def repair_store(directory: Path, sources: tuple[str, ...], log: Path | None, yes: bool, as_json: bool) -> None:
+def repair_store(
+    directory: Path, sources: tuple[str, ...], log: Path | None, trust_peer: bool, yes: bool, as_json: bool
+) -> None:
     """Repair damaged records and tables of the store in DIRECTORY (storePathRootDir) from a broker of its set.
 
     The broker of this store must be stopped. Exit status 1: something is damaged still.
@@ -80,7 +117,7 @@ def repair_store(directory: Path, sources: tuple[str, ...], log: Path | None, ye
     from triomq_server.store import StoreDamaged, StoreLocked
 
     try:
-        outcomes = trio.run(repair, directory, sources, log, yes)
+        outcomes = trio.run(partial(repair, trust=trust_peer), directory, sources, log, yes)
     except StoreLocked as error:
         fail(f"{error}: stop the broker first", EXIT_USAGE)
     except (StoreDamaged, OSError) as error:
@@ -110,7 +147,13 @@ def _print(outcomes: list[Outcome], *, yes: bool) -> None:
 
 
 async def repair(
-    root: Path, sources: Sequence[str], log: Path | None, write: bool, open_link: OpenLink | None = None
+    root: Path,
+    sources: Sequence[str],
+    log: Path | None,
+    write: bool,
+    open_link: OpenLink | None = None,
+    *,
+    trust: bool = False,
 ) -> list[Outcome]:
     """Repair what can be repaired; every damaged place and table has an outcome.
 
@@ -120,6 +163,8 @@ async def repair(
         log: the log's directory, if it is another than `commitlog` below.
         write: whether to write; else only what would be written is found out.
         open_link: the network.
+        trust: whether to take tables, and a log of which no record is sound, from brokers whose logs cannot be compared
+            with this one.
 
     Raises:
         StoreLocked: the broker of this store runs.
@@ -128,31 +173,38 @@ async def repair(
     """
     from triomq_server.store import RealDisk
     from triomq_server.store.checking import log_files
-    from triomq_server.store.log_repair import damaged_places
+    from triomq_server.store.log_repair import Survey, damaged_places
     from triomq_server.wire import open_link as open_tcp_link
 
     disk = RealDisk()
     release = disk.lock(f"{root}/lock")
     try:
         segments = list(log_files(log or root / "commitlog"))
-        places = await disk.run(lambda: list(damaged_places(segments, root / "triomq" / "damaged")))
-        tables = [(name, what) for name, _, member in TABLES if (what := _flaw_of_table(root, name, member))]
+        survey = Survey()
+        places = await disk.run(lambda: list(damaged_places(segments, root / "triomq" / "damaged", survey)))
+        tables = await disk.run(lambda: _damaged_tables(root))
         if not places and not tables:
             return []
-        opener = open_link or open_tcp_link
-        outcomes = [await _repair_place(root, segments, place, sources, write, opener) for place in places]
-        outcomes += [await _repair_table(root, name, what, sources, write, opener) for name, what in tables]
+        run = _Run(root, sources, write, trust, open_link or open_tcp_link, survey)
+        outcomes = [await _repair_place(run, segments, place) for place in places]
+        outcomes += [await _repair_table(run, segments, name, what) for name, what in tables]
         return [one for one in outcomes if one is not None]
     finally:
         release()
 
 
+def _damaged_tables(root: Path) -> list[tuple[str, str]]:
+    """The tables that are missing, and the files that a start would refuse; what is wrong with each."""
+    from triomq_server.broker.tables.table_files import MEMBERS, flaw_of_file, refused_files
+
+    found = [(name, flaw) for name in MEMBERS if (flaw := flaw_of_file(root, name))]
+    return found + [(name, why) for name, why in refused_files(root) if name not in MEMBERS]
+
+
 # -- the log
 
 
-async def _repair_place(
-    root: Path, segments: list[Segment], place: Place, sources: Sequence[str], write: bool, open_link: OpenLink
-) -> Outcome | None:
+async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Outcome | None:
     """None if the copy has the same bytes: then it is the log's own mark at a file's end that was taken for damage."""
     from triomq_server.store import RealDisk
     from triomq_server.store.log_repair import is_same, tail_as_written, write_place
@@ -160,34 +212,39 @@ async def _repair_place(
     place = tail_as_written(segments, place)
     what = f"log offset {place.start}, {place.stop - place.start} bytes: {place.what}"
     reasons = []
-    for source in sources:
-        with tempfile.TemporaryFile(dir=root) as spool:  # a place may be as large as the log
+    for source in run.sources:
+        with tempfile.TemporaryFile(dir=run.root) as spool:  # a place may be as large as the log
             try:
-                async with _opened(source, open_link) as link:
-                    records, place = await _fetch(link, segments, place, spool)
+                async with _opened(source, run.open_link) as link:
+                    records, place = await _fetch(run, link, segments, place, spool)
             except UnusableCopyError as error:
                 reasons.append(f"{source}: {error}")
                 continue
             with _mapped(spool) as data:
                 if is_same(segments, place, data):
                     return None
-                if write:
-                    write_place(RealDisk(), root, segments, place, data)
-        return Outcome(what, f"{records} records", source, write, tuple(reasons))
+                if run.write:
+                    write_place(RealDisk(), run.root, segments, place, data)
+        return Outcome(what, f"{records} records", source, run.write, tuple(reasons))
     if not place.after:
         reasons.append("this is the log's end: without a repair the next start cuts it off")
     return Outcome(what, reasons=tuple(reasons))
 
 
-async def _fetch(link: Link, segments: list[Segment], place: Place, spool: IO[bytes]) -> tuple[int, Place]:
+async def _fetch(run: _Run, link: Link, segments: list[Segment], place: Place, spool: IO[bytes]) -> tuple[int, Place]:
     """Copy a place's bytes from another broker into a file, and check them.
 
     Returns:
         The number of records, and the place; at the log's end, up to where its last record reaches.
     """
     from triomq_server.replication.log_copy import LogCopy
-    from triomq_server.store.log_repair import flaw_of_copy, size_of_next
+    from triomq_server.store.log_repair import Survey, flaw_of_copy, size_of_next
 
+    if not place.before and not place.after and not run.trust:
+        raise UnusableCopyError(
+            "this log has no sound record to be compared with, so that nothing tells whether it is a copy "
+            "(--trust-peer takes its word)"
+        )
     copy = LogCopy(link)
     for nearest in (place.before[::-1], place.after):
         for offset, size in nearest:
@@ -210,9 +267,11 @@ async def _fetch(link: Link, segments: list[Segment], place: Place, spool: IO[by
     spool.flush()
     place = attrs.evolve(place, stop=at)
     with _mapped(spool) as view:
-        records, flaw = flaw_of_copy(view, place, segments[0].size)
+        copied = Survey()
+        records, flaw = flaw_of_copy(view, place, segments[0].size, copied)
     if flaw:
         raise UnusableCopyError(flaw)
+    run.survey.take_queue_ends(copied)
     return records, place
 
 
@@ -264,73 +323,108 @@ async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Link]:
 # -- the tables
 
 
-def _flaw_of_table(root: Path, name: str, member: str) -> str:
-    """What is wrong with a table, in words; empty if a start can read it, or its backup."""
-    from triomq_server.store import RealDisk
-    from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
-
-    try:
-        content = ConfigFile(f"{root}/config/{name}", RealDisk()).load()
-    except ConfigFileDamaged:
-        return f"config/{name} cannot be read, nor its backup"
-    if content is None:
-        return f"config/{name} is missing or empty, and so is its backup"
-    if not isinstance(content, Mapping) or not isinstance(content.get(member), Mapping):
-        return f"config/{name} does not hold its table"
-    return ""
-
-
-async def _repair_table(
-    root: Path, name: str, what: str, sources: Sequence[str], write: bool, open_link: OpenLink
-) -> Outcome | None:
+async def _repair_table(run: _Run, segments: list[Segment], name: str, what: str) -> Outcome | None:
     """None if the table is missing, and is empty on the other broker too."""
+    from triomq_server.broker.tables.table_files import MEMBERS, UnusableTableError, received_table
+    from triomq_server.replication.log_copy import NotThereError, fetch_table
     from triomq_server.store import RealDisk
     from triomq_server.store.files.config_files import ConfigFile
+    from triomq_server.wire import LinkError
 
-    code, member = next((code, member) for table, code, member in TABLES if table == name)
+    if name not in MEMBERS:
+        return Outcome(what, reasons=("no other broker has this file: repair it or move it away",))
     reasons, empty = [], False
-    for source in sources:
+    for source in run.sources:
         try:
-            async with _opened(source, open_link) as link:
-                body, entries = await _table_of(link, code, member)
-        except UnusableCopyError as error:
+            async with _opened(source, run.open_link) as link:
+                unproven = await _prove_once(run, link, segments, source)
+                body = await fetch_table(link, _REQUESTS[name])
+                table = await trio.to_thread.run_sync(received_table, name, body, run.queue_end)
+        except (UnusableCopyError, UnusableTableError, NotThereError, LinkError) as error:
             reasons.append(f"{source}: {error}")
             continue
-        if not entries:
+        if not table.entries:
             empty = True
             continue
-        if write:
-            _keep_aside(root, name)
-            ConfigFile(f"{root}/config/{name}", RealDisk()).save(body)
-        return Outcome(what, f"{entries} entries", source, write, tuple(reasons))
+        if unproven:
+            reasons.append(f"{source}: {unproven}")
+        if run.write:
+            _keep_aside(run.root, name)
+            ConfigFile(f"{run.root}/{name}", RealDisk()).save(table.text)
+        found = f"{table.entries} entries"
+        if table.lowered:
+            found += f"; {table.lowered} offsets were behind the messages that this log holds, and are lowered to them"
+        return Outcome(what, found, source, run.write, tuple(reasons))
     if empty and not reasons and "missing" in what:  # it has never been written
         return None
     return Outcome(what, reasons=(*reasons, *(["the other broker has an empty table"] if empty else [])))
 
 
-async def _table_of(link: Link, code: RequestCode, member: str) -> tuple[bytes, int]:
-    """Another broker's table as it sends it, and the number of its entries but for groups that every broker has."""
-    from triomq_protocol.errors import BodyError
-    from triomq_protocol.names import SYSTEM_GROUPS
-    from triomq_protocol.wire import fastjson
-    from triomq_server.replication.log_copy import NotThereError, fetch_table
+async def _prove_once(run: _Run, link: Link, segments: list[Segment], source: str) -> str:
+    """Ask a broker once for the records that prove its log to be a copy of this one.
+
+    Returns:
+        Empty if they do; why nothing can be compared if it is to be trusted all the same.
+
+    Raises:
+        UnusableCopyError: it is another log, or nothing can be compared.
+    """
+    if source not in run.proofs:
+        try:
+            await _prove(run, link, segments)
+        except UnusableCopyError as error:
+            run.proofs[source] = str(error), False
+        except _NothingToCompareError as error:
+            run.proofs[source] = str(error), run.trust
+        else:
+            run.proofs[source] = "", True
+    why, is_usable = run.proofs[source]
+    if not is_usable:
+        raise UnusableCopyError(why)
+    return why
+
+
+async def _prove(run: _Run, link: Link, segments: list[Segment]) -> None:
+    """Compare the last records that both logs have, and others from all of the log.
+
+    Some may differ, in damage that is not known yet on either side: one of the last has to be the same, and half of all.
+    """
+    from triomq_server.replication.divergence import NotComparableError, RemoteLog
+    from triomq_server.replication.log_copy import LogCopy
+    from triomq_server.store.log_repair import last_records
     from triomq_server.wire import LinkError
 
     try:
-        body = await fetch_table(link, code)
-        content = fastjson.loads(body, tolerant_bytes=len(body))
-    except (NotThereError, BodyError, LinkError) as error:
+        begin, end = await RemoteLog(link).bounds()
+    except (NotComparableError, LinkError, OSError) as error:
         raise UnusableCopyError(str(error)) from error
-    entries = content.get(member) if isinstance(content, Mapping) else None
-    if not isinstance(entries, Mapping):
-        raise UnusableCopyError(f"{code.name} is answered with something else than the table")
-    return body, len(set(entries) - set(SYSTEM_GROUPS))
+    survey = run.survey
+    last = await trio.to_thread.run_sync(last_records, segments, min(end, survey.end))
+    copy = LogCopy(link)
+    same, refused = {}, ""
+    for offset, size in (*last[::-1], *survey.spread):
+        if begin <= offset and offset + size <= end and (offset, size) not in same:
+            try:
+                same[offset, size] = await _read(copy, offset, size) == _own_bytes(segments, offset, size)
+            except UnusableCopyError as error:
+                same[offset, size], refused = False, str(error)
+    if not same:
+        raise _NothingToCompareError(
+            f"its log reaches from log offset {begin} to {end}, and has no record in common with this one, so that "
+            "nothing tells whether it is a copy (--trust-peer takes its word)"
+        )
+    if not any(same.get(one) for one in last) or 2 * sum(same.values()) < len(same):
+        reason = f": {refused}" if refused else ""
+        raise UnusableCopyError(
+            f"of {len(same)} records that both logs should have, {sum(same.values())} are the same: it is no copy of "
+            f"this log{reason}"
+        )
 
 
 def _keep_aside(root: Path, name: str) -> None:
     """Copy what cannot be read to `triomq/damaged`."""
     folder = root / "triomq" / "damaged"
-    for file in (root / "config" / name, root / "config" / f"{name}.bak"):
+    for file in (root / name, root / f"{name}.bak"):
         if file.exists():
             folder.mkdir(parents=True, exist_ok=True)
             (folder / file.name).write_bytes(file.read_bytes())

@@ -18,6 +18,8 @@ import attrs
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.layout import BLANK_MAGIC, MARK
 from triomq_server.store.checking import walk
+from triomq_server.store.commitlog import enters_queue
+from triomq_server.store.consume_queue import UNIT_BYTES
 from triomq_server.store.damage import FILLER_TOPIC, copy_aside
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, segment_name
@@ -54,12 +56,57 @@ class Place:
     after: tuple[Where, ...] = ()
 
 
+_SPREAD_MOST = 32
+
+
+class Survey:
+    """What a walk through a log has met: by this, other brokers' tables are judged.
+
+    Attributes:
+        spread: sound records, evenly distributed over the log.
+        end: where the last sound one ends.
+        queue_ends: queue offset behind the last message of each topic and queue id that the log has messages of.
+    """
+
+    def __init__(self) -> None:
+        self.spread: list[Where] = []
+        self.end = 0
+        self.queue_ends: dict[tuple[str, int], int] = {}
+        self._records = 0
+        self._stride = 1
+
+    def note(self, record: LogRecord) -> None:
+        """A sound record of this log."""
+        if self._records % self._stride == 0:
+            self.spread.append((record.offset, record.size))
+            if len(self.spread) == _SPREAD_MOST:
+                del self.spread[1::2]
+                self._stride *= 2
+        self._records += 1
+        self.end = max(self.end, record.offset + record.size)
+        self.note_in_queue(record)
+
+    def note_in_queue(self, record: LogRecord) -> None:
+        """A record that this log has, or gets by a repair: its place in its queue."""
+        if enters_queue(record.sys_flag):
+            self._note_end((record.topic, record.queue_id), record.queue_offset + 1)
+
+    def take_queue_ends(self, other: Survey) -> None:
+        """Count the records of another survey too."""
+        for queue, end in other.queue_ends.items():
+            self._note_end(queue, end)
+
+    def _note_end(self, queue: tuple[str, int], end: int) -> None:
+        self.queue_ends[queue] = max(self.queue_ends.get(queue, 0), end)
+
+
 class _Search:
     """Walks through a log; a place that has been met is given when enough of what follows it is known."""
 
-    def __init__(self, segments: list[Segment], marks: list[int]) -> None:
+    def __init__(self, segments: list[Segment], marks: list[int], survey: Survey | None) -> None:
         self._segments = segments
         self._marks = marks
+        self._survey = survey
         self._met: list[Place] = []
         self._open: deque[Place] = deque()
         self._recent: deque[Where] = deque(maxlen=NEIGHBOURS)
@@ -71,6 +118,8 @@ class _Search:
                 self._meet(record.offset, record.offset + record.size, _MOVED, replaced=True)
                 continue
             self._keep_met()
+            if self._survey is not None:
+                self._survey.note(record)
             here = record.offset, record.size
             self._recent.append(here)
             if self._open:
@@ -97,13 +146,14 @@ class _Search:
         self._met.clear()
 
 
-def damaged_places(segments: list[Segment], folder: Path) -> Iterator[Place]:
+def damaged_places(segments: list[Segment], folder: Path, survey: Survey | None = None) -> Iterator[Place]:
     """All damaged places of a log, in order; reads the whole log.
 
     Args:
         segments: its files.
         folder: `triomq/damaged` of the store. Where a start has bridged the end of a file, only the name of a copy in
             there tells that the mark at the file's end is not the log's own.
+        survey: is told of all sound records.
     """
     marks = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -114,16 +164,50 @@ def damaged_places(segments: list[Segment], folder: Path) -> Iterator[Place]:
                     size, magic = MARK.unpack_from(segment.buffer, offset - segment.base)
                     if (size, magic) == (segment.end - offset, BLANK_MAGIC):
                         marks.append(offset)
-    return _Search(segments, marks).places()
+    return _Search(segments, marks, survey).places()
 
 
-def flaw_of_copy(data: bytes | mmap.mmap, place: Place, file_bytes: int) -> tuple[int, str]:
+def last_records(segments: list[Segment], end: int) -> list[Where]:
+    """The last sound records that end at or before a log offset, at most NEIGHBOURS of one file; oldest first."""
+    for segment in reversed([segment for segment in segments if segment.base < end]):
+        found: deque[Where] = deque(maxlen=NEIGHBOURS)
+        for record in walk([segment], _ignore, running=True):
+            if record.offset + record.size > end:
+                break
+            if record.topic != FILLER_TOPIC:
+                found.append((record.offset, record.size))
+        if found:
+            return list(found)
+    return []
+
+
+def _ignore(_kind: str, _offset: int, _size: int, _what: str) -> None:
+    """Damage has been reported by the walk that looked for it."""
+
+
+def queue_end_on_disk(root: Path, topic: str, queue_id: int) -> int:
+    """The number behind the last queue entry in a queue's files; 0 if there are none. OSError.
+
+    For queues of which the log has no messages any more, or never had: those of light message queues.
+    """
+    folder = root / "consumequeue" / topic / str(queue_id)
+    files = sorted(file for file in folder.iterdir() if file.name.isdecimal()) if folder.is_dir() else []
+    for file in reversed(files):
+        if written := file.read_bytes().rstrip(b"\0"):
+            return (int(file.name) + len(written) + UNIT_BYTES - 1) // UNIT_BYTES
+    return 0
+
+
+def flaw_of_copy(
+    data: bytes | mmap.mmap, place: Place, file_bytes: int, survey: Survey | None = None
+) -> tuple[int, str]:
     """Whether bytes are a sound copy of a place: the number of its records, and what is wrong, empty if nothing is.
 
     Args:
         data: from the place's first byte to its last.
         place: what they are to replace.
         file_bytes: the size of a log file.
+        survey: is told of the records, for the ends of their queues.
     """
     if len(data) != place.stop - place.start:
         return 0, f"{len(data)} bytes instead of {place.stop - place.start}"
@@ -135,6 +219,8 @@ def flaw_of_copy(data: bytes | mmap.mmap, place: Place, file_bytes: int) -> tupl
         if isinstance(found, LogRecord):
             if found.topic == FILLER_TOPIC:
                 return count, f"the other copy has been damaged at log offset {at} as well"
+            if survey is not None:
+                survey.note_in_queue(found)
             at += found.size
             count += 1
         elif (

@@ -107,6 +107,13 @@ async def test_the_command(root: Path, tmp_path: Path) -> None:
     assert [d["kind"] for d in json.loads(damaged.stdout)["damage"]] == ["record"]
     flip(root / "commitlog" / f"{0:020d}", 5 * 335 + 150)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before  # noqa: ASYNC240
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"x":5}}')
+    refused = await check_in_process(str(root))
+    assert refused.returncode == 1
+    assert "a start would refuse config/topics.json" in refused.stdout
+    listed = json.loads((await check_in_process(str(root), "--json")).stdout)
+    assert [one["file"] for one in listed["refusedFiles"]] == ["config/topics.json"]
     none = await check_in_process(str(tmp_path))
     assert none.returncode == 2
     assert "has no log files: give the store's directory" in none.stderr

@@ -14,6 +14,11 @@ import pytest
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.record.layout import BLANK_MAGIC, HEAD_V4, MARK
+from triomq_protocol.requests.admin import SubscriptionGroupTable
+from triomq_protocol.requests.offset import ConsumerOffsetTable
+from triomq_protocol.requests.registration import TopicConfigTable
+from triomq_protocol.requests.route import KVTable
+from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.command import Command
 from triomq_server.commands.store_repair import Outcome, repair
 from triomq_server.config import StoreConfig
@@ -45,6 +50,10 @@ class Copy:
 
     async def request(self, command: Command, timeout_s: float) -> Command:
         fields = command.fields or {}
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            begin, end = self.bounds
+            bounds = {"commitLogMinOffset": str(begin), "commitLogMaxOffset": str(end)}
+            return command.answer(body=KVTable(table=bounds).encode())
         if command.code in self.tables:
             return command.answer(body=self.tables[command.code])
         if command.code == READ_LOG and self.is_ours:
@@ -55,6 +64,12 @@ class Copy:
             size = MARK.unpack_from(data)[0] if len(data) >= MARK.size else 0
             return command.answer(body=data[:size]) if data else command.answer(ResponseCode.SYSTEM_ERROR)
         return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Where its log begins and ends."""
+        written = [base for base, data in self.log.items() if data.rstrip(b"\0")]
+        return min(self.log, default=0), max((base + len(self.log[base].rstrip(b"\0")) for base in written), default=0)
 
     def bytes_at(self, offset: int) -> bytes:
         return self.log.get(offset - offset % FILE_BYTES, b"")[offset % FILE_BYTES :]
@@ -326,6 +341,10 @@ def test_a_mark_that_ends_behind_a_place_is_no_copy() -> None:
 # -- tables
 
 
+TOPICS = b'{"dataVersion":{},"topicConfigTable":{"T":{"topicName":"T","readQueueNums":5}}}'
+OFFSETS = b'{"offsetTable":{"T@G":{0:7}}}'
+
+
 def table(root: Path, name: str) -> Path:
     (root / "config").mkdir(exist_ok=True)
     return root / "config" / name
@@ -334,15 +353,20 @@ def table(root: Path, name: str) -> Path:
 @pytest.mark.parametrize("damage", ["missing", "broken", "empty", "something else"])
 async def test_tables_are_taken_from_the_copy(damage: str, root: Path, copy: Copy) -> None:
     copy.tables = {
-        RequestCode.GET_ALL_TOPIC_CONFIG: b'{"dataVersion":{},"topicConfigTable":{"T":{"topicName":"T"}}}',
+        RequestCode.GET_ALL_TOPIC_CONFIG: TOPICS,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: b'{"subscriptionGroupTable":{"G":{"groupName":"G"}}}',
-        RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:7}}}',
+        RequestCode.GET_ALL_CONSUMER_OFFSET: OFFSETS,
         RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{}}',
     }
     files = {
         "topics.json": RequestCode.GET_ALL_TOPIC_CONFIG,
         "subscriptionGroup.json": RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         "consumerOffset.json": RequestCode.GET_ALL_CONSUMER_OFFSET,
+    }
+    shapes: dict[str, Any] = {
+        "topics.json": TopicConfigTable,
+        "subscriptionGroup.json": SubscriptionGroupTable,
+        "consumerOffset.json": ConsumerOffsetTable,
     }
     text = {"broken": b'{"topic', "empty": b"", "something else": b"[1]"}.get(damage)
     for name in files if text is not None else ():
@@ -353,7 +377,9 @@ async def test_tables_are_taken_from_the_copy(damage: str, root: Path, copy: Cop
     outcomes = await repair(root, [SOURCE], None, True, copy.open)
     assert [(one.found, one.repaired) for one in outcomes] == [("1 entries", True)] * 3
     for name, code in files.items():
-        assert table(root, name).read_bytes() == table(root, name + ".bak").read_bytes() == copy.tables[code]
+        written = table(root, name).read_bytes()
+        assert table(root, name + ".bak").read_bytes() == written
+        assert shapes[name].decode(written) == shapes[name].decode(copy.tables[code])
         if text is not None:
             assert (root / "triomq" / "damaged" / name).read_bytes() == text
     assert await repair(root, [SOURCE], None, True, copy.open) == []
@@ -377,6 +403,209 @@ async def test_answers_that_are_no_tables_are_refused(root: Path, copy: Copy) ->
         outcomes = await repair(root, [SOURCE], None, True, copy.open)
         assert not any(one.repaired for one in outcomes)
     assert table(root, "topics.json").read_bytes() == b"{"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "body"),
+    [
+        ("topics.json", RequestCode.GET_ALL_TOPIC_CONFIG, text)
+        for text in (
+            '{"topicConfigTable":{"x":5}}',
+            '{"topicConfigTable":{"x":{"topicName":"y"}}}',
+            '{"topicConfigTable":{"x":{}}}',
+            '{"topicConfigTable":{"../../y":{"topicName":"../../y"}}}',
+            '{"topicConfigTable":{"..":{"topicName":".."}}}',
+            '{"topicConfigTable":{"x":{"topicName":"x","perm":"z"}}}',
+            '{"topicConfigTable":{"x":{"topicName":"x","perm":16}}}',
+            '{"topicConfigTable":{"x":{"topicName":"x","readQueueNums":-1}}}',
+            '{"topicConfigTable":{"x":{"topicName":"x","writeQueueNums":2147483648}}}',
+            '{"topicConfigTable":{"x":{"topicName":"x"}},"dataVersion":{"counter":"q"}}',
+            '{"topicConfigTable":{"x":{"topicName":"x"}},"dataVersion":{"counter":-1}}',
+        )
+    ]
+    + [
+        ("subscriptionGroup.json", RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, text)
+        for text in (
+            '{"subscriptionGroupTable":{"x":[]}}',
+            '{"subscriptionGroupTable":{"x":{"groupName":"y"}}}',
+            '{"subscriptionGroupTable":{"a/b":{"groupName":"a/b"}}}',
+            '{"subscriptionGroupTable":{"x":{"groupName":"x","retryQueueNums":-1}}}',
+        )
+    ]
+    + [
+        ("consumerOffset.json", RequestCode.GET_ALL_CONSUMER_OFFSET, text)
+        for text in (
+            '{"offsetTable":{"T@G":{"0":"abc"}}}',
+            '{"offsetTable":{"T@G":{"0":1.5}}}',
+            '{"offsetTable":{"T@G":{"0":1e999}}}',
+            '{"offsetTable":{"T@G":{"0":99999999999999999999}}}',
+            '{"offsetTable":{"T@G":{"zero":1}}}',
+            '{"offsetTable":{"T@G":5}}',
+            '{"offsetTable":{"T":{"0":5}}}',
+            '{"offsetTable":{"T@G":{"0":-1}, "U@G":{"99999999":1}}}',
+        )
+    ]
+    + [
+        ("delayOffset.json", RequestCode.GET_ALL_DELAY_OFFSET, text)
+        for text in (
+            '{"offsetTable":{"1":"abc"}}',
+            '{"offsetTable":{"one":1}}',
+            '{"offsetTable":{"0":1,"3":-1}}',
+            '{"offsetTable":{"1":1e999}}',
+        )
+    ],
+)
+async def test_garbage_in_the_shape_of_a_table_is_refused(
+    name: str, code: RequestCode, body: str, root: Path, copy: Copy
+) -> None:
+    table(root, name).write_bytes(b"{")
+    copy.tables[code] = body.encode()
+    outcomes = await repair(root, [SOURCE], None, True, copy.open)
+    assert not any(one.repaired for one in outcomes)
+    assert table(root, name).read_bytes() == b"{"
+
+
+async def test_tables_that_a_start_would_refuse_are_damaged(root: Path, copy: Copy) -> None:
+    garbage = '{"topicConfigTable":{"x":5}}'
+    for name in ("topics.json", "topics.json.bak"):
+        table(root, name).write_text(garbage)
+    (root / "triomq" / "removedQueues.json").write_text('{"1":2}')
+    copy.tables = {RequestCode.GET_ALL_TOPIC_CONFIG: TOPICS}
+    outcomes = await repair(root, [SOURCE], None, True, copy.open)
+    topics, removed = outcomes[0], outcomes[-1]
+    assert topics.repaired
+    assert "does not hold what it should" in topics.what
+    assert (root / "triomq" / "damaged" / "topics.json").read_text() == garbage
+    assert "removedQueues.json does not hold what it should" in removed.what
+    assert not removed.found
+
+
+async def test_tables_of_another_log_are_refused(
+    root: Path, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Also where this log is not damaged; and whoever is trusted is not if it is known to be another."""
+    async with open_store(make_config(tmp_path / "other", mapped_file_size_commit_log=FILE_BYTES)) as store:
+        for n in range(MESSAGES):
+            store.append(make_record(n + 1000, queue_id=n % 2))
+    other = Copy(tmp_path / "other")
+    other.tables = {RequestCode.GET_ALL_TOPIC_CONFIG: TOPICS, RequestCode.GET_ALL_CONSUMER_OFFSET: OFFSETS}
+    for trust in (False, True):
+        outcomes = await repair(root, [SOURCE], None, True, other.open, trust=trust)
+        assert len(outcomes) == 4
+        assert not any(one.found for one in outcomes)
+        assert all("it is no copy of this log" in one.reasons[0] for one in outcomes)
+    assert not (root / "config").exists()
+
+
+@pytest.mark.parametrize("common", [3, 30, 100])
+async def test_tables_of_a_log_that_has_diverged_are_refused(
+    common: int, root: Path, tmp_path: Path, copy: Copy, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The last records that both have count, not those from before."""
+    other = tmp_path / "other"
+    async with open_store(make_config(other, mapped_file_size_commit_log=FILE_BYTES)) as store:
+        for n in range(MESSAGES):
+            store.append(make_record(n if n < common else n + 1000, queue_id=n % 2))
+    # Records have the time of their writing: the part in common is one store's.
+    diverged = Copy(other)
+    end = common // 24 * FILE_BYTES + common % 24 * RECORD_BYTES
+    for base in diverged.log:
+        kept = max(0, min(end - base, FILE_BYTES))
+        diverged.log[base] = copy.log[base][:kept] + diverged.log[base][kept:]
+    diverged.tables = {RequestCode.GET_ALL_CONSUMER_OFFSET: OFFSETS}
+    outcomes = await repair(root, [SOURCE], None, True, diverged.open)
+    assert not any(one.found for one in outcomes)
+    assert not (root / "config").exists()
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+@pytest.mark.parametrize("files", [1, 2, 4])
+async def test_tables_of_a_copy_that_lags_or_starts_later_are_taken(
+    files: int, is_ours: bool, root: Path, copy: Copy
+) -> None:
+    whole = copy.log
+    for part in (sorted(whole)[:files], sorted(whole)[-files:]):
+        shutil.rmtree(root / "config", ignore_errors=True)
+        copy.log = {base: whole[base] for base in part}
+        copy.is_ours = is_ours
+        copy.tables = {RequestCode.GET_ALL_CONSUMER_OFFSET: OFFSETS}
+        outcomes = await repair(root, [SOURCE], None, True, copy.open)
+        assert sum(one.repaired for one in outcomes) == 1
+
+
+async def test_tables_are_taken_from_a_copy_some_records_of_which_are_damaged(root: Path, copy: Copy) -> None:
+    last = max(copy.log)
+    for base, at in ((0, 0), (last, 22 * RECORD_BYTES), (last, 23 * RECORD_BYTES)):
+        copy.log[base] = copy.log[base][: at + 150] + b"??" + copy.log[base][at + 152 :]
+    copy.tables = {RequestCode.GET_ALL_CONSUMER_OFFSET: OFFSETS}
+    outcomes = await repair(root, [SOURCE], None, True, copy.open)
+    assert sum(one.repaired for one in outcomes) == 1
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("case", ["this log is empty", "the other log is empty", "the other log starts later"])
+async def test_where_nothing_can_be_compared_the_peer_has_to_be_trusted(
+    case: str, trust: bool, root: Path, copy: Copy
+) -> None:
+    if case == "this log is empty":
+        for base in copy.log:
+            overwrite(root, base, bytes(FILE_BYTES))
+    elif case == "the other log is empty":
+        copy.log.clear()
+    else:
+        copy.log = {base + 100 * FILE_BYTES: data for base, data in copy.log.items()}
+    copy.tables = {RequestCode.GET_ALL_TOPIC_CONFIG: TOPICS}
+    outcomes = await repair(root, [SOURCE], None, True, copy.open, trust=trust)
+    topics = next(one for one in outcomes if "topics.json" in one.what)
+    assert topics.repaired is trust
+    assert "nothing tells whether it is a copy" in topics.reasons[0]
+    assert (root / "config" / "topics.json").exists() == trust
+
+
+@pytest.mark.parametrize("trust", [False, True])
+async def test_a_log_without_a_sound_record_is_taken_from_a_trusted_peer_only(
+    trust: bool, root: Path, copy: Copy
+) -> None:
+    for base in copy.log:
+        overwrite(root, base, b"?" * FILE_BYTES)
+    outcomes = await repair(root, [SOURCE], None, True, copy.open, trust=trust)
+    assert outcomes[0].repaired is trust
+    assert trust or "nothing tells whether it is a copy" in outcomes[0].reasons[0]
+
+
+@pytest.mark.parametrize("with_files", [True, False], ids=["with queue files", "without"])
+async def test_offsets_are_not_taken_beyond_the_messages_of_the_queues(
+    with_files: bool, root: Path, copy: Copy
+) -> None:
+    if not with_files:
+        shutil.rmtree(root / "consumequeue")
+    copy.tables = {
+        RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:299,1:60,7:5},"U@G":{0:3},"T@H":{0:12}}}',
+        RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:4611686018427387904}}',
+    }
+    offsets, progress = [one for one in await repair(root, [SOURCE], None, True, copy.open) if one.repaired]
+    assert "3 offsets were behind the messages" in offsets.found
+    assert "1 offsets were behind the messages" in progress.found
+    assert fastjson.loads(table(root, "consumerOffset.json").read_bytes()) == {
+        "offsetTable": {"T@G": {0: 60, 1: 60, 7: 0}, "U@G": {0: 0}, "T@H": {0: 12}}
+    }
+    assert fastjson.loads(table(root, "delayOffset.json").read_bytes()) == {"offsetTable": {1: 0}}
+
+
+async def test_queues_whose_messages_have_expired_end_where_their_files_do(root: Path, copy: Copy) -> None:
+    shutil.copytree(root / "consumequeue" / "T", root / "consumequeue" / "Old")
+    copy.tables = {RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"Old@G":{0:59,1:61}}}'}
+    await repair(root, [SOURCE], None, True, copy.open)
+    written = fastjson.loads(table(root, "consumerOffset.json").read_bytes())
+    assert written == {"offsetTable": {"Old@G": {0: 59, 1: 60}}}
+
+
+async def test_messages_that_are_repaired_count_as_the_queue_s(root: Path, copy: Copy) -> None:
+    overwrite(root, max(copy.log) + 22 * RECORD_BYTES + 150, b"?")
+    overwrite(root, max(copy.log) + 23 * RECORD_BYTES + 150, b"?")
+    copy.tables = {RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:60,1:60}}}'}
+    outcomes = await repair(root, [SOURCE], None, True, copy.open)
+    assert not any("behind" in one.found for one in outcomes)
 
 
 async def test_the_layout_that_these_tests_count_on(root: Path) -> None:
