@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
+import triomq
 from triomq_benchmarks.clusters.processes import DriverError
 from triomq_benchmarks.clusters.servers import Kind
 
@@ -60,3 +62,54 @@ def test_the_real_tool_is_allowed_and_refused(
         assert "visitor" in operator.admin(names.address, "getAclConfig", "-b", broker.address)
         assert "success" in operator.admin(names.address, "deleteAclConfig", "-b", broker.address, "-a", "visitor")
         assert "visitor" not in file.read_text()
+
+
+@pytest.mark.parametrize("kind", [Kind.JAVA, Kind.OURS])
+async def test_our_client_is_allowed_and_refused(kind: Kind, servers: Any, scratch: Path) -> None:
+    home = scratch / f"acl-sdk-{kind}-broker"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    tools = scratch / f"acl-sdk-{kind}-tools.yml"
+    tools.write_text("accessKey: operator\nsecretKey: operator-secret\n")
+    settings: dict[str, object] = {"aclEnable": True}
+    if kind is Kind.OURS:
+        settings |= {"rocketmqHome": home, "haSlaveAddresses": "127.0.0.1"}
+    with (
+        servers.namesrv(kind, f"acl-sdk-{kind}-namesrv") as names,
+        servers.broker(kind, home.name, names.address, settings),
+    ):
+        await send_pull_and_push(names.address, triomq.Credentials.from_file(tools))
+        for account, why in (
+            (None, "No accessKey is configured"),
+            (triomq.Credentials("operator", "wrong-secret"), "Check signature failed for accessKey=operator"),
+            (triomq.Credentials("stranger", "operator-secret"), "No acl config for stranger"),
+            (triomq.Credentials("reader-1", "reader-secret"), "No default permission for topic:Guarded"),
+        ):
+            async with triomq.open_client(names.address, credentials=account) as client:
+                with pytest.raises(triomq.errors.AccessRefused, match=why) as caught:
+                    await client.producer("sdk-refused", send_timeout_s=60).send(triomq.Message("Guarded", b"refused"))
+                assert caught.value.advice in str(caught.value)
+
+
+async def send_pull_and_push(servers: str, account: triomq.Credentials) -> None:
+    got: set[bytes] = set()
+    async with triomq.open_client(servers, credentials=account, route_wait_s=120) as client:
+        await client.admin.create_topic("Guarded", queues=2)
+        producer = client.producer("sdk-guarded", send_timeout_s=60)
+        for body in (b"one", b"z" * 10_000):
+            await producer.send(triomq.Message("Guarded", body))
+        await producer.send_batch([triomq.Message("Guarded", b"two"), triomq.Message("Guarded", b"three")])
+        async with client.pull_consumer("sdk-pull") as consumer:
+            for queue in await consumer.fetch_queues("Guarded"):
+                got |= {message.body for message in (await consumer.pull(queue, 0)).messages}
+                await consumer.commit(queue, 1)
+        assert got == {b"one", b"z" * 10_000, b"two", b"three"}
+        got.clear()
+        async with client.push_consumer("sdk-push", start_from="earliest") as pushed:
+            await pushed.subscribe("Guarded")
+            with trio.fail_after(240):
+                async for delivery in pushed:
+                    async with delivery:
+                        got.add(delivery.message.body)
+                    if len(got) == 4:
+                        break
