@@ -347,12 +347,12 @@ def test_offsets_are_asked_about_only_after_a_look_at_what_there_is(capsys, monk
 
 
 def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
-    async def slave_to_cut(_name_servers, broker):
+    async def slave_to_cut(_name_servers, broker, _open_link):
         if broker == "nobody":
             raise admin.AdminError("nobody is no broker")
         return "127.0.0.1:2"
 
-    async def cut(_name_servers, address):
+    async def cut(_name_servers, address, _open_link):
         cuts.append(address)
         return 7
 

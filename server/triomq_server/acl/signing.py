@@ -1,0 +1,86 @@
+"""Requests of our own to brokers with access control, signed by the account in RocketMQ's file `tools.yml`.
+
+Upstream: `AclUtils.getAclRPCHook`, `AclClientRPCHook` (docs/protocol/remoting.md §11.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from triomq_protocol.acl import sign
+from triomq_protocol.wire.command import Command
+from triomq_server.acl.accounts import MOST_BYTES, AclError, parse
+
+
+class Asking(Protocol):
+    """What a signed link needs of a link."""
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        """Send and wait for the answer."""
+        ...
+
+
+@attrs.frozen
+class ToolAccount:
+    """An account that signs requests; its text shows the access key alone."""
+
+    access_key: str
+    secret_key: str = attrs.field(repr=False)
+    security_token: str | None = attrs.field(default=None, repr=False)
+
+
+def read_tool_account(path: str) -> ToolAccount:
+    """The account of a file with `accessKey` and `secretKey`. Raises AclError, whose text has no value of the file."""
+    try:
+        with Path(path).open("rb") as file:
+            content = parse(path, file.read(MOST_BYTES + 1))
+    except OSError as error:
+        raise AclError(f"{path} cannot be read: {error.strerror}") from None
+    keys = []
+    for name in ("accessKey", "secretKey"):
+        value = content.get(name)
+        # Java's reader makes text of a number; true and false are a mistake.
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+            raise AclError(f"{path}: {name} is missing, or neither text nor a whole number")
+        keys.append(str(value))
+    return ToolAccount(*keys)
+
+
+def signed_command(command: Command, account: ToolAccount) -> Command:
+    """The same command, its ext fields signed."""
+    command.extra = sign(
+        {str(name): value for name, value in command.field_pairs() or ()},
+        command.body,
+        access_key=account.access_key,
+        secret_key=account.secret_key,
+        security_token=account.security_token,
+    )
+    return command
+
+
+class _SignedLink:
+    def __init__(self, link: Asking, account: ToolAccount) -> None:
+        self._link = link
+        self._account = account
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        """Sign, send and wait for the answer."""
+        return await self._link.request(signed_command(command, self._account), timeout_s)
+
+
+def signing(
+    open_link: Callable[[str], AbstractAsyncContextManager[Asking]], account: ToolAccount
+) -> Callable[[str], AbstractAsyncContextManager[Asking]]:
+    """Opens links as `open_link` does, whose requests are signed."""
+
+    @asynccontextmanager
+    async def opened(address: str) -> AsyncIterator[Asking]:
+        async with open_link(address) as link:
+            yield _SignedLink(link, account)
+
+    return opened
