@@ -231,8 +231,8 @@ class CheckBack:
             renewed.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset))
             if due := self._renewals.add(for_log(properties.get(PGROUP, ""))):
                 _log.info(
-                    "%d half messages are stored again and not checked yet: CHECK_IMMUNITY_TIME_IN_SECONDS asks for more "
-                    "time, of groups %s",
+                    "%d half messages are stored again and not checked yet: CHECK_IMMUNITY_TIME_IN_SECONDS asks for "
+                    "more time, of groups %s",
                     *due,
                 )
             return self._store_again(current, half, copy_of(half, renewed))[0]
@@ -253,7 +253,8 @@ class CheckBack:
                 return _Handled.BUSY
             if due := self._mute.add(for_log(group)):
                 _log.warning(
-                    "%d transactions are not checked: no producer takes what it is asked, of groups %s (%s for %d rounds)",
+                    "%d transactions are not checked: no producer takes what it is asked, of groups %s "
+                    "(%s for %d rounds)",
                     *due, for_log(group), mute_rounds,
                 )  # fmt: skip
             return self._store_again(current, half, copy_of(half, checked if counted else properties))[0]
