@@ -251,7 +251,8 @@ class BrokerNotFound(RouteNotFound):
     """
 
     advice = (
-        "`triomq cluster-status` lists the brokers that are registered; start the missing one, or wait longer for it"
+        "`triomq cluster-status` lists the brokers that are registered; start the missing one, or restart one that hangs; "
+        "`route_wait_s` of open_client is how long calls wait for one"
     )
 
 

@@ -6,16 +6,24 @@ An outage is part of the answer: which sets have no master, and why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import attrs
 import trio
 
+from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, MQError, RequestTimeout
-from triomq_protocol.codes import ResponseCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import BrokerData
 from triomq_protocol.wire.command import Command
+
+PATIENCE_S: Final = 2.0
+"""A broker that has not answered a long request for so long is asked a short question."""
+
+PROBE_S: Final = 3.0
+"""How long a broker may take for the short question."""
 
 Addresses = Mapping[str, Mapping[int, str]]
 """Broker name -> broker id -> ``host:port``."""
@@ -91,7 +99,7 @@ async def ask_sets(
                 continue
             try:
                 link = await links.get(address, patient=False)
-                answer = await link.request(make_request(), timeout_s)
+                answer = await _answer(link, make_request(), timeout_s)
             except (ConnectFailed, LinkLost, RequestTimeout) as error:
                 if broker_id == MASTER_ID:
                     found.without_master[name] = f"the master {address} does not answer: {_why(error)}"
@@ -106,6 +114,40 @@ async def ask_sets(
             nursery.start_soon(ask, name, addresses)
     found.answers.sort(key=lambda each: each.broker_name)
     return found
+
+
+async def _answer(link: Link, request: Command, timeout_s: float) -> Command:
+    """The answer to a request that may take long, of a broker that answers shorter ones meanwhile.
+
+    Raises:
+        MQError: the connection ended, or the bytes that came are no answer.
+        RequestTimeout: no answer in time, or none to a short question either: the broker hangs.
+    """
+    if timeout_s <= PATIENCE_S + PROBE_S:
+        return await link.request(request, timeout_s)
+    answer: Command | None = None
+    failure: MQError | None = None
+
+    async def probe() -> None:
+        nonlocal failure
+        await trio.sleep(PATIENCE_S)
+        try:
+            await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), PROBE_S)
+        except MQError as error:
+            failure = error
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(probe)
+        try:
+            answer = await link.request(request, timeout_s)
+        except MQError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if answer is not None:
+        return answer
+    assert failure is not None
+    raise failure
 
 
 def _why(error: MQError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import click
@@ -35,6 +36,7 @@ from triomq._cli.options import (
     queue_of,
     row_of,
     say,
+    side_by_side,
     time_of,
     with_client,
 )
@@ -47,6 +49,9 @@ SET_OFFLINE = "set at its broker (no member is online)"
 
 TAIL_GROUP = TOOLS_GROUP
 """The group of a look without ``--group``: brokers always have it, and it commits nothing."""
+
+GROUPS_AT_ONCE = 64
+"""Groups that brokers are asked about at the same time."""
 
 END_S = 2.0
 """A topic is read to its end, for ``--until-end``, when nothing has come for so long."""
@@ -252,26 +257,60 @@ def groups(group: str | None, name_servers: str, with_system: bool, as_json: boo
         if group is not None:
             await _show_group(client, group, as_json=as_json)
             return
-        names = await client.groups.names()
-        if not as_json:
-            click.echo(f"{'GROUP':<32} {'MEMBERS':>7} {'LAG':>12} {'MODEL':<13} TOPICS")
-        for name in names:
-            if with_system or not GroupAdmin.is_system_group(name):
-                await _list_group(client, name, as_json=as_json)
-        check_outage(await client.admin.without_master())
+        await _list_groups(client, with_system=with_system, as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
 
 
-async def _list_group(client: Client, name: str, *, as_json: bool) -> None:
-    progress = await client.groups.progress(name)
-    try:
-        online = await client.groups.members(name)
-    except BrokerNotFound:
-        online = None
-        members: int | None = None
-    else:
-        members = len(online.connection_set) if online else 0
+async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> None:
+    names: list[str] = []
+    outage: dict[str, str] = {}
+
+    async def ask_names() -> None:
+        found = await client.groups.names()
+        names.extend(name for name in found if with_system or not GroupAdmin.is_system_group(name))
+
+    async def ask_outage() -> None:
+        outage.update(await client.admin.without_master())
+
+    await side_by_side(ask_names, ask_outage)
+    known: dict[str, tuple[GroupProgress, ConsumerConnection | None, int | None]] = {}
+
+    async def ask_group(name: str) -> None:
+        known[name] = await _look_at(client, name)
+
+    # Of many groups so many at a time: each question may wait for a broker that does not answer.
+    for begin in range(0, len(names), GROUPS_AT_ONCE):
+        await side_by_side(*(functools.partial(ask_group, name) for name in names[begin : begin + GROUPS_AT_ONCE]))
+    if not as_json:
+        click.echo(f"{'GROUP':<32} {'MEMBERS':>7} {'LAG':>12} {'MODEL':<13} TOPICS")
+    for name in names:
+        _print_group(name, *known[name], as_json=as_json)
+    check_outage(outage)
+
+
+async def _look_at(client: Client, name: str) -> tuple[GroupProgress, ConsumerConnection | None, int | None]:
+    """A group's progress, its members that are online, and how many these are, None if that is unknown."""
+    found: list[GroupProgress] = []
+    online: ConsumerConnection | None = None
+    members: int | None = None
+
+    async def ask_progress() -> None:
+        found.append(await client.groups.progress(name))
+
+    async def ask_members() -> None:
+        nonlocal online, members
+        with suppress(BrokerNotFound):
+            online = await client.groups.members(name)
+            members = len(online.connection_set) if online else 0
+
+    await side_by_side(ask_progress, ask_members)
+    return found[0], online, members
+
+
+def _print_group(
+    name: str, progress: GroupProgress, online: ConsumerConnection | None, members: int | None, *, as_json: bool
+) -> None:
     topics = sorted({queue.topic for queue in progress} | set(online.subscription_table if online else ()))
     model = (online.message_model or "") if online else ""
     lag = progress.lag

@@ -13,7 +13,7 @@ import click
 import trio
 from click.core import ParameterSource
 
-from triomq import Client, Credentials, MessageQueue, ReceivedMessage, Sql, open_client
+from triomq import Client, Credentials, MessageQueue, MQError, ReceivedMessage, Sql, open_client
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.filters.tags import check_tags
@@ -219,21 +219,53 @@ def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:
     click.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
 
 
-def check_outage(without_master: Mapping[str, str]) -> None:
+AS_A_SLAVE = "what belongs to it is missing above, or as a slave knows it"
+"""What an outage means for a table."""
+
+
+def check_outage(
+    without_master: Mapping[str, str],
+    *,
+    incomplete: str = f"{AS_A_SLAVE}, and its lag is unknown",
+    lists_brokers: bool = False,
+) -> None:
     """End the command with status 1 when what was printed is incomplete.
 
     Args:
         without_master: broker name -> why its master did not answer.
+        incomplete: what that means for the table; empty for nothing.
+        lists_brokers: whether the table has the brokers that are registered.
 
     Raises:
         click.ClickException: there is such a set.
     """
     if without_master:
         sets = "; ".join(f"broker {name}: {why}" for name, why in sorted(without_master.items()))
-        raise click.ClickException(
-            f"{sets}; what belongs to it is missing above, or as a slave knows it, and its lag "
-            "is unknown (`triomq cluster-status` lists the brokers that are registered)"
-        )
+        cure = "start what is missing; restart what hangs: it takes connections and does not answer"
+        if not lists_brokers:
+            cure = f"`triomq cluster-status` lists the brokers that are registered; {cure}"
+        raise click.ClickException(f"{'; '.join(filter(None, [sets, incomplete]))} ({cure})")
+
+
+async def side_by_side(*calls: Callable[[], Awaitable[None]]) -> None:
+    """Make several calls at once; if some fail, the others go on, and the first of the errors is raised.
+
+    Raises:
+        MQError: a call failed with it.
+    """
+    failures: list[MQError] = []
+
+    async def make(call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except MQError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(make, call)
+    if failures:
+        raise failures[0]
 
 
 def check_contests(contested: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from triomq import Client, TopicRouteData
 from triomq._cli.options import (
+    AS_A_SLAVE,
     ask,
     check_can_ask,
     check_contests,
@@ -178,7 +179,7 @@ async def _list_topics(client: Client, *, with_system: bool, as_json: bool) -> N
         row = {"topic": name, "read_queues": read, "write_queues": write, "perm": perms, "brokers": sorted(brokers)}
         text = f"{name:<{width}}  {_queues_text(read, write):>7}  {','.join(perms):<4}  {' '.join(sorted(brokers))}"
         say(row, text.rstrip(), as_json=as_json)
-    check_outage(await client.admin.without_master())
+    check_outage(await client.admin.without_master(), incomplete=AS_A_SLAVE)
 
 
 def _is_internal(topic: str) -> bool:
@@ -204,7 +205,7 @@ async def _show_topic(client: Client, topic: str, *, as_json: bool) -> None:
         }
         ends = f"{bounds.min_offset:>12} {bounds.max_offset:>12}"
         say(row, f"{queue.broker_name:<20} {queue.queue_id:>5} {ends}  {perm}", as_json=as_json)
-    check_outage(stats.without_master)
+    check_outage(stats.without_master, incomplete=AS_A_SLAVE)
 
 
 # --- brokers -------------------------------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def cluster_status(name_servers: str, as_json: bool) -> None:
                     row = {"cluster": cluster, "broker": name, "id": broker_id, "address": address}
                     role = "master" if broker_id == MASTER_ID else "slave"
                     say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
-        check_outage(await client.admin.without_master())
+        check_outage(await client.admin.without_master(), incomplete="", lists_brokers=True)
         check_contests(await client.admin.contested_ids())
 
     with_client(name_servers, work, route_wait_s=0)

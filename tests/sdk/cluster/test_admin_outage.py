@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 import triomq
 from triomq import errors
+from triomq._admin.broker_sets import PATIENCE_S, PROBE_S
 from triomq._admin.topics import CONTESTED_KEY
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
@@ -138,3 +140,17 @@ async def test_a_set_that_the_name_server_has_forgotten_is_named_as_long_as_a_ro
         assert (await client.groups.progress("G")).lag is None
         with pytest.raises(errors.BrokerNotFound, match="and not on broker-a"):
             await client.admin.create_topic("new")
+
+
+async def test_a_master_that_hangs_is_given_up_before_a_long_answer_is_due(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    other.script(STATS, progress_of(other, 3, 7))
+    for code in (STATS, INFO):
+        cluster.broker.script(code, lambda command: None)
+    async with cluster.client() as client:
+        began = trio.current_time()
+        progress = await client.groups.progress("G")
+        assert trio.current_time() - began == pytest.approx(PATIENCE_S + PROBE_S)
+    assert list(progress) == [triomq.MessageQueue("T", "broker-b", 0)]
+    assert "no answer in time" in progress.without_master["broker-a"]
+    assert progress.lag is None
