@@ -5,6 +5,7 @@ What users call.  What brokers and rebalancing ask is in ``membership.py``.  Ups
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,8 @@ from triomq._message.subscription import ALL, ClassFilter, Sql, retry_topic
 from triomq._producer.request_reply import send_reply
 from triomq.errors import InvalidCall
 from triomq_protocol.names import MAX_TOPIC_BYTES
+
+log = logging.getLogger("triomq.consumer")
 
 
 class PushConsumer(metaclass=NoPublicConstructor):
@@ -80,7 +83,7 @@ class PushConsumer(metaclass=NoPublicConstructor):
                 :class:`triomq.Later` says when to try again.
             concurrency: how many handlers may be at work at the same time.
 
-        Cancelling says neither success nor failure: messages in flight are given out again, nothing is committed.
+        If nothing is subscribed yet, a warning says so, and the handler waits for a subscription. Cancelling says neither success nor failure: messages in flight are given out again, nothing is committed.
 
         Raises:
             InvalidCall: it is no function, or runs already.
@@ -97,6 +100,13 @@ class PushConsumer(metaclass=NoPublicConstructor):
             self.group, member.dispatch, handler, batch_max=member.push.batch_max, hooks=member.push.consume_hooks
         )
         member.concurrency = concurrency
+        if not self._subscribed():
+            # Another task may subscribe later, so this is no error.
+            log.warning(
+                "consumer group %s runs a handler and has subscribed to nothing: no message will come before "
+                "`await consumer.subscribe(topic)`",
+                self.group,
+            )
         try:
             with trio.CancelScope() as scope:
                 self._runs.add(scope)
@@ -110,6 +120,10 @@ class PushConsumer(metaclass=NoPublicConstructor):
                     self._runs.discard(scope)
         finally:
             member.handlers = None
+
+    def _subscribed(self) -> bool:
+        """Whether there is a topic that messages may come from; the group's retry topic does not count."""
+        return bool(self._member.subscriptions.keys() - {retry_topic(self.group)})
 
     async def reply(
         self, request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None

@@ -294,7 +294,7 @@ class Roles:
         if holder is not None and asked != config.broker_id and not force:
             raise RoleError(
                 f"id {asked} was that of {holder}, which is not registered now: when it returns, one of the two hides the "
-                f"other; take another id, such as {known.free_id(members)}, or give force if it is gone for good"
+                f"other; take another id, such as {known.free_id(members)}, or give --force if it is gone for good"
             )
         return asked
 

@@ -1010,3 +1010,28 @@ def test_a_level_of_later_that_does_not_exist_is_refused(level):
     with pytest.raises(errors.InvalidCall, match=f"delay_level is {level}, neither 0"):
         triomq.Later(level)
     assert triomq.Later(-1).delay_level == -1
+
+
+async def test_a_handler_without_a_subscription_is_warned_of_and_served_later(autojump_clock, group_cluster, caplog):
+    fill(group_cluster, 1)
+    seen = []
+
+    async def handler(message):
+        seen.append(message.body)
+
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="earliest") as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handler)
+            await trio.sleep(60)
+            (line,) = [text for text in caplog.messages if "has subscribed to nothing" in text]
+            assert "consumer group G " in line
+            caplog.clear()
+            await consumer.subscribe("T")
+            await until(lambda: seen == [b"m0-0"])
+            consumer.drain()
+        async with client.push_consumer("G") as consumer, trio.open_nursery() as nursery:
+            await consumer.subscribe("T")
+            nursery.start_soon(consumer.run, handler)
+            await trio.sleep(1)
+            consumer.drain()
+        assert "has subscribed to nothing" not in caplog.text
