@@ -167,14 +167,19 @@ def filter_of(tags: str | None, sql: str | None) -> str | Sql:
 
 
 def time_of(text: str) -> int:
-    """A time in ms since 1970: ``2026-11-21T12:00``, with a zone or in local time, or the milliseconds themselves."""
+    """A time in ms since 1970: ``2026-11-21T12:00``, with a zone or in local time, or the milliseconds themselves.
+
+    Raises:
+        click.UsageError: it is none of these; the text names the words that stand for places as well.
+    """
     if text.isdecimal() and int(text) >= MS_FROM:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"{text!r} is no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor milliseconds since 1970"
+            f"{text!r} is neither earliest nor latest, no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor "
+            "milliseconds since 1970"
         ) from None
     return int(moment.astimezone().timestamp() * 1000)
 

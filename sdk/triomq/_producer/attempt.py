@@ -23,6 +23,7 @@ from triomq._producer.retry import (
     Retries,
     RetryPolicy,
     advice_of,
+    attempts_text,
     error_to_raise,
     is_last_attempt,
     pause_before_retry_s,
@@ -203,7 +204,7 @@ class Attempts:
         first, *others = out.unique_key.split(",")
         message = f"{first} and {len(others)} more" if others else first
         final = type(error)(
-            f"send to topic {out.topic}, message {message}, {len(out.attempts)} attempt(s)",
+            f"send to topic {out.topic}, message {message}, {attempts_text(out.attempts)}",
             address=error.address,
             code=error.code,
             remark=error.remark if error.code is not None else error.remark or error.what,

@@ -160,6 +160,13 @@ def error_to_raise(last: MQError, attempts: Sequence[Attempt]) -> MQError:
     return next((each.error for each in reversed(attempts) if _may_be_stored(each.error)), last)
 
 
+def attempts_text(attempts: Sequence[Attempt]) -> str:
+    """How often a message was tried; without any name server that is never, since no broker was known."""
+    if attempts and all(isinstance(each.error, NoNameServer) for each in attempts):
+        return "nothing was sent"
+    return f"{len(attempts)} attempt(s)"
+
+
 def advice_of(error: MQError, attempts: Sequence[Attempt]) -> str:
     """What the caller of a failed send can do; whether it may be stored depends on all attempts."""
     if not any(_may_be_stored(each.error) for each in attempts):

@@ -371,3 +371,8 @@ def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
         assert (code, expected[1] in err) == (expected[0], True), err
         assert ("7 bytes dropped" in out) == (code == 0)
     assert cuts == ["127.0.0.1:2"] * 2
+
+
+def test_a_text_that_is_no_time_is_answered_with_the_words_that_are_known() -> None:
+    with pytest.raises(click.UsageError, match="neither earliest nor latest, no time like 2026"):
+        _options.time_of("tomorrow")

@@ -110,6 +110,14 @@ async def test_the_final_error_lists_every_attempt(autojump_clock, cluster, brok
         assert part in text
 
 
+async def test_without_a_name_server_nothing_counts_as_sent(autojump_clock, cluster, brokers):
+    await cluster.name_server.stop()
+    async with cluster.client(route_wait_s=0) as client, client.producer("P") as producer:
+        with pytest.raises(errors.NoNameServer, match="nothing was sent") as caught:
+            await producer.send(triomq.Message("T", b"x"))
+    assert "attempt(s)" not in str(caught.value)
+
+
 async def test_a_dead_broker_is_passed_over(autojump_clock, cluster, brokers):
     async with cluster.client() as client:
         producer = await warm_up(client)
