@@ -55,6 +55,8 @@ async def test_readme_consumes_until_ctrl_c(cluster: Cluster, tmp_path: Path) ->
                 partial(
                     trio.run_process, [sys.executable, "-u", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                     check=False,
+                    # A shell's background jobs ignore SIGINT, and so would whatever they start.
+                    preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
                 )
             )  # fmt: skip
             printed = b""
