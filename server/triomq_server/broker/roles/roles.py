@@ -309,7 +309,7 @@ class Roles:
             raise RoleError(
                 f"{known} is registered as the master of {broker.config.broker_name}; make it a slave or stop it "
                 f"first, "
-                "or give force if it is gone for good"
+                "or give --force if it is gone for good"
             )
         # That no name server lists a master may be the name servers' fault.
         followed = None if self._slave_tasks is None else self._slave_tasks.main_address
@@ -317,7 +317,7 @@ class Roles:
         if known is None and followed is not None and await has_identity(followed, name, MASTER_ID, self._open_link):
             raise RoleError(
                 f"{followed} answers as the master of {name}, although no name server lists it; make it a slave or stop it "
-                "first, or give force"
+                "first, or give --force"
             )
 
     async def _check_not_contested(self, members: Mapping[int, str], *, despite_contest: bool) -> None:
