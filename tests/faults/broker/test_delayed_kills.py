@@ -6,28 +6,23 @@ delayOffset.json was last written, and no older ones.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from killed_servers import LIMIT_S, SMALL_FILES, server
 
 import triomq
-from triomq_benchmarks.clusters.processes import reserved_port
 
 KILLS = 8
 LIFE_MOST_S = 2.5
-LIMIT_S = 120
 LEAST_PER_LIFE = 20
 """Number of messages that are acknowledged before each kill."""
 TOPIC = "later"
@@ -36,46 +31,10 @@ WRITTEN_EVERY_MS = 300
 # On a loaded machine a table may be written this much later than due.
 PATIENCE_MS = 4000
 SETTINGS = {
-    "brokerIP1": "127.0.0.1",
-    "brokerIP2": "127.0.0.1",
-    "mappedFileSizeCommitLog": str(1 << 20),
-    "mappedFileSizeConsumeQueue": "20000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "4000",
-    "diskMaxUsedSpaceRatio": "95",
-    "diskSpaceWarningLevelRatio": "0.99",
-    "diskSpaceCleanForciblyRatio": "0.98",
+    **SMALL_FILES,
     "messageDelayLevel": " ".join(f"{delay}s" for delay in DELAYS_S.values()),
     "flushDelayOffsetInterval": str(WRITTEN_EVERY_MS),
 }
-
-
-@pytest.fixture
-def ports() -> Iterator[tuple[int, int]]:
-    """For a name server, and for a broker that starts again and again."""
-    with reserved_port() as namesrv, reserved_port(-2, 1) as broker:
-        yield namesrv, broker
-
-
-@asynccontextmanager
-async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
-    """A server process that has reported that it is ready; killed at the end of the block at the latest."""
-    with log.open("ab") as errors:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
-        )
-    try:
-        assert process.stdout is not None
-        with trio.fail_after(LIMIT_S):
-            line = await process.stdout.receive_some()
-        assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"  # noqa: ASYNC240
-        assert json.loads(line)["event"] == "ready"
-        yield process
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            await process.stdout.aclose()
 
 
 async def load(client: triomq.Client, acknowledged: dict[bytes, int], chance: random.Random, life: int) -> None:

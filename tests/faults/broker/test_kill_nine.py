@@ -5,22 +5,18 @@ kernel keeps the written pages of a killed process: only a loss of power may los
 have neither gaps nor repetitions. Log and queue files are tiny, so that kills hit roll-overs too.
 """
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from killed_servers import LIMIT_S, SMALL_FILES, server
 
 import triomq
-from triomq_benchmarks.clusters.processes import reserved_port
 
 KILLS = 20
 EARLY_EVERY = 5
@@ -28,48 +24,9 @@ EARLY_EVERY = 5
 LOAD_LEAST, LOAD_MOST = 80, 250
 """Number of messages that are acknowledged before another kill."""
 EARLY_MOST_S = 0.05
-LIMIT_S = 120
 TOPIC = "ledger"
 QUEUES = 4
-SETTINGS = {
-    "brokerIP1": "127.0.0.1",
-    "brokerIP2": "127.0.0.1",
-    "mappedFileSizeCommitLog": str(1 << 20),
-    "mappedFileSizeConsumeQueue": "20000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "4000",
-    "diskMaxUsedSpaceRatio": "95",
-    "diskSpaceWarningLevelRatio": "0.99",
-    "diskSpaceCleanForciblyRatio": "0.98",
-}
-
-
-@pytest.fixture
-def ports() -> Iterator[tuple[int, int]]:
-    """For a name server, and for a broker that starts again and again."""
-    with reserved_port() as namesrv, reserved_port(-2, 1) as broker:
-        yield namesrv, broker
-
-
-@asynccontextmanager
-async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
-    """A server process that has reported that it is ready; killed at the end of the block at the latest."""
-    with log.open("ab") as errors:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
-        )
-    try:
-        assert process.stdout is not None
-        with trio.fail_after(LIMIT_S):
-            line = await process.stdout.receive_some()
-        assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"  # noqa: ASYNC240
-        assert json.loads(line)["event"] == "ready"
-        yield process
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            await process.stdout.aclose()
+SETTINGS = SMALL_FILES
 
 
 class Ledger:

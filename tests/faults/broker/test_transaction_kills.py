@@ -5,74 +5,33 @@ What was committed is delivered, once or again; what was rolled back never is; w
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
+from killed_servers import LIMIT_S, SMALL_FILES, server
 
 import triomq
 from triomq import TransactionState
-from triomq_benchmarks.clusters.processes import reserved_port
 
 KILLS = 6
-LIMIT_S = 120
 LEAST_PER_LIFE = 10
 """Number of transactions that are decided before each kill."""
 TOPIC, GROUP = "paid", "payments"
 SETTINGS = {
-    "brokerIP1": "127.0.0.1",
-    "brokerIP2": "127.0.0.1",
-    "mappedFileSizeCommitLog": str(1 << 20),
-    "mappedFileSizeConsumeQueue": "20000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "4000",
-    "diskMaxUsedSpaceRatio": "95",
-    "diskSpaceWarningLevelRatio": "0.99",
-    "diskSpaceCleanForciblyRatio": "0.98",
+    **SMALL_FILES,
     "flushConsumerOffsetInterval": "100",
     "transactionCheckInterval": "200",
     "transactionTimeOut": "100",
     "transactionCheckMax": "100000",
 }
-
-
-@pytest.fixture
-def ports() -> Iterator[tuple[int, int]]:
-    """For a name server, and for a broker that starts again and again."""
-    with reserved_port() as namesrv, reserved_port(-2, 1) as broker:
-        yield namesrv, broker
-
-
-@asynccontextmanager
-async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
-    """A server process that has reported that it is ready; killed at the end of the block at the latest."""
-    with log.open("ab") as errors:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
-        )
-    try:
-        assert process.stdout is not None
-        with trio.fail_after(LIMIT_S):
-            line = await process.stdout.receive_some()
-        assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"  # noqa: ASYNC240
-        assert json.loads(line)["event"] == "ready"
-        yield process
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            await process.stdout.aclose()
 
 
 @attrs.define
