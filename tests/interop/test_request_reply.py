@@ -11,6 +11,7 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq_benchmarks.clusters.processes import DriverError
 
 LIMIT_S = 60.0
 
@@ -66,12 +67,22 @@ async def test_python_asks_python(servers: str, topic: str) -> None:
 
 
 async def test_java_asks_python(java_client: Any, servers: str, topic: str) -> None:
+    lost = 0
     async with python_replies(servers, topic) as came_to:
         for body in (b"one", b"two", b"x" * 100_000):
-            reply = await trio.to_thread.run_sync(java_client.request, servers, topic, body)
+            while True:
+                try:
+                    reply = await trio.to_thread.run_sync(java_client.request, servers, topic, body)
+                except DriverError as error:
+                    # Java's client does not wait until the broker knows it: a reply to its first request may be lost.
+                    lost += 1
+                    if lost > 2 or "wait reply message timeout" not in str(error):
+                        raise
+                else:
+                    break
             assert (reply.body, reply.properties["by"]) == (b"re: " + body, "python")
-        await until_so_many(came_to, 3)
-    assert came_to == [True] * 3
+        await until_so_many(came_to, 3 + lost)
+    assert came_to.count(True) == 3
 
 
 async def test_python_asks_java(java_push: Any, servers: str, topic: str) -> None:
