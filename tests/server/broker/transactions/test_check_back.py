@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from loop_lines import lines_of
@@ -17,7 +18,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.transactions.check_back import HANDLED_AT_ONCE, UNSENT_MOST_BYTES, CheckBack, _Round
 from triomq_server.broker.transactions.decisions import MUTE_ROUNDS
 from triomq_server.broker.transactions.open_transactions import COPIES_REMEMBERED, OpenTransactions
-from triomq_server.config import BrokerConfig, BrokerRole, StoreConfig
+from triomq_server.config import BrokerConfig, BrokerRole
 from triomq_server.store import AppendStatus, NewRecord
 
 HALVES, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -25,17 +26,10 @@ GROUP = "CID_RMQ_SYS_TRANS"
 
 
 @pytest.fixture
-def config() -> BrokerConfig:
-    store = StoreConfig(store_path_root_dir="/store", mapped_file_size_commit_log=1 << 26, memory_bytes=1 << 30)
-    return BrokerConfig(
-        broker_cluster_name="C1",
-        broker_name="broker-a",
-        broker_ip1="127.0.0.1",
-        broker_ip2="127.0.0.1",
-        listen_port=21510,
-        namesrv_addr=None,
-        store=store,
-    )
+def config(config: BrokerConfig) -> BrokerConfig:
+    """Files that hold thousands of half messages."""
+    sizes = {"mapped_file_size_commit_log": 1 << 26, "mapped_file_size_consume_queue": 6_000_000}
+    return attrs.evolve(config, store=attrs.evolve(config.store, **sizes))
 
 
 def put_half(

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from triomq_protocol.codes import RequestCode
@@ -18,7 +19,7 @@ from triomq_protocol.requests.send import SendMessageRequestV2
 from triomq_protocol.requests.transaction import EndTransactionRequest
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.transactions.check_back import CheckBack
-from triomq_server.config import BrokerConfig, StoreConfig
+from triomq_server.config import BrokerConfig
 from triomq_server.store import NewRecord
 
 FIRST = 111_904
@@ -26,17 +27,9 @@ FIRST = 111_904
 
 
 @pytest.fixture
-def config() -> BrokerConfig:
-    store = StoreConfig(store_path_root_dir="/store", mapped_file_size_commit_log=1 << 20, memory_bytes=1 << 30)
-    return BrokerConfig(
-        broker_cluster_name="VecCluster",
-        broker_name="broker-a",
-        broker_ip1="127.0.0.1",
-        broker_ip2="127.0.0.1",
-        listen_port=21510,
-        namesrv_addr=None,
-        store=store,
-    )
+def config(config: BrokerConfig) -> BrokerConfig:
+    """A log file that holds the filler before the recorded messages."""
+    return attrs.evolve(config, store=attrs.evolve(config.store, mapped_file_size_commit_log=1 << 20))
 
 
 class Recording:
