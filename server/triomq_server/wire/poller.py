@@ -142,15 +142,13 @@ class Poller:
                 link.active_at = now
                 served.append(link)
                 try:
-                    if self._receive(polled):
-                        if hub.turn_is_over():
-                            self._next = filenos[number:]
-                            break
-                        continue
+                    goes_on = self._receive(polled)
                 except Exception as error:  # noqa: BLE001 (ends this link, and is logged by its task)
                     polled.error = error
-                self.pause(polled)
-                polled.needs_task.set()
+                    goes_on = False
+                if not goes_on:
+                    self.pause(polled)
+                    polled.needs_task.set()
                 if hub.turn_is_over():
                     self._next = filenos[number:]
                     break  # the others are still ready when the poller has its next turn
