@@ -37,6 +37,9 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * <p>Bodies are encoded as base64. Names of fields are those of the Java getters.
  */
 public final class InteropClient {
+    // Part of all client ids: two of these processes may talk to one broker, which knows clients by their ids. With one
+    // id for both, Java's broker sends replies to the wrong one.
+    private static final long PROCESS = ProcessHandle.current().pid();
     // A loaded machine may pause: a send that is retried would be stored twice.
     private static final int TIMEOUT_MS = 60_000;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
@@ -100,7 +103,7 @@ public final class InteropClient {
         if (producer == null) {
             producer = new DefaultMQProducer("java_producer");
             producer.setNamesrvAddr(nameServers);
-            producer.setInstanceName("producer-" + nameServers.hashCode());
+            producer.setInstanceName("producer-" + PROCESS + "-" + nameServers.hashCode());
             producer.setSendMsgTimeout(TIMEOUT_MS);
             producer.setRetryTimesWhenSendFailed(0);
             producer.setRetryTimesWhenSendAsyncFailed(0);
@@ -117,7 +120,7 @@ public final class InteropClient {
         if (consumer == null) {
             consumer = new DefaultMQPullConsumer(group);
             consumer.setNamesrvAddr(command.getString("nameServers"));
-            consumer.setInstanceName("consumer-" + key.hashCode());
+            consumer.setInstanceName("consumer-" + PROCESS + "-" + key.hashCode());
             consumer.start();
             CONSUMERS.put(key, consumer);
         }
