@@ -2,7 +2,8 @@
 
 Pure, and written once: `ledger_tables.py` feeds them from the ledger's files on this machine, `spark/audit.py` as a
 Spark job. Both cut the ledger in the same two ways. Cut by message number, each message meets all its consumptions; cut
-by group and queue, consumptions are in the order in which a worker saw them. Findings of pieces are added up.
+by group and queue, consumptions are in the order in which a worker saw them. Places that were acknowledged more than
+once are found on their own. Findings of pieces are added up.
 
 A defect is one of five. With several consumer groups, each of which consumes everything, each group is checked by
 itself.
@@ -12,7 +13,8 @@ duplicated: consumed again; each time after the first counts. The same place twi
   message that is stored twice.
 corrupt: consumed with another CRC-32 than it was sent with, or with a head that cannot be read.
 reordered: consumed after a message with a higher offset in its queue; or found only at another place than acknowledged.
-unexpected: consumed, never acknowledged: of a send whose answer got lost or that asked for none, or of another run.
+unexpected: consumed, never acknowledged: of a send whose answer got lost or that asked for none, or of another run; or
+  acknowledged at a place that had been acknowledged for another message: the log went back.
 """
 
 from __future__ import annotations
@@ -61,6 +63,9 @@ Acknowledged: TypeAlias = tuple[int, str, str, int, int, int]
 Consumed: TypeAlias = tuple[int, str, str, int, int, int, str]
 """The same, and the group."""
 
+Given: TypeAlias = tuple[str, str, int, int, list[int]]
+"""A place that was acknowledged more than once: topic, broker, queue id, queue offset, the numbers of the messages."""
+
 Seen: TypeAlias = tuple[int, int, int]
 """One consumption of a queue: worker, queue offset, number."""
 
@@ -99,6 +104,7 @@ class Findings:
         counts: how often each defect was met.
         examples: the first ten of each, by message number.
         notes: why the ledger itself is incomplete; with such a note, nothing can be said about what is missing.
+        given_again: of the unexpected, acknowledgements of a place that was another message's.
     """
 
     acknowledged: int = 0
@@ -106,6 +112,7 @@ class Findings:
     counts: Mapping[Defect, int] = attrs.field(factory=lambda: dict.fromkeys(Defect, 0))
     examples: Mapping[Defect, tuple[Example, ...]] = attrs.field(factory=lambda: dict.fromkeys(Defect, ()))
     notes: tuple[str, ...] = ()
+    given_again: int = 0
 
     @property
     def complete(self) -> bool:
@@ -125,13 +132,16 @@ class Findings:
             unanswered: messages that may be there unacknowledged: a send that failed for good may have been stored.
         """
         counts = self.counts
-        broken = any(counts[defect] for defect in (Defect.LOST, Defect.REORDERED, Defect.CORRUPT))
+        broken = any(counts[defect] for defect in (Defect.LOST, Defect.REORDERED, Defect.CORRUPT)) or self.given_again
         within = counts[Defect.DUPLICATED] <= repeats and counts[Defect.UNEXPECTED] <= unanswered
         return self.complete and not broken and within
 
     def __str__(self) -> str:
         found = ", ".join(f"{self.counts[defect]} {defect}" for defect in Defect if self.counts[defect])
-        return "; ".join(filter(None, [found, *self.notes])) or "nothing"
+        again = (
+            f"{self.given_again} places acknowledged for two messages: the log went back" if self.given_again else ""
+        )
+        return "; ".join(filter(None, [found, again, *self.notes])) or "nothing"
 
     def __add__(self, other: Findings) -> Findings:
         return Findings(
@@ -140,6 +150,7 @@ class Findings:
             counts={defect: self.counts[defect] + other.counts[defect] for defect in Defect},
             examples={defect: _first((*self.examples[defect], *other.examples[defect])) for defect in Defect},
             notes=(*self.notes, *(note for note in other.notes if note not in self.notes)),
+            given_again=self.given_again + other.given_again,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -155,6 +166,7 @@ class Findings:
                 for defect in Defect
             },
             "notes": list(self.notes),
+            "given_again": self.given_again,
         }
 
     def encode(self) -> bytes:
@@ -242,6 +254,22 @@ def _check_message(defects: _Defects, group: str, sent: Acknowledged, came: list
         defects.add(Defect.CORRUPT, number, group, place, f"CRC {crc:08x} became {changed[0]:08x}", len(changed))
     if place not in found:
         defects.add(Defect.REORDERED, number, group, place, f"acknowledged there, but found in {_place(came[0])}")
+
+
+def check_places(given: Iterable[Given]) -> Findings:
+    """Report the places that were acknowledged for more than one message; each message after the first counts.
+
+    Args:
+        given: places that were acknowledged more than once.
+    """
+    defects = _Defects()
+    for topic, broker, queue_id, queue_offset, numbers in given:
+        first, *others = sorted(set(numbers))
+        for number in others:
+            detail = f"acknowledged there, as message {Example(first, '', '', '').message} was: the log went back"
+            defects.add(Defect.UNEXPECTED, number, "", Place(topic, broker, queue_id, queue_offset), detail)
+    found = defects.findings(0, 0)
+    return attrs.evolve(found, given_again=found.counts[Defect.UNEXPECTED])
 
 
 def check_order(seen: Iterable[Seen], group: str, topic: str, broker: str, queue_id: int) -> Findings:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from triomq_benchmarks.audit.checks import UNREADABLE, Acknowledged, Consumed, Findings, check_messages, check_order
+from triomq_benchmarks.audit.checks import (
+    UNREADABLE,
+    Acknowledged,
+    Consumed,
+    Findings,
+    check_messages,
+    check_order,
+    check_places,
+)
 from triomq_benchmarks.figures.ledger import (
     ACKNOWLEDGED,
     CONSUMED,
@@ -111,7 +119,7 @@ def audit_folder(folder: Path) -> Findings:
         total += check_message_tables(some_acknowledged, some_consumed, files.groups)
     for queue in _queues(consumed):
         total += check_order_table(queue)
-    return total
+    return total + check_place_table(acknowledged)
 
 
 def write_findings(findings: Findings, folder: Path) -> None:
@@ -131,6 +139,20 @@ def check_order_table(queue: pa.Table) -> Findings:
     ordered = queue.sort_by([("worker", "ascending"), ("position", "ascending")])
     group, topic, broker, queue_id = (ordered.column(name)[0].as_py() for name in QUEUE)
     return check_order(_rows(ordered, ("worker", "queue_offset", "number")), group, topic, broker, queue_id)
+
+
+def check_place_table(acknowledged: pa.Table) -> Findings:
+    """`check_places` of everything that was acknowledged."""
+    import pyarrow.compute as pc
+
+    counted = acknowledged.group_by(list(PLACE)).aggregate([("number", "count")])
+    often = counted.filter(pc.greater(counted.column("number_count"), 1))
+    if not often.num_rows:
+        return Findings()
+    near = acknowledged.filter(pc.is_in(acknowledged.column("queue_offset"), often.column("queue_offset")))
+    listed = near.group_by(list(PLACE)).aggregate([("number", "list"), ("number", "count_distinct")])
+    again = listed.filter(pc.greater(listed.column("number_count_distinct"), 1))
+    return check_places(zip(*(again.column(name).to_pylist() for name in (*PLACE, "number_list")), strict=True))
 
 
 def name_unreadable(acknowledged: pa.Table, consumed: pa.Table) -> pa.Table:

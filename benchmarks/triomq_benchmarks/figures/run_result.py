@@ -159,8 +159,10 @@ class Decision:
         return self.status is RunStatus.PASSED
 
 
-def elapsed_s(rows: Iterable[IntervalRow], intended_s: float) -> float:
-    """Length of the part of a measurement that there are rows of, in seconds."""
+def elapsed_s(rows: Iterable[IntervalRow], intended_s: float, ended_s: float | None = None) -> float:
+    """Length of the part of a measurement that there is, in seconds: until `ended_s`, or as long as there are rows."""
+    if ended_s is not None:
+        return min(intended_s, max(0.0, ended_s))
     return min(intended_s, max((row.second + 1.0 for row in rows if row.second >= 0), default=0.0))
 
 
@@ -189,6 +191,7 @@ class RunResult:
         audit: the audit's figures, if there was one (`audit.json`).
         drained_s: seconds from the end of sending until consumers had everything; None: they did not, or there are
             none.
+        ended_s: when the run was interrupted, in seconds since the measured part began; None: it was not.
     """
 
     run_id: str
@@ -210,11 +213,12 @@ class RunResult:
     decision: Decision
     audit: Mapping[str, object] | None = None
     drained_s: float | None = None
+    ended_s: float | None = None
 
     @property
     def elapsed_s(self) -> float:
         """Length of the measured part as it was: shorter than intended where the run was cut short."""
-        return elapsed_s(self.rows, self.measured_s) if self.partial else self.measured_s
+        return elapsed_s(self.rows, self.measured_s, self.ended_s) if self.partial else self.measured_s
 
     def unsupported(self, histogram: str) -> dict[str, str]:
         """The percentiles of a histogram that say nothing of the broker: field of `Quantiles` -> why.
@@ -222,7 +226,7 @@ class RunResult:
         Too few messages lie beyond them, or the load generator itself was late with more of the messages than that.
         """
         count = histogram_of(self.rows, histogram).get_total_count()
-        late = self._late_share() if self.loop == "open" and histogram in _FROM_INTENDED else 0.0
+        late = self._late_share_in(histogram)
         found = {}
         for field, percentile in _PERCENTILES.items():
             beyond = 1 - percentile / 100
@@ -231,6 +235,15 @@ class RunResult:
             elif late > beyond:
                 found[field] = f"the load generator itself was late with {100 * late:.3g}% of the messages"
         return found if count else {}
+
+    def supported_share(self, histogram: str) -> float:
+        """The smallest share of the longest times of a histogram whose beginning still says something of the broker."""
+        count = histogram_of(self.rows, histogram).get_total_count()
+        return min(1.0, max(BEYOND_LEAST / count if count else 1.0, self._late_share_in(histogram)))
+
+    def _late_share_in(self, histogram: str) -> float:
+        """The part of a histogram's messages that the generator itself may have made late."""
+        return self._late_share() if self.loop == "open" and histogram in _FROM_INTENDED else 0.0
 
     def _late_share(self) -> float:
         """The part of the messages with which the generator was later than the workload's limit."""

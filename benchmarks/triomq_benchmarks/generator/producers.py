@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, cycle
 from typing import Protocol
 
 import trio
@@ -25,6 +25,9 @@ from triomq_protocol.checksum import crc32
 
 CHECKPOINT_EVERY = 16
 """A producer that is behind lets others run after so many messages: answers must not wait for the whole backlog."""
+
+UNSENT_AT_ONCE = 1024
+"""Messages that are given up are counted so many at a time before others run."""
 
 HOLD_FROM_S = 0.005
 """A send that is accepted at once may still let others run for a moment; from here on it has waited for something."""
@@ -207,12 +210,25 @@ class ShareProducer:
                     await trio.lowlevel.checkpoint()
                     now = trio.current_time()
                 if now > give_up:
-                    self._tally.unsent += len(due) + sum(1 for _ in instants)
+                    await self._leave_unsent(chain(due, (begin + each for each in instants)))
                     return
             count, due = len(due), []
             own = self._pace.arrive(max(0, int((now - intended) * 1e6)))
             self._cells.at(intended).lateness.extend([own] * count)
             await self._send(intended, count, nursery)
+
+    async def _leave_unsent(self, instants: Iterable[float]) -> None:
+        """Count messages whose turn never came: whoever waited for one waited at least as long as for a failed send."""
+        least_us = int(self._workload.send_timeout_s * 1e6)
+        now = trio.current_time()
+        for number, intended in enumerate(instants):
+            late_us = int((now - intended) * 1e6)
+            cell = self._cells.at(intended)
+            cell.intended_to_ack.append(max(least_us, late_us))
+            cell.lateness.append(self._pace.arrive(max(0, late_us)))
+            self._tally.unsent += 1
+            if number % UNSENT_AT_ONCE == UNSENT_AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
 
     async def keep_busy(self, begin: float, until: float, nursery: trio.Nursery) -> None:
         """Closed loop: send whenever a send may be under way; each is intended for the moment it is sent.

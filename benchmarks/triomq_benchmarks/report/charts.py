@@ -47,6 +47,10 @@ _MEASURE_COLOURS = {
 }
 _MASTER, _SLAVE = "#60a5fa", "#f59e0b"
 _FAULT, _QUIET = "#dc2626", "#64748b"
+_UNSUPPORTED = {"color": "#94a3b8", "width": 1.2}
+PART = "part"
+"""The legend group of a trace that continues the one before it, under the same name."""
+
 _POINTS_PER_DECADE = 20
 _TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 
@@ -330,7 +334,18 @@ def _quantile_curve(runs: Sequence[_Run]) -> Chart:
                 line = {} if field == "intended_to_ack" else {"dash": "dot"}
             texts = [f"p{100 - 100 / tail:.6g}" for tail in curve[0]]
             template = f"{_text(name)}<br>%{{text}}: %{{y:.3g}} ms<extra></extra>"
-            _line(figure, *curve, name, colour, line=line, text=texts, hovertemplate=template)
+            # To the point from which on nothing supports the figures, and from there on in grey.
+            limit = 1 / run.result.supported_share(field)
+            end = sum(tail <= limit * 1.0001 for tail in curve[0])
+            for part, style in ((slice(0, end), {}), (slice(max(0, end - 1), None), _UNSUPPORTED)):
+                drawn = [values[part] for values in (*curve, texts)]
+                if style and len(drawn[0]) < 2:
+                    continue
+                about = template.replace("<extra>", "<br>says nothing of the broker<extra>") if style else template
+                _line(
+                    figure, drawn[0], drawn[1], name, style.get("color", colour), line={**line, **style},
+                    text=drawn[2], hovertemplate=about, **({"legendgroup": PART} if style else {}),
+                )  # fmt: skip
     shown = [tick for tick in _TICKS if 100 / (100 - tick) <= longest * 1.01]
     figure.update_xaxes(
         type="log",
@@ -339,7 +354,10 @@ def _quantile_curve(runs: Sequence[_Run]) -> Chart:
         ticktext=[f"{tick:g} %" for tick in shown],
     )
     figure.update_layout(hovermode="closest")
-    caption = "All of the measured part; the further right, the rarer. Merged histograms, no averages of percentiles."
+    caption = (
+        "All of the measured part; the further right, the rarer. Merged histograms, no averages of percentiles. Thin and "
+        "grey: too few messages lie beyond, or the load generator itself was late."
+    )
     return Chart("quantiles", "Quantile curve", caption, figure)
 
 

@@ -12,6 +12,7 @@ import gzip
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import attrs
 
 from triomq_benchmarks.figures.intervals import Quantiles
 from triomq_benchmarks.figures.run_result import RunResult, WorkerResult
-from triomq_benchmarks.report.charts import COLOURS, MEASURED, Chart, charts, labels
+from triomq_benchmarks.report.charts import COLOURS, MEASURED, PART, Chart, charts, labels
 
 REPORT = "report.html"
 _TEMPLATE = "report.html.j2"
@@ -82,14 +83,20 @@ def _title(results: Sequence[RunResult]) -> str:
 
 
 def _drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
+    traces = chart.figure.data
     legend = [
         {
+            "traces": [
+                number,
+                *takewhile(lambda next_one: traces[next_one].legendgroup == PART, range(number + 1, len(traces))),
+            ],
             "name": trace.meta,
             "colour": trace.fillcolor if trace.stackgroup else trace.marker.color or trace.line.color,
             "dash": {"dash": "6 4", "dot": "2 3"}.get(trace.line.dash, ""),
             "kind": "mark" if trace.mode == "markers" else "area" if trace.stackgroup else "line",
         }
-        for trace in chart.figure.data
+        for number, trace in enumerate(traces)
+        if trace.legendgroup != PART
     ]
     # No text of a run may end the script element.  Plotly sees to that too, but does not promise it.
     figure = markup(chart.figure.to_json().replace("<", "\\u003c"))

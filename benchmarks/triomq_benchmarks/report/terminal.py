@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,13 @@ def _figure(quantiles: Quantiles, field: str, *, supported: bool) -> Text:
     return Text(text) if supported else Text(f"~{text}", style="dim")
 
 
+def _errors_by_kind(result: RunResult) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for worker in result.workers:
+        found.update(worker.error_counts)
+    return found
+
+
 def _print_decision(result: RunResult, folder: Path, console: Console) -> None:
     decision = result.decision
     style = "green" if decision.passed else "bold red"
@@ -102,6 +110,8 @@ def _print_decision(result: RunResult, folder: Path, console: Console) -> None:
     for fault in result.faults:
         until = "" if fault.until is None else f" until {fault.until:.2f} s"
         console.print(Text(f"  {fault.what} ({fault.node}) at {fault.second:.2f} s{until}"))
+    for kind, count in _errors_by_kind(result).items():
+        console.print(Text(f"  failed with {kind}: {count:,}"))
     for threshold in result.thresholds:
         console.print(
             Text(f"  {'kept  ' if threshold.passed else 'MISSED'} {threshold.text}: {threshold.measured_text}")

@@ -37,6 +37,7 @@ class _Seen:
     """What has been reported so far; it outlives the tasks that report it."""
 
     started_at_s: float = 0.0
+    ended_s: float | None = None
     rows: list[IntervalRow] = attrs.field(factory=list)
     workers: list[WorkerResult] = attrs.field(factory=list)
     faults: list[FaultInstant] = attrs.field(factory=list)
@@ -101,7 +102,7 @@ async def run_workload(
     findings: Findings | None = None
     if audit is not None and ledger is not None and not interrupted:
         findings = await _audit(audit, ledger)
-    figures = Figures(workload, seen.rows, seen.workers, interrupted=interrupted)
+    figures = Figures(workload, seen.rows, seen.workers, interrupted=interrupted, ended_s=seen.ended_s)
     ends = unexplained_ends(seen.faults)
     faults = sorted([each for each in seen.faults if each.what != ENDED] + ends, key=lambda fault: fault.second)
     thresholds, decision = decide(
@@ -127,6 +128,7 @@ async def run_workload(
         decision=decision,
         audit=None if findings is None else findings.as_dict(),
         drained_s=figures.drained_s,
+        ended_s=seen.ended_s if interrupted else None,
     )
 
 
@@ -146,6 +148,7 @@ async def _run(plan: RunPlan, target: RunTarget, engine: Engine, on_row: OnRow, 
         def started(wall_s: float) -> None:
             seen.started_at_s = wall_s
             origin = trio.current_time() + wall_s - time.time_ns() / 1e9
+            nursery.start_soon(_note_the_end, origin, seen)
             nursery.start_soon(watch, target, origin, take)
             nursery.start_soon(watch_processes, target, origin, seen.faults.append)
             nursery.start_soon(_faults, plan.workload, target, origin, seen)
@@ -157,6 +160,13 @@ async def _run(plan: RunPlan, target: RunTarget, engine: Engine, on_row: OnRow, 
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def _note_the_end(origin: float, seen: _Seen) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        seen.ended_s = trio.current_time() - origin
 
 
 async def _faults(workload: Workload, target: RunTarget, origin: float, seen: _Seen) -> None:

@@ -46,6 +46,7 @@ class Figures:
         rows: of workers and monitor.
         workers: the generators at their end.
         interrupted: whether the run was ended early: rates are those of the part that there is.
+        ended_s: when, in seconds since the measured part began; default: after the last second that has a row.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class Figures:
         workers: Sequence[WorkerResult],
         *,
         interrupted: bool = False,
+        ended_s: float | None = None,
     ) -> None:
         self.workload = workload
-        length_s = max(1.0, elapsed_s(rows, workload.duration_s)) if interrupted else workload.duration_s
+        # Not less than a tenth of a second: what is shorter is no rate.
+        length_s = max(0.1, elapsed_s(rows, workload.duration_s, ended_s)) if interrupted else workload.duration_s
         self.histograms = {name: histogram_of(rows, name) for name in HISTOGRAMS}
         self.quantiles: Mapping[str, Quantiles] = {name: quantiles(each) for name, each in self.histograms.items()}
         counted = [row for row in rows if not row.is_warm_up]
@@ -217,7 +220,11 @@ def _decision(
     if dead:
         return RunStatus.INCOMPLETE, f"{'; '.join(dead)}; what was measured is partial"
     broken = findings is not None and not _keeps_promise(workload, workers, findings)
-    if broken and findings is not None and (findings.counts[Defect.LOST] or findings.counts[Defect.CORRUPT]):
+    if (
+        broken
+        and findings is not None
+        and (findings.counts[Defect.LOST] or findings.counts[Defect.CORRUPT] or findings.given_again)
+    ):
         return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json"
     errors = figures["errors"]
     failed = ""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triomq_benchmarks.audit.checks import UNREADABLE, Findings
+from triomq_benchmarks.audit.checks import UNREADABLE, Findings, check_places
 from triomq_benchmarks.audit.ledger_tables import (
     BUCKET_ROWS,
     MESSAGE_COLUMNS,
@@ -58,7 +58,8 @@ def audit_folder_on_spark(session: SparkSession, folder: Path, *, shared: bool |
     total = Findings(notes=files.notes)
     for row in by_message.union(by_queue).toLocalIterator():
         total += Findings.decode(bytes(row["findings"]))
-    return total
+    again = _given_again(acknowledged).toLocalIterator()
+    return total + check_places((*(row[name] for name in PLACE), list(row["numbers"])) for row in again)
 
 
 def _frame(session: SparkSession, kind: str, paths: Sequence[Path], *, shared: bool) -> DataFrame:
@@ -79,6 +80,14 @@ def _by_message(acknowledged: DataFrame, consumed: DataFrame, groups: Sequence[s
         return check(left, right)
 
     return sent.groupBy("bucket").cogroup(came.groupBy("bucket")).applyInArrow(check_pair, _FINDINGS)
+
+
+def _given_again(acknowledged: DataFrame) -> DataFrame:
+    """The places that were acknowledged for more than one message, with the messages' numbers."""
+    from pyspark.sql import functions as sql
+
+    given = acknowledged.groupBy(*PLACE).agg(sql.collect_set("number").alias("numbers"))
+    return given.where(sql.size("numbers") > 1)
 
 
 def _name_unreadable(acknowledged: DataFrame, consumed: DataFrame) -> DataFrame:

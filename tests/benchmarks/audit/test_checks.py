@@ -54,6 +54,26 @@ def test_a_group_that_consumed_nothing_lost_everything(tmp_path: Path) -> None:
     assert [one.number for one in findings.examples[Defect.LOST]] == list(range(EXAMPLES_MAX))
 
 
+def test_a_place_that_two_messages_were_acknowledged_for_is_reported(tmp_path: Path) -> None:
+    with open_ledger(folder_sink(tmp_path), worker=0, workers=1, groups=("g",)) as ledger:
+        # The log went back by two: the offsets 3 and 4 are given again. Another queue has the same offsets.
+        for number, (queue_id, offset) in enumerate([*((0, each) for each in (0, 1, 2, 3, 4, 3, 4, 5)), (1, 3)]):
+            ledger.acknowledged(number, "T", "b", queue_id, offset, 7)
+            ledger.consumed(number, "T", "b", queue_id, offset, 7, "g")
+        # One send that was answered twice with the same place has still one place.
+        ledger.acknowledged(8, "T", "b", 1, 3, 7)
+    findings = audit_folder(tmp_path)
+    assert (findings.counts[Defect.UNEXPECTED], findings.given_again) == (2, 2)
+    assert [one.number for one in findings.examples[Defect.UNEXPECTED]] == [5, 6]
+    assert findings.examples[Defect.UNEXPECTED][0].place == "T b/0 at 3"
+    assert "as message 0:3 was: the log went back" in findings.examples[Defect.UNEXPECTED][0].detail
+    assert str(findings) == "2 unexpected; 2 places acknowledged for two messages: the log went back"
+    # Failed sends excuse messages that nobody acknowledged, not this.
+    assert not findings.is_within(0, 100)
+    assert Findings.decode(findings.encode()) == findings
+    assert (findings + findings).given_again == 4
+
+
 def test_no_ledger_says_where_it_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=f"{tmp_path} holds no ledger"):
         audit_folder(tmp_path)

@@ -48,7 +48,7 @@ def figures_of(page: str) -> dict[str, Any]:
 
 
 def traces_of(page: str, plot: str) -> dict[str, Any]:
-    return {trace["meta"]: trace for trace in figures_of(page)[plot]["data"]}
+    return {trace["meta"]: trace for trace in figures_of(page)[plot]["data"] if "legendgroup" not in trace}
 
 
 def without_plotly(page: str) -> str:
@@ -226,11 +226,17 @@ def test_values_of_the_plots(tmp_path: Path) -> None:
     lag = traces_of(page, "replication_lag_bytes")["ours"]
     assert dict(zip(lag["x"], lag["y"], strict=True))[8] > 3 * 1024
     curve = traces_of(page, "quantiles")["intended → acknowledged"]
-    assert (curve["x"][0], curve["x"][-1]) == (1, pytest.approx(10_000))
+    assert (curve["x"][0], curve["x"][-1]) == (1, pytest.approx(1000))
+    # Beyond the 99.9th percentile lie fewer than ten of the 10,000 messages.
+    grey = [trace for trace in figures_of(page)["quantiles"]["data"] if trace.get("legendgroup") == "part"]
+    assert [trace["meta"] for trace in grey] == list(traces_of(page, "quantiles"))
+    assert (grey[0]["x"][0], grey[0]["x"][-1]) == (pytest.approx(1000), pytest.approx(10_000))
+    assert {trace["line"]["color"] for trace in grey} == {"#94a3b8"}
+    assert 'data-traces="[0, 1]"' in page
     assert curve["text"][0] == "p0"
-    assert curve["text"][-1] == "p99.99"
+    assert (curve["text"][-1], grey[0]["text"][-1]) == ("p99.9", "p99.99")
     assert curve["y"] == sorted(curve["y"])
-    assert curve["y"][-1] == pytest.approx(2001, rel=0.01)
+    assert grey[0]["y"][-1] == pytest.approx(2001, rel=0.01)
     axis = figures_of(page)["quantiles"]["layout"]["xaxis"]
     assert (axis["type"], axis["ticktext"]) == ("log", ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"])
     assert [math.log10(value) for value in axis["tickvals"]] == pytest.approx([0, math.log10(2), 1, 2, 3, 4])
@@ -437,7 +443,7 @@ def test_a_browser_draws_every_plot(browser: str, tmp_path: Path) -> None:
         assert plot.count('class="main-svg"') >= 1, key
         lines = re.findall(r'<path class="js-line" d="([^"]{20,})"', plot)
         areas = re.findall(r'<path class="js-fill" d="([^"]{20,})"', plot)
-        expected = {"latency": 4, "quantiles": 4, "rates": 3, "consumed-latency": 3, "readers": 2}.get(key, 1)
+        expected = {"latency": 4, "quantiles": 8, "rates": 3, "consumed-latency": 3, "readers": 2}.get(key, 1)
         assert len(areas if key == "readers" else lines) == expected, key
         texts = [
             html.unescape(each)

@@ -95,6 +95,11 @@ GONE = FaultInstant(what=ENDED, node="broker-a", second=6.1)
         (LATE | SLOW | {"errors": 1}, {"faults": [GONE], "findings": found(reordered=1)}, RunStatus.NODE_ENDED),
         (LATE | SLOW | {"errors": 1}, {"faults": [GONE], "findings": found(lost=1)}, RunStatus.AUDIT_FAILED),
         (LATE | SLOW | {"errors": 1}, {"faults": [GONE], "findings": found(corrupt=1)}, RunStatus.AUDIT_FAILED),
+        (
+            LATE | SLOW | {"errors": 1},
+            {"faults": [GONE], "findings": attrs.evolve(found(unexpected=1), given_again=1)},
+            RunStatus.AUDIT_FAILED,
+        ),
         ({}, {"faults": [GONE]}, RunStatus.NODE_ENDED),
         ({}, {"faults": [KILLED, GONE]}, RunStatus.PASSED),
         ({"errors": 1}, {"interrupted": True, "findings": found(lost=1)}, RunStatus.INCOMPLETE),
@@ -234,3 +239,6 @@ def test_rates_of_an_interrupted_run_are_those_of_the_part_there_is() -> None:
     assert Figures(WORKLOAD, rows, [WORKER])["rate"] == 40
     interrupted = Figures(WORKLOAD, rows, [WORKER], interrupted=True)
     assert (interrupted["rate"], interrupted["consume_rate"]) == (100, 90)
+    # The last of its seconds was not a whole one.
+    assert Figures(WORKLOAD, rows, [WORKER], interrupted=True, ended_s=3.2)["rate"] == 125
+    assert Figures(WORKLOAD, rows, [WORKER], interrupted=True, ended_s=12.0)["rate"] == 40
