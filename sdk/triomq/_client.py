@@ -37,8 +37,8 @@ from triomq._consumer.pull_consumer import PullConsumer
 from triomq._consumer.push.options import ConsumeRetries, PullOptions, PushOptions
 from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
-from triomq._message.hooks import ConsumeHook, PullHook, SendHook
-from triomq._message.message import MAX_BODY_BYTES, check_group
+from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook
+from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.transaction import TransactionCheck, TransactionListener
 from triomq._numbers import check_count, check_seconds
 from triomq._producer.faults import FaultStrategy
@@ -46,13 +46,14 @@ from triomq._producer.producer import Producer
 from triomq._producer.request_reply import ReplyDesk
 from triomq._producer.retry import Retries, RetryPolicy
 from triomq._producer.sender import Sender, SendSettings
+from triomq._producer.trace import TRACE_GROUP, SendTrace, Tracer
 from triomq._producer.transactions import check_listener
 from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer, dial_tcp
 from triomq._transport.link import HEADER_BYTES_MAX, Handler
 from triomq._transport.links import Backoff, Links
 from triomq.errors import ClientClosed, InvalidCall
-from triomq_protocol.names import DEFAULT_TOPIC
+from triomq_protocol.names import DEFAULT_TOPIC, TRACE_TOPIC
 
 Consumer = TypeVar("Consumer", bound=PullConsumer | PushConsumer | LitePullConsumer)
 
@@ -67,6 +68,8 @@ class ClientOptions(TypedDict, total=False):
     client_ip: str
     instance_name: str
     unit_name: str
+    trace: bool
+    trace_topic: str
     default_topic: str
     default_topic_queues: int
     refresh_every_s: float
@@ -167,6 +170,9 @@ class Client(metaclass=NoPublicConstructor):
             chance=self._chance,
             route_wait=self._route_wait,
         )
+        self._traces = options.get("trace", False)
+        self._trace_topic = _checked_trace_topic(options.get("trace_topic", TRACE_TOPIC))
+        self._tracers: dict[str, Tracer] = {}
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._closed = False
         self.admin = construct(Admin, self._name_servers, self._routes, self._links, self._route_wait)
@@ -193,6 +199,8 @@ class Client(metaclass=NoPublicConstructor):
         hooks: Sequence[SendHook] = (),
         transactions: TransactionListener | TransactionCheck | None = None,
         max_checks: int = 16,
+        trace: bool | None = None,
+        trace_topic: str | None = None,
     ) -> Producer:
         """A producer of a group; the client closes it, unless it is closed before.
 
@@ -211,6 +219,8 @@ class Client(metaclass=NoPublicConstructor):
                 that ask what became of a transaction. Needed for transactions; the group's name must then stay the
                 same after a restart.
             max_checks: how many of these checks may run at the same time.
+            trace: whether the broker is sent traces of the messages (``enableMsgTrace``); default: as the client.
+            trace_topic: where to (``customizedTraceTopic``); default: as the client.
 
         Raises:
             InvalidCall: a number is out of range, or the group's name cannot be used or is in use.
@@ -232,6 +242,8 @@ class Client(metaclass=NoPublicConstructor):
         )
         if transactions is not None:
             check_listener(group, transactions)
+        tracer = self._tracer(trace, trace_topic)
+        send_trace = SendTrace(tracer, self._master_of) if tracer is not None else None
         self._heartbeats.add_producer(group, answers=transactions is not None)
         sender = Sender(
             group,
@@ -256,9 +268,10 @@ class Client(metaclass=NoPublicConstructor):
             desk=self._desk,
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
-            hooks=hooks,
+            hooks=hooks if send_trace is None else [send_trace, *hooks],
             transactions=transactions,
             max_checks=max_checks,
+            on_transaction_end=send_trace.transaction_ended if send_trace is not None else None,
         )
         self._members.append(producer)
         return producer
@@ -270,6 +283,7 @@ class Client(metaclass=NoPublicConstructor):
         offset_store: OffsetStore | None = None,
         read_preference: ReadPreference | str | int = ReadPreference.SUGGESTED,
         pull_hooks: Sequence[PullHook] = (),
+        filter_hooks: Sequence[FilterHook] = (),
         on_event: OnEvent | None = None,
     ) -> PullConsumer:
         """A pull consumer of a group; the client closes it, unless it is closed before.
@@ -280,6 +294,7 @@ class Client(metaclass=NoPublicConstructor):
             read_preference: from whom to pull: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
                 the id of a broker, which alone is asked in each set.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
+            filter_hooks: see :class:`triomq.plugins.FilterHook`.
             on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
 
         Raises:
@@ -294,6 +309,7 @@ class Client(metaclass=NoPublicConstructor):
                 offset_store=offset_store,
                 read_preference=read_preference,
                 pull_hooks=pull_hooks,
+                filter_hooks=filter_hooks,
                 on_event=on_event,
                 left=left,
             )
@@ -317,7 +333,10 @@ class Client(metaclass=NoPublicConstructor):
         offset_store: OffsetStore | None = None,
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
         pull_hooks: Sequence[PullHook] = (),
-        consume_hooks: Sequence[ConsumeHook] = (),
+        filter_hooks: Sequence[FilterHook] = (),
+        consume_hooks: Sequence[ConsumeHook | ConsumeWrapper] = (),
+        trace: bool | None = None,
+        trace_topic: str | None = None,
     ) -> PushConsumer:
         """A push consumer of a group, to be used in ``async with``: messages come to a loop or to a handler.
 
@@ -332,7 +351,7 @@ class Client(metaclass=NoPublicConstructor):
             pulling: how much is pulled at once, and how often; see :class:`triomq.PullOptions`.
             retries: what becomes of messages whose handler fails or takes too long; see
                 :class:`triomq.ConsumeRetries`.
-            consume_hooks: see :class:`triomq.plugins.ConsumeHook`.
+            consume_hooks: see :class:`triomq.plugins.ConsumeHook` and :class:`triomq.plugins.ConsumeWrapper`.
 
         Raises:
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
@@ -345,6 +364,7 @@ class Client(metaclass=NoPublicConstructor):
             retries=retries if retries is not None else ConsumeRetries(),
             drain_s=drain_s,
             consume_hooks=consume_hooks,
+            tracer=self._tracer(trace, trace_topic),
         )
         options = GroupOptions(
             group=group,
@@ -357,6 +377,7 @@ class Client(metaclass=NoPublicConstructor):
             offset_store=offset_store,
             illegal_offset=illegal_offset,
             pull_hooks=pull_hooks,
+            filter_hooks=filter_hooks,
         )
         return self._add_consumer(lambda left: construct(PushConsumer, self._resources, options, push, left=left))
 
@@ -376,6 +397,9 @@ class Client(metaclass=NoPublicConstructor):
         offset_store: OffsetStore | None = None,
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
         pull_hooks: Sequence[PullHook] = (),
+        filter_hooks: Sequence[FilterHook] = (),
+        trace: bool | None = None,
+        trace_topic: str | None = None,
     ) -> LitePullConsumer:
         """A lite pull consumer of a group, to be used in ``async with``: it fetches in the background, its caller
         polls.
@@ -400,12 +424,17 @@ class Client(metaclass=NoPublicConstructor):
             illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``,
                 ``"earliest"``, ``"latest"`` or ``"raise"``.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
+            filter_hooks: see :class:`triomq.plugins.FilterHook`.
+            trace: whether a broker is sent traces of what is consumed (``enableMsgTrace``); default: as the client.
+            trace_topic: where to (``customizedTraceTopic``); default: as the client.
 
         Raises:
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
         """
         self._check_open()
-        lite = LiteOptions(auto_commit=auto_commit, batch_max=batch_max, held_max=held_max)
+        lite = LiteOptions(
+            auto_commit=auto_commit, batch_max=batch_max, held_max=held_max, tracer=self._tracer(trace, trace_topic)
+        )
         options = GroupOptions(
             group=group,
             model=model,
@@ -417,8 +446,33 @@ class Client(metaclass=NoPublicConstructor):
             offset_store=offset_store,
             illegal_offset=illegal_offset,
             pull_hooks=pull_hooks,
+            filter_hooks=filter_hooks,
         )
         return self._add_consumer(lambda left: construct(LitePullConsumer, self._resources, options, lite, left=left))
+
+    def _tracer(self, trace: bool | None, topic: str | None) -> Tracer | None:
+        """What sends a member's traces; None: it has none."""
+        if not (self._traces if trace is None else trace):
+            return None
+        topic = self._trace_topic if topic is None else _checked_trace_topic(topic)
+        tracer = self._tracers.get(topic)
+        if tracer is None:
+            sender = Sender(
+                TRACE_GROUP,
+                self._routes,
+                self._links,
+                unique_keys=self._unique_keys,
+                clock=self._clock,
+                chance=self._chance,
+                settings=SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()),
+            )
+            tracer = self._tracers[topic] = Tracer(topic, sender, self._clock)
+            self._nursery.start_soon(tracer.run)
+        return tracer
+
+    def _master_of(self, queue: MessageQueue) -> str | None:
+        route = self._routes.known(queue.topic)
+        return route.master(queue.broker_name) if route is not None else None
 
     def _add_consumer(self, make: Callable[[Callable[[], None]], Consumer]) -> Consumer:
         """Keep a consumer to close it at the end, until it calls the function that it is made with: it has left."""
@@ -463,6 +517,10 @@ class Client(metaclass=NoPublicConstructor):
             async with trio.open_nursery() as nursery:
                 for member in self._members:
                     nursery.start_soon(member.aclose)
+            # Behind the members, whose ends are traced too.
+            async with trio.open_nursery() as nursery:
+                for tracer in self._tracers.values():
+                    nursery.start_soon(tracer.flush)
         finally:
             self._closed = True
             self._links.close(ClientClosed("the client is closed"))
@@ -470,3 +528,8 @@ class Client(metaclass=NoPublicConstructor):
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed")
+
+
+def _checked_trace_topic(topic: str) -> str:
+    check_topic(topic)
+    return topic

@@ -39,6 +39,8 @@ async def open_client(
         instance_name: distinguishes clients of one address; default ``pid#nanoseconds``. The offset files of
             broadcasting consumers have it in their path: without one, offsets end with the client.
         unit_name: third part of the client id.
+        trace: whether producers and consumers send traces of their messages to a broker, unless they are told otherwise.
+        trace_topic: where to; default ``RMQ_SYS_TRACE_TOPIC``.
         default_topic: whose queues an unknown topic borrows.
         default_topic_queues: how many of them at most, per broker.
         refresh_every_s: period of the route refresh.

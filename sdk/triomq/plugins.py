@@ -49,8 +49,17 @@ from triomq._consumer.offset_files import FileOffsets
 # Filters that run in a filter server, an argument of subscribe
 from triomq._message.subscription import ClassFilter
 
-# Hooks around sends, pulls and handlers: a producer's or consumer's `hooks` and `pull_hooks`
-from triomq._message.hooks import SendHook, SendContext, PullHook, PullContext, ConsumeHook, ConsumeContext
+# Hooks around sends, pulls and handlers: a producer's `hooks`, a consumer's `pull_hooks`, `filter_hooks`, `consume_hooks`
+from triomq._message.hooks import (
+    SendHook,
+    SendContext,
+    PullHook,
+    PullContext,
+    FilterHook,
+    ConsumeHook,
+    ConsumeWrapper,
+    ConsumeContext,
+)
 
 __all__ = [
     "NameServers",
@@ -90,6 +99,8 @@ __all__ = [
     "SendContext",
     "PullHook",
     "PullContext",
+    "FilterHook",
     "ConsumeHook",
+    "ConsumeWrapper",
     "ConsumeContext",
 ]

@@ -66,6 +66,7 @@ ONE_SET_PER_KIND = {
     "test_push_sdk",
     "test_request_reply",
     "test_sdk",
+    "test_trace",
     "test_transactions_sdk",
 }
 """Modules whose tests share servers through a fixture. Each test of the others starts its own."""

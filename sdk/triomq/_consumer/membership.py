@@ -41,7 +41,7 @@ from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, offset_f
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._exception_groups import without_groups
-from triomq._message.hooks import PullHook
+from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription
 from triomq._transport.links import Links
@@ -104,6 +104,7 @@ class GroupOptions:
     illegal_offset: IllegalOffset | str
     read_preference: ReadPreference | str | int
     pull_hooks: Sequence[PullHook]
+    filter_hooks: Sequence[FilterHook]
     callbacks: ConsumerCallbacks
 
 
@@ -147,6 +148,7 @@ class Membership(ABC):
         self._model = options.model
         self._lite = lite
         self._left = left
+        self._filter_hooks = tuple(options.filter_hooks)
         self._nursery: trio.Nursery | None = None
         self._starting = trio.Lock()
         self._tasks = trio.CancelScope()
@@ -229,6 +231,7 @@ class Membership(ABC):
             beat=self._client.heartbeats.beat,
             report=self.report,
             held_back=held_back,
+            filter_hooks=self._filter_hooks,
         )
 
     # --- subscriptions ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import PullCall, Puller
 from triomq._consumer.running_properties import consumer_properties
-from triomq._message.hooks import PullHook
+from triomq._message.hooks import FilterHook, PullHook, wanted_messages
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Sql, Subscription, make_subscription
@@ -63,6 +63,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         offset_store: OffsetStore | None,
         read_preference: ReadPreference | str | int,
         pull_hooks: Sequence[PullHook],
+        filter_hooks: Sequence[FilterHook],
         on_event: OnEvent | None,
         left: Callable[[], object],
     ) -> None:
@@ -77,6 +78,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             client.routes,
             client.links,
             hooks=pull_hooks,
+            wanted=partial(wanted_messages, tuple(filter_hooks), group) if filter_hooks else None,
             chance=client.chance,
             beat=client.heartbeats.beat,
         )

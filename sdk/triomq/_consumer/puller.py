@@ -19,6 +19,7 @@ from triomq._cluster.routes import Route, Routes
 from triomq._message.hooks import PullContext, PullHook, call_after_pull, call_before_pull
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
+from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import SQL92_VERSION, Subscription
 from triomq._transport.link import Link, Waiter
 from triomq._transport.links import Links
@@ -266,6 +267,7 @@ class Puller:
         links: how brokers are reached.
         preference: from whom to pull.
         hooks: see :class:`PullHook`.
+        wanted: chooses among the messages of a result; None: all are wanted.
         chance: chooses among filter servers.
         beat: sends heartbeats now: brokers send their version in the answers.
         introduction: returns what is set when a new link's first heartbeat has been answered; None: it has been.
@@ -279,6 +281,7 @@ class Puller:
         *,
         preference: Preference = ReadPreference.SUGGESTED,
         hooks: Sequence[PullHook] = (),
+        wanted: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None,
         chance: random.Random | None = None,
         beat: Callable[[], Awaitable[None]] | None = None,
         introduction: Callable[[Link], trio.Event | None] | None = None,
@@ -291,6 +294,7 @@ class Puller:
         self._routes = routes
         self._links = links
         self._hooks = tuple(hooks)
+        self._wanted = wanted
         self._chance = chance if chance is not None else random.Random()
         self._beat = beat
         self._introduction = introduction
@@ -483,6 +487,7 @@ class Puller:
             tags=tags,
             lacks_offset=lacks_offset,
             starts=starts,
+            wanted=self._wanted,
         )
 
     def _filter_server(self, queue: MessageQueue, node: Node) -> str:

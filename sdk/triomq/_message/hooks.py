@@ -7,8 +7,9 @@ add properties to the message, such as the headers of a trace.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeVar, cast
 
 import attrs
 from msgspec import structs
@@ -22,6 +23,7 @@ from triomq.errors import MQError
 log = logging.getLogger("triomq.hooks")
 
 H = TypeVar("H")
+M = TypeVar("M", bound=ReceivedMessage)
 
 
 @attrs.frozen
@@ -34,6 +36,9 @@ class SendContext:
         message_id: its ``UNIQ_KEY``.
         oneway: whether nobody waits for an answer.
         batch_count: how many messages its request has; 1 unless it was sent in a batch.
+        transactional: whether it is the half message of a transaction.
+        born_ms: when the send began, by this machine's clock, in ms since 1970.
+        body_bytes: the size of the body as it travels, which may be compressed.
     """
 
     group: str
@@ -41,6 +46,9 @@ class SendContext:
     message_id: str
     oneway: bool = False
     batch_count: int = 1
+    transactional: bool = False
+    born_ms: int = 0
+    body_bytes: int = 0
 
 
 class SendHook(Protocol):
@@ -89,9 +97,9 @@ class PullHook(Protocol):
         """The pull has ended; not called when its caller was cancelled."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class ConsumeContext:
-    """Messages given to a handler, as hooks see it.
+    """Messages given to a handler, as hooks see it; the same object before and after.
 
     Args:
         group: consumer group.
@@ -103,13 +111,36 @@ class ConsumeContext:
 
 
 class ConsumeHook(Protocol):
-    """Sees every call of a push consumer's handler."""
+    """Sees every call of a push consumer's handler, and every delivery of its loop."""
 
     def before_consume(self, context: ConsumeContext, /) -> None:
-        """The handler is about to be called."""
+        """The handler is about to be called, or the delivery to be given out."""
 
     def after_consume(self, context: ConsumeContext, error: Exception | None, /) -> None:
-        """The handler has returned, or raised; not called when it was cancelled."""
+        """The handler has returned, or raised, or the delivery was answered; not called when it was cancelled."""
+
+
+class ConsumeWrapper(Protocol):
+    """Wraps every call of a push consumer's handler, as a span of a trace does; may be a :class:`ConsumeHook` too."""
+
+    def around_consume(self, context: ConsumeContext, /) -> AbstractContextManager[object]:
+        """A context manager in which the handler runs: in its task, for a plain one in its thread.
+
+        Of a loop over deliveries it is the block of ``async with delivery``. It gets to see what the handler raises, and
+        cannot keep it from being a failure; what it raises itself is logged and changes nothing.
+        """
+
+
+class FilterHook(Protocol):
+    """Chooses among the messages that a consumer has pulled, after the expression of its subscription."""
+
+    def wants(self, group: str, message: ReceivedMessage, /) -> bool:
+        """Whether a message is for this consumer; else it counts as consumed. Where this raises, the message is kept.
+
+        Args:
+            group: consumer group.
+            message: one that was pulled.
+        """
 
 
 def _call_each(hooks: Sequence[H], when: str, call: Callable[[H], None]) -> None:
@@ -150,11 +181,75 @@ def call_after_pull(hooks: Sequence[PullHook], context: PullContext, outcome: Pu
     _call_each(hooks, "after a pull", lambda hook: hook.after_pull(context, outcome))
 
 
-def call_before_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
-    """Call every hook; one that raises is logged."""
-    _call_each(hooks, "before a handler", lambda hook: hook.before_consume(context))
+def wanted_messages(hooks: Sequence[FilterHook], group: str, messages: Sequence[M]) -> list[M]:
+    """The messages that every hook wants; a hook that raises is logged, and has no say."""
+    return [message for message in messages if all(_is_wanted(hook, group, message) for hook in hooks)]
 
 
-def call_after_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext, error: Exception | None) -> None:
-    """Call every hook; one that raises is logged."""
-    _call_each(hooks, "after a handler", lambda hook: hook.after_consume(context, error))
+def _is_wanted(hook: FilterHook, group: str, message: ReceivedMessage) -> bool:
+    try:
+        return hook.wants(group, message)
+    except Exception:
+        log.exception("the filter hook %r failed for %r, which is kept", hook, message)
+        return True
+
+
+class ConsumeHooks:
+    """The hooks of one push consumer.
+
+    Args:
+        group: consumer group.
+        hooks: each a :class:`ConsumeHook`, a :class:`ConsumeWrapper`, or both.
+    """
+
+    def __init__(self, group: str, hooks: Sequence[ConsumeHook | ConsumeWrapper]) -> None:
+        self._group = group
+        self._hooks: list[ConsumeHook] = [
+            cast("ConsumeHook", each) for each in hooks if hasattr(each, "before_consume")
+        ]
+        self._wrappers: list[ConsumeWrapper] = [
+            cast("ConsumeWrapper", each) for each in hooks if hasattr(each, "around_consume")
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks or self._wrappers)
+
+    def begin(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
+        """Messages are given to the handler; a hook that raises is logged."""
+        context = ConsumeContext(self._group, messages)
+        _call_each(self._hooks, "before a handler", lambda hook: hook.before_consume(context))
+        return context
+
+    def end(self, context: ConsumeContext, error: Exception | None) -> None:
+        """The handler has returned or raised; a hook that raises is logged."""
+        _call_each(self._hooks, "after a handler", lambda hook: hook.after_consume(context, error))
+
+    @contextmanager
+    def around(self, context: ConsumeContext) -> Iterator[None]:
+        """Enter what wraps the handler, the first hook outermost."""
+        entered: list[tuple[ConsumeWrapper, AbstractContextManager[object]]] = []
+        for hook in self._wrappers:
+            try:
+                manager = hook.around_consume(context)
+                manager.__enter__()
+            except Exception:
+                log.exception("the hook %r failed to wrap a handler", hook)
+            else:
+                entered.append((hook, manager))
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            for hook, manager in reversed(entered):
+                try:
+                    manager.__exit__(
+                        type(failure) if failure is not None else None,
+                        failure,
+                        failure.__traceback__ if failure is not None else None,
+                    )
+                except Exception:
+                    log.exception("the hook %r failed around a handler", hook)
+            del failure

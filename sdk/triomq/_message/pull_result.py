@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from triomq._message.message import MessageQueue
 from triomq._message.received import Page, ReceivedMessage, received_messages
@@ -45,8 +45,20 @@ class PullResult:
     """
 
     __slots__ = (
-        "_messages", "_starts", "_tags", "body", "broker_address", "lacks_offset", "max_offset", "min_offset", "next_offset", "queue", "status",
-        "suggested_broker_id", "taken",
+        "_messages",
+        "_starts",
+        "_tags",
+        "_wanted",
+        "body",
+        "broker_address",
+        "lacks_offset",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue",
+        "status",
+        "suggested_broker_id",
+        "taken",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +75,7 @@ class PullResult:
         tags: TagFilter | None = None,
         lacks_offset: bool = False,
         starts: list[int] | None = None,
+        wanted: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None,
     ) -> None:
         self.status = status
         self.queue = queue
@@ -76,6 +89,7 @@ class PullResult:
         self.taken = False
         self._starts = starts
         self._tags = tags if tags is not None and tags.tags else None
+        self._wanted = wanted
         self._messages: list[ReceivedMessage] | None = None
 
     @property
@@ -87,7 +101,8 @@ class PullResult:
 
     @property
     def messages(self) -> list[ReceivedMessage]:
-        """The messages, in order; those whose tag only shares a hash with a wanted one are left out."""
+        """The messages, in order; without those whose tag only shares a hash with a wanted one, and those that a filter
+        hook does not want."""
         if self._messages is None:
             messages: list[ReceivedMessage] = []
             if self.status is PullStatus.FOUND:
@@ -96,6 +111,8 @@ class PullResult:
                 if (tags := self._tags) is not None:
                     # The broker compares 32-bit hashes only.
                     messages = [message for message in messages if tags.matches_tag(message.tags)]
+                if self._wanted is not None:
+                    messages = self._wanted(messages)
             self._messages = messages
         return self._messages
 

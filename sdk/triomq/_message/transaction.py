@@ -9,6 +9,7 @@ import enum
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import attrs
 import msgspec
 
 from triomq._constructors import NoPublicConstructor
@@ -99,3 +100,36 @@ class TransactionListener(Protocol):
         Any client with a producer of the group may be asked, also one that has been started since.  What it raises is
         logged and counts as ``UNKNOWN``.
         """
+
+
+@attrs.frozen(kw_only=True)
+class TransactionEnd:
+    """What a broker is told of a transaction, for message traces.
+
+    Args:
+        group: producer group.
+        topic: of the message.
+        message_id: the message's.
+        transaction_id: the transaction's.
+        tags: the message's tag.
+        keys: its keys, joined by blanks.
+        region: of the broker.
+        broker_address: who is told.
+        state: what became of it.
+        from_check: whether the broker had asked.
+    """
+
+    group: str
+    topic: str
+    message_id: str
+    transaction_id: str
+    tags: str | None
+    keys: str | None
+    region: str | None
+    broker_address: str
+    state: TransactionState
+    from_check: bool
+
+
+OnTransactionEnd = Callable[[TransactionEnd], None]
+"""Called with every end that a broker is told; plain and quick."""

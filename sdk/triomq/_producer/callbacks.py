@@ -24,6 +24,7 @@ from triomq._producer.attempt import Attempt, Attempts
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.sender import Sender
 from triomq.errors import MAY_BE_STORED, ClientClosed, InvalidCall, MQError
+from triomq_protocol.names import TRAN_MSG
 
 log = logging.getLogger("triomq.producer")
 
@@ -124,6 +125,19 @@ class CallbackSend(Attempt):
         self.in_flight.attempt_ended(self)
 
 
+def context_of(group: str, message: Message, out: Outgoing, *, oneway: bool = False) -> SendContext:
+    """A send as hooks see it."""
+    return SendContext(
+        group,
+        message,
+        out.unique_key,
+        oneway,
+        transactional=out.own_properties is not None and TRAN_MSG in out.own_properties,
+        born_ms=out.born_ms,
+        body_bytes=len(out.body),
+    )
+
+
 class InFlight:
     """The sends with a callback of one producer that have not ended.
 
@@ -185,7 +199,7 @@ class InFlight:
         self._sends.add(send)
         self._bytes += send.size_bytes
         if self._hooks:
-            send.context = SendContext(self._group, message, send.out.unique_key)
+            send.context = context_of(self._group, message, send.out)
             sent = call_before_send(self._hooks, send.context)
             if sent is not message:
                 use_properties(send.out, sent)

@@ -23,6 +23,7 @@ from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import (
     LocalTransaction,
+    OnTransactionEnd,
     Transaction,
     TransactionCheck,
     TransactionListener,
@@ -30,7 +31,7 @@ from triomq._message.transaction import (
     TransactionState,
 )
 from triomq._producer.batches import check_batch, encode_batch
-from triomq._producer.callbacks import CallbackSend, InFlight
+from triomq._producer.callbacks import CallbackSend, InFlight, context_of
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
 from triomq._producer.request_reply import ReplyDesk, Requests, send_reply
@@ -61,6 +62,7 @@ class Producer(metaclass=NoPublicConstructor):
         desk: where replies to the client come in.
         transactions: answers for the group's transactions.
         max_checks: how many of its checks may run at the same time.
+        on_transaction_end: told what brokers are told.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Producer(metaclass=NoPublicConstructor):
         hooks: Sequence[SendHook] = (),
         transactions: TransactionListener | TransactionCheck | None = None,
         max_checks: int = 16,
+        on_transaction_end: OnTransactionEnd | None = None,
     ) -> None:
         self._sender = sender
         self._targets = sender.targets
@@ -87,7 +90,12 @@ class Producer(metaclass=NoPublicConstructor):
         self._transactions: Transactions | None = None
         if transactions is not None:
             self._transactions = Transactions(
-                sender, transactions, deliver=self._deliver, spawn=spawn, checks_at_once=max_checks
+                sender,
+                transactions,
+                deliver=self._deliver,
+                spawn=spawn,
+                checks_at_once=max_checks,
+                on_end=on_transaction_end,
             )
             asked[sender.group] = self._transactions.checks
         self._asked = asked
@@ -228,8 +236,16 @@ class Producer(metaclass=NoPublicConstructor):
             plain = encode_batch(messages, unique_keys, settings.max_body_bytes)
             if not self._hooks:
                 return plain
+            born_ms = self._sender.clock()
             contexts.extend(
-                SendContext(self.group, message, unique_key, batch_count=len(messages))
+                SendContext(
+                    self.group,
+                    message,
+                    unique_key,
+                    batch_count=len(messages),
+                    born_ms=born_ms,
+                    body_bytes=len(message.body),
+                )
                 for message, unique_key in zip(messages, unique_keys, strict=True)
             )
             sent = [call_before_send(self._hooks, context) for context in contexts]
@@ -454,7 +470,7 @@ class Producer(metaclass=NoPublicConstructor):
 
     def _begin(self, message: Message, out: Outgoing, *, oneway: bool = False) -> SendContext:
         """Call the hooks before a send, and send what they add."""
-        context = SendContext(self.group, message, out.unique_key, oneway)
+        context = context_of(self.group, message, out, oneway=oneway)
         sent = call_before_send(self._hooks, context)
         if sent is not message:
             use_properties(out, sent)

@@ -77,6 +77,7 @@ class Sender:
         targets: queues and links of the topics sent to.
         requests: encodes requests.
         attempts: makes attempts.
+        clock: as given.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Sender:
             chance=chance,
         )
         self._unique_keys = unique_keys
-        self._clock = clock
+        self.clock = clock
 
     def close(self) -> None:
         """Follow route changes no longer."""
@@ -140,7 +141,7 @@ class Sender:
             message.check_parts(settings.max_body_bytes)
         else:
             message.check(settings.max_body_bytes)
-        born_ms = self._clock()
+        born_ms = self.clock()
         unique_key = self._unique_keys.next(born_ms)
         out = Outgoing(
             topic,
@@ -165,13 +166,13 @@ class Sender:
         now: float,
     ) -> Outgoing:
         """Give every message of a batch its id, and make one request of them."""
-        born_ms = self._clock()
+        born_ms = self.clock()
         unique_keys = [self._unique_keys.next(born_ms) for _ in range(count)]
         return self._batch(topic, encode(unique_keys), unique_keys, born_ms, wait_store_ok=wait_store_ok, now=now)
 
     def prepare_elements(self, topic: str, elements: bytes, unique_keys: Sequence[str], *, now: float) -> Outgoing:
         """Make one request of messages that are encoded already."""
-        return self._batch(topic, elements, unique_keys, self._clock(), wait_store_ok=True, now=now)
+        return self._batch(topic, elements, unique_keys, self.clock(), wait_store_ok=True, now=now)
 
     def _batch(
         self, topic: str, body: bytes, unique_keys: Sequence[str], born_ms: int, *, wait_store_ok: bool, now: float

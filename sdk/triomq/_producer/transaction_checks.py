@@ -10,17 +10,19 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import trio
 
 from triomq._cluster.spawn import Spawn
 from triomq._message.received import ReceivedMessage
-from triomq._message.transaction import TransactionCheck, TransactionState
+from triomq._message.transaction import OnTransactionEnd, TransactionCheck, TransactionEnd, TransactionState
 from triomq._transport.link import Link
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import MessageIllegal, MQError
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests import CheckTransactionStateRequest, EndTransactionRequest
 from triomq_protocol.wire.command import Command
 
@@ -85,13 +87,23 @@ class TransactionChecks:
         check: the user's function.
         spawn: starts tasks.
         at_once: how many checks may run at the same time.
+        on_end: told what brokers are told.
     """
 
-    def __init__(self, group: str, check: TransactionCheck, spawn: Spawn, *, at_once: int) -> None:
+    def __init__(
+        self,
+        group: str,
+        check: TransactionCheck,
+        spawn: Spawn,
+        *,
+        at_once: int,
+        on_end: OnTransactionEnd | None = None,
+    ) -> None:
         self._group = group
         self._check = check
         self._spawn = spawn
         self._at_once = at_once
+        self._on_end = on_end
         self._limiter = trio.CapacityLimiter(at_once)
         self._checks: dict[str, _Check] = {}
         self._waiting: deque[_Check] = deque()
@@ -196,3 +208,22 @@ class TransactionChecks:
             check.link.notify(Command.request(RequestCode.END_TRANSACTION, end, oneway=True, remark=remark))
         except MQError as error:
             log.info("%s was not told the end of transaction %s: %s", check.link.address, message.message_id, error)
+        else:
+            if self._on_end is not None:
+                with suppress(MQError, ProtocolError):  # what the broker sent may not be readable
+                    self._on_end(self._told(check, state))
+
+    def _told(self, check: _Check, state: TransactionState) -> TransactionEnd:
+        message = check.message
+        return TransactionEnd(
+            group=self._group,
+            topic=message.topic,
+            message_id=message.message_id,
+            transaction_id=check.header.transaction_id or message.message_id,
+            tags=message.tags,
+            keys=message.record.keys,
+            region=message.properties.get("MSG_REGION"),
+            broker_address=check.link.address,
+            state=state,
+            from_check=True,
+        )

@@ -19,8 +19,10 @@ from triomq._message.message import Message
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._message.transaction import (
     LocalTransaction,
+    OnTransactionEnd,
     Transaction,
     TransactionCheck,
+    TransactionEnd,
     TransactionListener,
     TransactionResult,
     TransactionState,
@@ -72,6 +74,7 @@ class Transactions:
         deliver: sends half messages.
         spawn: starts tasks for checks.
         checks_at_once: how many checks may run at the same time.
+        on_end: told what brokers are told.
     """
 
     def __init__(
@@ -82,13 +85,15 @@ class Transactions:
         deliver: Deliver,
         spawn: Spawn,
         checks_at_once: int,
+        on_end: OnTransactionEnd | None = None,
     ) -> None:
         of_object: TransactionCheck | None = getattr(listener, "check", None)
         check = of_object if of_object is not None else cast("TransactionCheck", listener)
         self._sender = sender
         self._deliver = deliver
         self._execute: LocalTransaction | None = getattr(listener, "execute", None)
-        self.checks = TransactionChecks(sender.group, check, spawn, at_once=checks_at_once)
+        self._on_end = on_end
+        self.checks = TransactionChecks(sender.group, check, spawn, at_once=checks_at_once, on_end=on_end)
 
     async def begin(self, message: Message) -> Transaction:
         """Send a half message.
@@ -187,6 +192,8 @@ class Transactions:
             except MQError as error:
                 why = error
             else:
+                if self._on_end is not None:
+                    self._on_end(self._told(transaction, state, link.address))
                 return state
         log.warning(
             "broker %s was not told %s of transaction %s, and will ask about it: %s",
@@ -196,3 +203,19 @@ class Transactions:
             why,
         )
         return state
+
+    def _told(self, transaction: Transaction, state: TransactionState, address: str) -> TransactionEnd:
+        message, result = transaction.message, transaction.result
+        keys = message.keys
+        return TransactionEnd(
+            group=self._sender.group,
+            topic=message.topic,
+            message_id=result.message_id,
+            transaction_id=transaction.transaction_id,
+            tags=message.tags,
+            keys=keys if keys is None or isinstance(keys, str) else " ".join(keys),
+            region=result.region_id,
+            broker_address=address,
+            state=state,
+            from_check=False,
+        )

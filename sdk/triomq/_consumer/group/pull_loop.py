@@ -19,6 +19,7 @@ from triomq._consumer.group.positions import Positions
 from triomq._consumer.group.process_queue import FlowLimits, HeldMessage, HeldPage, ProcessQueue, held_messages
 from triomq._consumer.group.statistics import ConsumerStatistics, TopicCounters
 from triomq._consumer.puller import PullCall, Puller
+from triomq._message.hooks import FilterHook, wanted_messages
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Subscription
@@ -188,6 +189,7 @@ class PullEngine:
         beat: sends heartbeats now: brokers that do not know a subscription yet learn it by them.
         report: called with events ``offset_unavailable``.
         held_back: further reasons not to pull a queue now; what ends one calls :meth:`PulledQueue.wake`.
+        filter_hooks: choose among what was pulled.
     """
 
     def __init__(
@@ -201,6 +203,7 @@ class PullEngine:
         beat: Callable[[], Awaitable[None]],
         report: Callable[[ConsumerEvent], None] | None = None,
         held_back: Callable[[PulledQueue], bool] | None = None,
+        filter_hooks: Sequence[FilterHook] = (),
     ) -> None:
         self.queues: dict[MessageQueue, PulledQueue] = {}
         """Queue -> its state; changed by :meth:`start` and :meth:`stop` alone."""
@@ -214,6 +217,7 @@ class PullEngine:
         self._beat = beat
         self._report = report if report is not None else reporter(None)
         self._held_back = held_back
+        self._filter_hooks = filter_hooks
         self._nursery: trio.Nursery | None = None
         self._stopped = False
 
@@ -410,9 +414,10 @@ class PullEngine:
         source.next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
             page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset)
-            messages = process.put(
-                page, self._wanted(held_messages(page, result.record_starts), source.queue, subscription)
-            )
+            wanted = self._wanted(held_messages(page, result.record_starts), source.queue, subscription)
+            if self._filter_hooks:
+                wanted = wanted_messages(self._filter_hooks, self._puller.group, wanted)
+            messages = process.put(page, wanted)
             process.scan(result.next_offset)
             if messages:
                 source.counters.pulled += len(messages)

@@ -187,6 +187,7 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         self._member.finish_polled()
         batch = await self._member.messages.batch(wait_s)
         self._check_open()
+        self._member.note_polled(batch)
         return batch
 
     def __aiter__(self) -> Self:
@@ -197,9 +198,11 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         try:
             await self.start()
             self._member.finish_polled()
-            return await self._member.messages.message()
+            message = await self._member.messages.message()
         except ClientClosed:
             raise StopAsyncIteration from None
+        self._member.note_polled((message,))
+        return message
 
     # --- offsets ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ What users call is in ``lite_pull_consumer.py``.  Upstream: ``DefaultLitePullCon
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -18,7 +18,9 @@ from triomq._consumer.lite.fetched import PolledMessages
 from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions, Membership
 from triomq._consumer.running_properties import consumer_properties
+from triomq._consumer.trace import ConsumeTrace
 from triomq._message.message import MessageQueue
+from triomq._message.received import ReceivedMessage
 from triomq.errors import InvalidCall, MQError
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
@@ -59,6 +61,7 @@ class LiteMembership(Membership):
         self.assigns: bool | None = None
         self.messages = PolledMessages(self.check_open)
         self._held_max = lite.held_max
+        self._trace = ConsumeTrace(lite.tracer, client.unique_keys) if lite.tracer is not None else None
         self._holding_back = False
         settings = PullSettings(max_messages=lite.batch_max, suspend_s=SUSPEND_S, lite=True, limits=options.limits)
         self.engine = self._make_engine(self, settings, self._holds_too_much)
@@ -106,6 +109,11 @@ class LiteMembership(Membership):
         """What was given out is consumed."""
         self.messages.finish()
         self._resume_fetching()
+
+    def note_polled(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Trace what was given out."""
+        if self._trace is not None:
+            self._trace.polled(self.group, messages)
 
     def _held(self) -> int:
         return sum(source.process.count for source in self.engine.queues.values())

@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from triomq._numbers import counts
+from triomq._producer.trace import Tracer
 
 HELD_MAX: Final = 10_000
 """How many messages are fetched ahead over all queues (``pullThresholdForAll``)."""
@@ -23,6 +24,7 @@ class LiteOptions:
         auto_commit: whether what was polled is committed without being asked.
         batch_max: messages per pull.
         held_max: messages fetched ahead over all queues.
+        tracer: takes traces of what is polled; None: there are none.
 
     Raises:
         InvalidCall: an option cannot be used.
@@ -31,3 +33,4 @@ class LiteOptions:
     auto_commit: bool
     batch_max: int = attrs.field(validator=counts(1))
     held_max: int = attrs.field(validator=counts(1))
+    tracer: Tracer | None = None

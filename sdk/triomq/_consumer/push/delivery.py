@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Dispatch, Later, later_in
+from triomq._message.hooks import ConsumeHooks
 from triomq._producer.request_reply import send_reply
 from triomq._producer.sender import Sender
 from triomq.errors import InvalidCall
@@ -33,15 +35,21 @@ class Delivery:
         message: the message.
         dispatch: takes the answer.
         sender: sends replies.
+        hooks: are told now that it is given out; None: there are none.
     """
 
-    __slots__ = ("_answered", "_dispatch", "_sender", "message")
+    __slots__ = ("_answered", "_context", "_dispatch", "_hooks", "_sender", "_wrapped", "message")
 
-    def __init__(self, message: HeldMessage, dispatch: Dispatch[Any], sender: Sender) -> None:
+    def __init__(
+        self, message: HeldMessage, dispatch: Dispatch[Any], sender: Sender, hooks: ConsumeHooks | None = None
+    ) -> None:
         self.message = message
         self._dispatch = dispatch
         self._sender = sender
         self._answered = False
+        self._hooks = hooks
+        self._context = hooks.begin((message,)) if hooks is not None else None
+        self._wrapped: AbstractContextManager[None] | None = None
 
     async def done(self) -> None:
         """It is consumed. When cancelled, it is delivered again at once.
@@ -51,7 +59,7 @@ class Delivery:
         """
         await self._not_cancelled()
         self._answer()
-        self._dispatch.succeed((self.message,))
+        self._succeed()
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
@@ -79,12 +87,17 @@ class Delivery:
         if self._answered:
             raise InvalidCall("this delivery was answered already")
         self._dispatch.waiters.busy(1)
+        if self._hooks is not None and self._context is not None:
+            self._wrapped = self._hooks.around(self._context)
+            self._wrapped.__enter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         try:
+            if self._wrapped is not None:
+                self._wrapped.__exit__(kind, error, trace)
             return await self._leave(error)
         finally:
             self._dispatch.waiters.busy(-1)
@@ -95,7 +108,7 @@ class Delivery:
             return False
         if error is None:
             self._answer()
-            self._dispatch.succeed((self.message,))
+            self._succeed()
             return False
         if not isinstance(error, Exception):
             # Cancelled, or the program ends: neither consumed nor failed.
@@ -105,11 +118,18 @@ class Delivery:
         later = later_in(error)
         if later is None:
             log.error("the handling of %r failed", self.message, exc_info=error)
-        await self._fail(later or Later())
+        await self._fail(later or Later(), error)
         return True
 
-    async def _fail(self, later: Later) -> None:
+    def _succeed(self) -> None:
+        self._dispatch.succeed((self.message,))
+        if self._hooks is not None and self._context is not None:
+            self._hooks.end(self._context, None)
+
+    async def _fail(self, later: Later, error: Exception | None = None) -> None:
         self._answer()
+        if self._hooks is not None and self._context is not None:
+            self._hooks.end(self._context, error if error is not None else later)
         try:
             await self._dispatch.fail((self.message,), later)
         except BaseException:

@@ -16,7 +16,7 @@ import trio
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.statistics import TopicCounters
 from triomq._consumer.push.dispatch import Dispatch, Later, later_in
-from triomq._message.hooks import ConsumeContext, ConsumeHook, call_after_consume, call_before_consume
+from triomq._message.hooks import ConsumeContext, ConsumeHooks
 from triomq.errors import InvalidCall
 
 log = logging.getLogger("triomq.consumer")
@@ -35,29 +35,21 @@ class Handlers:
     """One handler and those who run it.
 
     Args:
-        group: consumer group, for the hooks.
         dispatch: gives messages out.
         handler: see :data:`Handler`.
         batch_max: how many messages it takes at once.
-        hooks: see :class:`ConsumeHook`.
+        hooks: called before and after, and around; None: there are none.
     """
 
     def __init__(
-        self,
-        group: str,
-        dispatch: Dispatch[Any],
-        handler: Handler,
-        *,
-        batch_max: int,
-        hooks: Sequence[ConsumeHook] = (),
+        self, dispatch: Dispatch[Any], handler: Handler, *, batch_max: int, hooks: ConsumeHooks | None = None
     ) -> None:
         if not callable(handler):
             raise InvalidCall(f"the handler is {type(handler).__name__}; give an async or a plain function")
-        self._group = group
         self._dispatch = dispatch
         self._handler: Any = handler
         self._batch_max = batch_max
-        self._hooks = tuple(hooks)
+        self._hooks = hooks or None
 
     @property
     def is_async(self) -> bool:
@@ -108,12 +100,15 @@ class Handlers:
                     now, since_pause = current_time(), 0
                     continue
                 try:
-                    if hooks:
-                        call_before_consume(hooks, ConsumeContext(self._group, batch))
+                    context = hooks.begin(batch) if hooks is not None else None
                     try:
-                        await handler(batch if most > 1 else batch[0])
+                        if hooks is None or context is None:
+                            await handler(batch if most > 1 else batch[0])
+                        else:
+                            with hooks.around(context):
+                                await handler(batch if most > 1 else batch[0])
                     except Exception as error:  # noqa: BLE001 - the user's code
-                        await self._failed(batch, error, now)
+                        await self._failed(batch, error, now, context)
                     else:
                         succeed(batch)
                         ended = current_time()
@@ -121,8 +116,8 @@ class Handlers:
                         counters.ok += len(batch)
                         counters.handling_s += ended - now
                         now = ended
-                        if hooks:
-                            call_after_consume(hooks, ConsumeContext(self._group, batch), None)
+                        if hooks is not None and context is not None:
+                            hooks.end(context, None)
                 except BaseException:
                     dispatch.requeue(batch)
                     raise
@@ -136,16 +131,20 @@ class Handlers:
             if len(dispatch):
                 waiters.wake()
 
-    async def _failed(self, batch: Sequence[HeldMessage], error: Exception, started_s: float) -> None:
-        self._count_failure(batch, error, trio.current_time() - started_s)
+    async def _failed(
+        self, batch: Sequence[HeldMessage], error: Exception, started_s: float, context: ConsumeContext | None
+    ) -> None:
+        self._count_failure(batch, error, trio.current_time() - started_s, context)
         await self._dispatch.fail(batch, _answer(batch, error))
 
-    def _count_failure(self, batch: Sequence[HeldMessage], error: Exception, seconds: float) -> None:
+    def _count_failure(
+        self, batch: Sequence[HeldMessage], error: Exception, seconds: float, context: ConsumeContext | None
+    ) -> None:
         counters: TopicCounters = batch[0].holder.owner.counters
         counters.failed += len(batch)
         counters.handling_s += seconds
-        if self._hooks:
-            call_after_consume(self._hooks, ConsumeContext(self._group, batch), error)
+        if self._hooks is not None and context is not None:
+            self._hooks.end(context, error)
 
     # --- plain handlers --------------------------------------------------------------------------------------
 
@@ -154,7 +153,10 @@ class Handlers:
         waiters = dispatch.waiters
         try:
             while not waiters.draining:
-                most = self._batch_max if self._batch_max > 1 else dispatch.fair_share(concurrency)
+                most = self._batch_max
+                if most == 1 and self._hooks is None:
+                    # Several for one trip to the thread; hooks see each call alone.
+                    most = dispatch.fair_share(concurrency)
                 batch = dispatch.take(most, trio.current_time())
                 if batch is None:
                     await waiters.wait()
@@ -170,20 +172,21 @@ class Handlers:
             # The clock's own method: threads have no trio.current_time().
             current_time = trio.lowlevel.current_clock().current_time
             started_s = current_time()
-            if self._hooks:
-                call_before_consume(self._hooks, ConsumeContext(self._group, batch))
+            context = self._hooks.begin(batch) if self._hooks is not None else None
             # Not abandoned when cancelled: a function cannot be stopped, and what it has done is done.
-            done, error = await trio.to_thread.run_sync(self._call_in_thread, batch, current_time, limiter=limiter)
+            done, error = await trio.to_thread.run_sync(
+                self._call_in_thread, batch, context, current_time, limiter=limiter
+            )
             if done:
                 counters: TopicCounters = batch[0].holder.owner.counters
                 counters.ok += done
                 counters.handling_s += trio.current_time() - started_s
-                if self._hooks:
-                    call_after_consume(self._hooks, ConsumeContext(self._group, batch[:done]), None)
+                if self._hooks is not None and context is not None:
+                    self._hooks.end(context, None)
             later = None
             if error is not None:
                 failed = batch[done:] if self._batch_max > 1 else batch[done : done + 1]
-                self._count_failure(failed, error, trio.current_time() - started_s)
+                self._count_failure(failed, error, trio.current_time() - started_s, context)
                 later = _answer(failed, error)
             if later is not None and self._batch_max > 1:
                 await dispatch.fail(batch, later)
@@ -194,9 +197,16 @@ class Handlers:
             raise
 
     def _call_in_thread(
-        self, batch: Sequence[HeldMessage], current_time: Callable[[], float]
+        self, batch: Sequence[HeldMessage], context: ConsumeContext | None, current_time: Callable[[], float]
     ) -> tuple[int, Exception | None]:
         """In a thread: handle one after the other for a while; how many succeeded, and what the next one raised."""
+        if self._hooks is not None and context is not None:
+            try:
+                with self._hooks.around(context):
+                    self._call_plain(batch if self._batch_max > 1 else batch[0])
+            except Exception as error:  # noqa: BLE001 - the user's code
+                return 0, error
+            return len(batch), None
         if self._batch_max > 1:
             try:
                 self._call_plain(batch)

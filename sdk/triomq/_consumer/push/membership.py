@@ -25,6 +25,8 @@ from triomq._consumer.push.options import PushOptions
 from triomq._consumer.push.ordered import OrderedDispatch
 from triomq._consumer.push.send_back import SendBack
 from triomq._consumer.running_properties import consumer_properties
+from triomq._consumer.trace import ConsumeTrace
+from triomq._message.hooks import ConsumeHooks
 from triomq._message.message import MessageQueue
 from triomq._message.subscription import (
     ALL,
@@ -68,6 +70,7 @@ class PushMembership(Membership):
     Attributes:
         dispatch: gives messages to handlers.
         handlers: the handler that runs now.
+        consume_hooks: the user's, and what traces.
         concurrency: how many handlers may be at work at the same time.
     """
 
@@ -76,6 +79,17 @@ class PushMembership(Membership):
     ) -> None:
         super().__init__(client, options, left=left, lite=False)
         self.push = push
+        trace = (
+            ConsumeTrace(
+                push.tracer,
+                client.unique_keys,
+                timeout_s=push.retries.timeout_s,
+                is_answer=lambda error: later_in(error) is not None,
+            )
+            if push.tracer is not None
+            else None
+        )
+        self.consume_hooks = ConsumeHooks(self.group, [*([trace] if trace is not None else []), *push.consume_hooks])
         self.handlers: Handlers | None = None
         self.concurrency = 0
         self._limits = options.limits

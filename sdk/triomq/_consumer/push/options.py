@@ -12,8 +12,9 @@ from typing import Any, Final
 import attrs
 
 from triomq._consumer.group.process_queue import FlowLimits
-from triomq._message.hooks import ConsumeHook
+from triomq._message.hooks import ConsumeHook, ConsumeWrapper
 from triomq._numbers import counts
+from triomq._producer.trace import Tracer
 from triomq.errors import InvalidCall
 
 SUSPEND_BOUNDS_S: Final = (0.01, 30.0)
@@ -79,7 +80,8 @@ class PushOptions:
         pulling: see :class:`PullOptions`.
         retries: see :class:`ConsumeRetries`.
         drain_s: how long the end waits for handlers (``awaitTerminationMillisWhenShutdown``).
-        consume_hooks: see :class:`triomq.plugins.ConsumeHook`.
+        consume_hooks: see :class:`triomq.plugins.ConsumeHook` and :class:`triomq.plugins.ConsumeWrapper`.
+        tracer: takes traces of what is consumed; None: there are none.
     """
 
     ordered: bool = False
@@ -87,7 +89,8 @@ class PushOptions:
     pulling: PullOptions = attrs.Factory(PullOptions)
     retries: ConsumeRetries = attrs.Factory(ConsumeRetries)
     drain_s: float = attrs.field(default=10.0, validator=_between(0, math.inf))
-    consume_hooks: Sequence[ConsumeHook] = ()
+    consume_hooks: Sequence[ConsumeHook | ConsumeWrapper] = ()
+    tracer: Tracer | None = None
 
     def properties(self, group: str, message_model: str, limits: FlowLimits) -> dict[str, str]:
         """As operators see them, by Java's names."""

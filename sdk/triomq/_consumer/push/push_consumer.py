@@ -97,16 +97,10 @@ class PushConsumer(metaclass=NoPublicConstructor):
             raise InvalidCall(f"concurrency is {concurrency}, not at least 1")
         waiters = member.dispatch.waiters
         member.handlers = Handlers(
-            self.group, member.dispatch, handler, batch_max=member.push.batch_max, hooks=member.push.consume_hooks
+            member.dispatch, handler, batch_max=member.push.batch_max, hooks=member.consume_hooks
         )
         member.concurrency = concurrency
-        if not self._subscribed():
-            # Another task may subscribe later, so this is no error.
-            log.warning(
-                "consumer group %s runs a handler and has subscribed to nothing: no message will come before "
-                "`await consumer.subscribe(topic)`",
-                self.group,
-            )
+        self._warn_unless_subscribed("runs a handler")
         try:
             with trio.CancelScope() as scope:
                 self._runs.add(scope)
@@ -121,9 +115,16 @@ class PushConsumer(metaclass=NoPublicConstructor):
         finally:
             member.handlers = None
 
-    def _subscribed(self) -> bool:
-        """Whether there is a topic that messages may come from; the group's retry topic does not count."""
-        return bool(self._member.subscriptions.keys() - {retry_topic(self.group)})
+    def _warn_unless_subscribed(self, what: str) -> None:
+        """Log that no message can come as long as nothing is subscribed; the group's retry topic does not count."""
+        if not self._member.subscriptions.keys() - {retry_topic(self.group)}:
+            # Another task may subscribe later, so this is no error.
+            log.warning(
+                "consumer group %s %s and has subscribed to nothing: no message will come before "
+                "`await consumer.subscribe(topic)`",
+                self.group,
+                what,
+            )
 
     async def reply(
         self, request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None
@@ -133,6 +134,7 @@ class PushConsumer(metaclass=NoPublicConstructor):
         return await send_reply(self._member.sender, request, body, properties)
 
     def __aiter__(self) -> Self:
+        self._warn_unless_subscribed("waits for deliveries")
         return self
 
     async def __anext__(self) -> Delivery:
@@ -148,7 +150,7 @@ class PushConsumer(metaclass=NoPublicConstructor):
                 raise StopAsyncIteration
             batch = dispatch.take(1, trio.current_time())
             if batch is not None:
-                return Delivery(batch[0], dispatch, self._member.sender)
+                return Delivery(batch[0], dispatch, self._member.sender, self._member.consume_hooks or None)
             await waiters.wait()
 
     def drain(self) -> None:

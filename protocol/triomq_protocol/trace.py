@@ -1,0 +1,172 @@
+"""Records of message traces: what producers and consumers write down about their messages (docs/protocol/consumer.md §15).
+
+A record is text: fields joined by one control character, ended by another.  Several records make the body of a message
+to the trace topic.  Upstream: ``TraceDataEncoder``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+_SEPARATOR: Final = "\x01"
+_END: Final = "\x02"
+_NULL: Final = "null"
+
+
+class TraceMessageType(IntEnum):
+    """What a record says a message is."""
+
+    NORMAL = 0
+    HALF = 1
+    END = 2
+    """The end of a transaction."""
+    DELAYED = 3
+
+
+class ConsumeOutcome(IntEnum):
+    """What became of messages that a handler was given (``contextCode``)."""
+
+    SUCCESS = 0
+    TIMEOUT = 1
+    EXCEPTION = 2
+    FAILED = 4
+
+
+def encode_sent(
+    *,
+    time_ms: int,
+    region: str,
+    group: str,
+    topic: str,
+    message_id: str,
+    tags: str | None,
+    keys: str | None,
+    store_host: str,
+    body_bytes: int,
+    cost_ms: int,
+    kind: TraceMessageType,
+    offset_message_id: str,
+    success: bool,
+) -> str:
+    """A message was sent (``Pub``).
+
+    Args:
+        time_ms: when sending began, in ms since 1970.
+        region: of the broker.
+        group: the producer group.
+        topic: where the message went.
+        message_id: the sender's id.
+        tags: its tag.
+        keys: its keys, joined by blanks.
+        store_host: the broker's address.
+        body_bytes: its body as it travelled.
+        cost_ms: until the broker's answer.
+        kind: which kind of message.
+        offset_message_id: the broker's id.
+        success: whether it is stored as safely as configured.
+    """
+    fields = (
+        "Pub", str(time_ms), region, group, topic, message_id, _text(tags), _text(keys), store_host, str(body_bytes),
+        str(cost_ms), str(kind.value), offset_message_id, _flag(success),
+    )  # fmt: skip
+    return _SEPARATOR.join(fields) + _END
+
+
+def encode_consuming(
+    *,
+    time_ms: int,
+    region: str | None,
+    group: str,
+    request_id: str,
+    message_id: str,
+    retry_times: int,
+    keys: str | None,
+) -> str:
+    """A message is given to a handler (``SubBefore``).
+
+    Args:
+        time_ms: now, in ms since 1970.
+        region: of the broker, where the message has it.
+        group: the consumer group.
+        request_id: joins this record to :func:`encode_consumed`'s.
+        message_id: the message's.
+        retry_times: how often it failed before.
+        keys: its keys, joined by blanks.
+    """
+    fields = (
+        "SubBefore", str(time_ms), _text(region), group, request_id, message_id, str(retry_times), _text(keys),
+    )  # fmt: skip
+    return _SEPARATOR.join(fields) + _END
+
+
+def encode_consumed(
+    *,
+    request_id: str,
+    message_id: str,
+    cost_ms: int,
+    keys: str | None,
+    outcome: ConsumeOutcome,
+    time_ms: int,
+    group: str,
+) -> str:
+    """A handler is done with a message (``SubAfter``).
+
+    Args:
+        request_id: that of :func:`encode_consuming`.
+        message_id: the message's.
+        cost_ms: how long the handler took, per message.
+        keys: its keys, joined by blanks.
+        outcome: what became of it.
+        time_ms: now, in ms since 1970.
+        group: the consumer group.
+    """
+    success = _flag(outcome is ConsumeOutcome.SUCCESS)
+    fields = (
+        "SubAfter", request_id, message_id, str(cost_ms), success, _text(keys), str(outcome.value), str(time_ms), group,
+    )  # fmt: skip
+    return _SEPARATOR.join(fields) + _END
+
+
+def encode_transaction_end(
+    *,
+    time_ms: int,
+    region: str,
+    group: str,
+    topic: str,
+    message_id: str,
+    tags: str | None,
+    keys: str | None,
+    store_host: str,
+    transaction_id: str,
+    state: str,
+    from_check: bool,
+) -> str:
+    """A broker was told what became of a transaction (``EndTransaction``).
+
+    Args:
+        time_ms: now, in ms since 1970.
+        region: of the broker.
+        group: the producer group.
+        topic: of the message.
+        message_id: the message's.
+        tags: its tag.
+        keys: its keys, joined by blanks.
+        store_host: the broker's address.
+        transaction_id: the transaction's.
+        state: by Java's name, as ``COMMIT_MESSAGE``.
+        from_check: whether the broker had asked.
+    """
+    fields = (
+        "EndTransaction", str(time_ms), region, group, topic, message_id, _text(tags), _text(keys), store_host,
+        str(TraceMessageType.END.value), transaction_id, state, _flag(from_check),
+    )  # fmt: skip
+    return _SEPARATOR.join(fields) + _END
+
+
+def _text(value: str | None) -> str:
+    return _NULL if value is None else value
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
