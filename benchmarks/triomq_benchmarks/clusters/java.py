@@ -1,4 +1,4 @@
-"""The real RocketMQ 4.9.7 on this machine: finds Java and Maven, resolves the jars, compiles our small drivers.
+"""The real RocketMQ, 4.9.7 unless another version is asked for: finds Java and Maven, resolves jars, compiles drivers.
 
 Maven fetches the jars that `drivers/java/pom.xml` names; the class path and compiled drivers are cached by `builds.py`.
 Servers are started in `servers.py`, load by `drivers/`.
@@ -15,6 +15,8 @@ import attrs
 from triomq_benchmarks.clusters.builds import DRIVERS, building, built, cache_folder, digest, find_tool, run_tool
 
 POM = DRIVERS / "java" / "pom.xml"
+VERSION = "4.9.7"
+"""The version that the POM names."""
 
 # RocketMQ 4.9 unmaps its files through internals that later Javas close by default.
 OPEN_MODULES = (
@@ -43,7 +45,7 @@ class Java:
     Attributes:
         java: the `java` executable.
         javac: the compiler beside it.
-        class_path: RocketMQ 4.9.7's jars, joined as Java wants them.
+        class_path: RocketMQ's jars, joined as Java wants them.
     """
 
     java: str
@@ -81,30 +83,30 @@ class Java:
         return built(folder, argv, "compiling the Java drivers")
 
 
-def find_java() -> Java:
-    """Find Java and RocketMQ's jars.
+def find_java(version: str = VERSION) -> Java:
+    """Find Java and the jars of a version of RocketMQ.
 
     Raises:
         ToolUnavailableError: with the reason.
     """
     java, javac, mvn = find_tool("java"), find_tool("javac"), find_tool("mvn")
-    return Java(java=java, javac=javac, class_path=_resolve(mvn))
+    return Java(java=java, javac=javac, class_path=_resolve(mvn, version))
 
 
-def _resolve(mvn: str) -> str:
-    folder = cache_folder(f"jars-{digest([POM])}")
+def _resolve(mvn: str, version: str) -> str:
+    folder = cache_folder(f"jars-{digest([POM], version)}")
     with building(folder):
-        return _class_path(mvn, folder / "class_path")
+        return _class_path(mvn, version, folder / "class_path")
 
 
-def _class_path(mvn: str, remembered: Path) -> str:
+def _class_path(mvn: str, version: str, remembered: Path) -> str:
     if remembered.exists():
         class_path = remembered.read_text().strip()
         if all(Path(jar).exists() for jar in class_path.split(os.pathsep)):
             return class_path
     fresh = remembered.with_suffix(".fresh")
     argv = [mvn, "--quiet", "--batch-mode", "--file", str(POM), "dependency:build-classpath"]
-    argv += [f"-Dmdep.outputFile={fresh}", f"-Dmdep.pathSeparator={os.pathsep}"]
+    argv += [f"-Drocketmq.version={version}", f"-Dmdep.outputFile={fresh}", f"-Dmdep.pathSeparator={os.pathsep}"]
     run_tool(argv, "resolving RocketMQ's jars with Maven")
     fresh.replace(remembered)
     return remembered.read_text().strip()

@@ -1,12 +1,12 @@
-"""Topics, groups, configuration and statistics of one broker: codes 17, 21, 25, 26, 50-54, 200, 201, 202, 207, 215,
-315, 321 (docs/protocol/broker-api.md §12, §13, §15, §16)."""
+"""Topics, groups, configuration and statistics of one broker: codes 17, 18, 21, 25, 26, 50-54, 200, 201, 202, 207,
+215, 225, 315, 321, 351, 352, 401 (docs/protocol/broker-api.md §12, §13, §15, §16)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 from typing import ClassVar
 
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
-from triomq_protocol.requests.registration import DataVersion
+from triomq_protocol.requests.registration import DataVersion, TopicConfig
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body
 from triomq_protocol.wire.header import Header, Int32, Int64
 
@@ -22,6 +22,29 @@ class CreateTopicRequest(Header, kw_only=True):
     topic_filter_type: str
     topic_sys_flag: Int32 | None = None
     order: bool = False
+    attributes: str | None = None
+    """Of RocketMQ 5: `+name=value` or `-name`, joined by commas."""
+
+
+class TopicConfigInList(TopicConfig, kw_only=True):
+    """A topic in the body of 18; `attributes` as in the header of 17, with the signs in the names."""
+
+    attributes: dict[str, str] = {}
+
+
+class CreateTopicListBody(Body, kw_only=True):
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST (18)."""
+
+    most_bytes: ClassVar[int] = 1 << 20
+    most_objects: ClassVar[int] = 2001
+
+    topic_config_list: list[TopicConfigInList] = []
+
+
+class GetTopicConfigRequest(Header, kw_only=True):
+    """Header of GET_TOPIC_CONFIG (351)."""
+
+    topic: str
 
 
 class DeleteTopicRequest(Header, kw_only=True):
@@ -70,6 +93,32 @@ class SubscriptionGroupConfig(Body, kw_only=True):
     retry_max_times: int = 16
     retry_queue_nums: int = 1
     which_broker_when_consume_slowly: int = 1
+
+
+class SubscriptionGroupList(Body, kw_only=True):
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+
+    most_bytes: ClassVar[int] = 1 << 20
+    most_objects: ClassVar[int] = 1001
+
+    group_config_list: list[SubscriptionGroupConfig] = []
+
+
+class SetMessageRequestModeBody(Body, kw_only=True):
+    """Body of SET_MESSAGE_REQUEST_MODE (401); `mode` is PULL or POP."""
+
+    most_bytes: ClassVar[int] = 1 << 16
+
+    topic: str | None = None
+    consumer_group: str | None = None
+    mode: str | None = None
+    pop_share_queue_num: int = 0
+
+
+class GetSubscriptionGroupConfigRequest(Header, kw_only=True):
+    """Header of GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
+
+    group: str
 
 
 class SubscriptionGroupTable(Body, kw_only=True):

@@ -1,5 +1,5 @@
-"""Monitoring and controlling consumers and producers: codes 203, 204, 208, 220-223, 300, 303, 307-309, 314, 317, 328
-(docs/protocol/broker-api.md §14)."""
+"""Monitoring and controlling consumers and producers: codes 203, 204, 208, 220-223, 300, 303, 307-309, 314, 317, 328,
+343, 345 (docs/protocol/broker-api.md §14)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
 from typing import ClassVar
@@ -9,7 +9,7 @@ import msgspec
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
-from triomq_protocol.wire.header import Header, Int64
+from triomq_protocol.wire.header import Header, Int32, Int64
 
 
 class GetConsumerConnectionListRequest(Header, kw_only=True):
@@ -245,6 +245,30 @@ class ResetOffsetRequest(Header, kw_only=True):
     group: str
     timestamp: Int64
     is_force: bool = False
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
+    """Of RocketMQ 5: the only queue to reset, unless negative, and the offset to which, instead of a time."""
+
+
+class GroupRequest(Header, kw_only=True):
+    """Header of QUERY_TOPICS_BY_CONSUMER (343)."""
+
+    group: str
+
+
+class GroupAndTopicRequest(Header, kw_only=True):
+    """Header of QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
+
+    group: str
+    topic: str
+
+
+class QuerySubscriptionBody(Body, kw_only=True):
+    """Answer body of 345; without a subscription if the group is offline or reads the topic without one."""
+
+    group: str
+    subscription_data: SubscriptionData | None = None
+    topic: str
 
 
 class ResetOffsetBody(Body, kw_only=True):

@@ -34,13 +34,15 @@ _BY_NAME = {
 ADMIN_CODES = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
     }
 )
-"""What RocketMQ 4.9 leaves to administrators."""
+"""What RocketMQ 4.9 leaves to administrators, and the requests of 5 that do the same for a list."""
 
 OWN_ADMIN_CODES = frozenset({29_001, 29_002, 29_003})
 """Our own requests of operators: replication state, change of the role, truncation of a slave's log."""
@@ -115,7 +117,7 @@ def needs_of(code: int, fields: Mapping[str, str | None], body: bytes, *, compat
             return [] if compat_49 else _send(fields.get("b"), fields.get("a"))
         case RequestCode.CONSUMER_SEND_MSG_BACK:
             return _group(fields.get("group"))
-        case RequestCode.PULL_MESSAGE | RequestCode.UPDATE_CONSUMER_OFFSET:
+        case RequestCode.PULL_MESSAGE | RequestCode.LITE_PULL_MESSAGE | RequestCode.UPDATE_CONSUMER_OFFSET:
             return _topic(fields.get("topic"), Permission.SUB) + _group(fields.get("consumerGroup"))
         case RequestCode.QUERY_MESSAGE:
             return _topic(fields.get("topic"), Permission.SUB)

@@ -27,7 +27,10 @@ from triomq_server.broker.requests import send as sending
 from triomq_server.broker.requests import transactions as transaction_requests
 from triomq_server.broker.roles.roles import Roles
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
+from triomq_server.broker.unsupported import UNSUPPORTED
 from triomq_server.wire import Handlers, Link
+
+PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 _MODULES = (
     sending,
@@ -61,10 +64,13 @@ def main_handlers(broker: Broker, roles: Roles, transactions: OpenTransactions) 
 
 def fast_handlers(main: Handlers) -> Handlers:
     """The handlers of the fast listener (main port - 2): all but pulls, which may be held."""
-    plain = {code: handler for code, handler in main.plain.items() if code != RequestCode.PULL_MESSAGE}
+    plain = {code: handler for code, handler in main.plain.items() if code not in PULLS}
     return Handlers(plain=plain, waiting=dict(main.waiting), sliced=dict(main.sliced), default=main.default)
 
 
 def refuse_unknown(_link: Link, command: Command) -> Command:
-    """Answer a code without a handler; the remark's leading blank is RocketMQ's."""
-    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+    """Answer a code without a handler; the remark's leading blank is RocketMQ's, the reason for codes of RocketMQ 5 is
+    ours."""
+    reason = UNSUPPORTED.get(command.code)
+    remark = f" request type {command.code} not supported" + (f": {reason}" if reason else "")
+    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -1,6 +1,6 @@
 """Request code -> answer of the name server (docs/protocol/namesrv.md §1.1; RocketMQ's ``DefaultRequestProcessor``).
 
-Only requests that write a file wait. Unknown codes are not answered.
+Only requests that write a file wait. Unknown codes are answered with code 3, and not at all with `compat=4.9`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ _VERSION_OF_REGISTER_BODY = 37
 _MOST_TOPICS_OF_OLD_BROKER = 10_000
 # 4.9.4: since then clients read, and get, routes in standard JSON.
 _VERSION_OF_STANDARD_JSON = 401
+_CONTROLLER_CODES = range(1001, 1014)
+"""RocketMQ 5's name servers may run a controller, which chooses masters."""
 _FIXED_PATHS = ("kvConfigPath", "configStorePath")
 
 
@@ -119,7 +121,7 @@ class NameServer:
                 code.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
                 code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_ununit_topics,
             },
-            default=ignored,
+            default=ignored if self.config.compat_49 else refuse_unknown,
         )
 
     def link_closed(self, link: Link) -> None:
@@ -347,6 +349,14 @@ class NameServer:
     def get_config(self, _link: Link, command: Command) -> Command:
         """319."""
         return command.answer(body=printed(self.config).encode())
+
+
+def refuse_unknown(_link: Link, command: Command) -> Command:
+    """Answer a code without a handler as RocketMQ 5 does: callers learn it at once, instead of after their timeout."""
+    remark = f" request type {command.code} not supported"
+    if command.code in _CONTROLLER_CODES:
+        remark += ": there is no controller; `triomq admin role` changes the role of a broker"
+    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 def _table_of_old_broker(body: bytes) -> TopicConfigTable:

@@ -396,16 +396,21 @@ public final class InteropClient {
         return found(result.getMessageList());
     }
 
-    /** Runs one mqadmin command line in this process and returns what it printed. */
+    /** Runs one mqadmin command line in this process and returns what it printed; some never end by themselves. */
     private static JSONObject admin(JSONObject command) throws Exception {
         List<String> arguments = command.getJSONArray("arguments").toJavaList(String.class);
+        long limitMs = command.getLongValue("limitMs");
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PrintStream before = System.out;
         PrintStream errorsBefore = System.err;
         System.setOut(new PrintStream(printed, true, "UTF-8"));
         System.setErr(System.out);
         try {
-            MQAdminStartup.main0(arguments.toArray(new String[0]), null);
+            Thread running = new Thread(() -> MQAdminStartup.main0(arguments.toArray(new String[0]), null));
+            running.start();
+            running.join(limitMs);
+            running.interrupt();
+            running.join(limitMs);
         } finally {
             System.out.flush();
             System.setOut(before);

@@ -26,7 +26,6 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /**
  * A push consumer that reports its events on its output, one JSON object per line: `started`, `message` (each delivery, when its
@@ -83,7 +82,9 @@ public final class PushConsumer {
         if (options.containsKey("instance")) {
             consumer.setInstanceName(options.get("instance"));
         }
-        consumer.setMessageModel(MessageModel.valueOf(option("model", "clustering").toUpperCase()));
+        // The package of this enum is another one in each major version.
+        var models = consumer.getMessageModel().getDeclaringClass();
+        consumer.setMessageModel(Enum.valueOf(models, option("model", "clustering").toUpperCase()));
         String from = option("from", "first");
         if (from.equals("first")) {
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

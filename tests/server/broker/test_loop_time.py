@@ -20,6 +20,7 @@ from triomq_protocol.requests import (
     LockBatchRequestBody,
     MessageQueue,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     UnlockBatchRequestBody,
 )
 from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
@@ -53,6 +54,10 @@ HEARTBEAT = HeartbeatData(
     producer_data_set=[ProducerData(group_name="P0")],
 )
 
+GROUP_LIST = SubscriptionGroupList(
+    group_config_list=[SubscriptionGroupConfig(group_name=f"L{number}") for number in range(500)]
+)
+
 REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
     Code.SEND_MESSAGE: (SEND, lambda: b"x"),
     Code.SEND_MESSAGE_V2: (SHORT, lambda: b"x"),
@@ -62,6 +67,7 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
         bytes,
     ),
     Code.PULL_MESSAGE: (PULL, bytes),
+    Code.LITE_PULL_MESSAGE: (PULL, bytes),
     Code.QUERY_CONSUMER_OFFSET: (TOPIC, bytes),
     Code.UPDATE_CONSUMER_OFFSET: ({**TOPIC, "commitOffset": "1"}, bytes),
     Code.SEARCH_OFFSET_BY_TIMESTAMP: ({**TOPIC, "timestamp": "1"}, bytes),
@@ -83,6 +89,7 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
     Code.VIEW_MESSAGE_BY_ID: ({"offset": "0"}, bytes),
     Code.DELETE_TOPIC_IN_BROKER: ({"topic": "T1"}, bytes),
     Code.GET_ALL_TOPIC_CONFIG: ({}, bytes),
+    Code.GET_TOPIC_CONFIG: (TOPIC, bytes),
     Code.GET_TOPIC_STATS_INFO: (TOPIC, bytes),
     Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ({}, bytes),
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: ({}, bytes),
@@ -90,11 +97,16 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
     Code.DELETE_EXPIRED_COMMITLOG: ({}, bytes),
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ({}, SubscriptionGroupConfig(group_name="G0").encode),
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ({}, bytes),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ({}, GROUP_LIST.encode),
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: ({"group": "G0"}, bytes),
+    Code.SET_MESSAGE_REQUEST_MODE: ({}, lambda: b'{"mode":"PULL"}'),
     Code.DELETE_SUBSCRIPTIONGROUP: ({"groupName": "G0", "removeOffset": "true"}, bytes),
     Code.GET_CONSUMER_CONNECTION_LIST: ({"consumerGroup": "G0"}, bytes),
     Code.GET_PRODUCER_CONNECTION_LIST: ({"producerGroup": "P0"}, bytes),
     Code.GET_ALL_PRODUCER_INFO: ({}, bytes),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: (TOPIC, bytes),
+    Code.QUERY_TOPICS_BY_CONSUMER: ({"group": "G0"}, bytes),
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: ({"group": "G0", "topic": "T0"}, bytes),
     Code.GET_CONSUME_STATS: ({"consumerGroup": "G0"}, bytes),
     Code.QUERY_CONSUME_TIME_SPAN: (TOPIC, bytes),
     Code.GET_BROKER_CONSUME_STATS: ({"isOrder": "false"}, bytes),
@@ -122,6 +134,7 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
     ),
     Code.RESUME_CHECK_HALF_MESSAGE: ({"msgId": "7F0000010000540600000000000000FF"}, bytes),
     HA_STATUS: ({}, bytes),
+    Code.GET_BROKER_HA_STATUS: ({}, bytes),
     READ_LOG: ({"offset": "0", "mostBytes": "1048576"}, bytes),
 }
 """A request that finds much of what there is, for every code that is answered without waiting."""
@@ -139,6 +152,7 @@ WAITING = {
     Code.SEND_REPLY_MESSAGE: "one message",
     Code.SEND_REPLY_MESSAGE_V2: "one message",
     Code.UPDATE_AND_CREATE_TOPIC: "changes one topic; large tables are encoded and written by a worker thread",
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: "TOPICS_PER_TURN topics in a turn, 1000 in a request",
     Code.UPDATE_BROKER_CONFIG: "reads MOST_SETTINGS_BYTES at most",
     Code.GET_CONSUMER_RUNNING_INFO: "asks one client",
     Code.CONSUME_MESSAGE_DIRECTLY: "asks one client",

@@ -195,6 +195,13 @@ async def test_own_configuration_refuses(desk, body, code, remark) -> None:
     assert not desk.disk.exists("/namesrv/namesrv.properties")
 
 
+@pytest.mark.parametrize(("code", "why"), [(4711, ""), (1005, ": there is no controller")])
+async def test_an_unknown_code_is_refused_at_once(desk, code, why) -> None:
+    answer = await desk.ask(code)
+    assert answer.code == 3
+    assert answer.remark.startswith(f" request type {code} not supported{why}")
+
+
 async def test_all_codes_of_a_name_server_are_answered(desk) -> None:
     known = {100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 219, 224, 304, 311, 312, 313, 318, 319, 322, 327}
     assert set(desk.handlers.plain) | set(desk.handlers.waiting) | set(desk.handlers.sliced) == known

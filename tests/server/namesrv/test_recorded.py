@@ -89,7 +89,6 @@ async def test_handmade_requests(desk, replay) -> None:
     await replay("raw_route_version_0")
     await replay("raw_route_missing_topic")
     await replay("raw_route_none")
-    await replay("raw_ns_unknown_code")
     await replay("raw_topics")
     await replay("raw_topics_cluster_none")
     await replay("raw_register_bad_crc")

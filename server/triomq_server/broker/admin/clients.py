@@ -1,4 +1,4 @@
-"""Operators' requests about who is connected: 203, 204, 300, 328 (docs/protocol/broker-api.md §14; upstream:
+"""Operators' requests about who is connected: 203, 204, 300, 328, 343, 345 (docs/protocol/broker-api.md §14; upstream:
 AdminBrokerProcessor)."""
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from triomq_protocol.requests import (
     ConsumerConnection,
     GetConsumerConnectionListRequest,
     GetProducerConnectionListRequest,
+    GroupAndTopicRequest,
     GroupList,
+    GroupRequest,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
+    QuerySubscriptionBody,
     QueryTopicConsumeByWhoRequest,
+    TopicList,
 )
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import java_map_order_in_slices
@@ -36,6 +40,8 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.sliced[RequestCode.GET_PRODUCER_CONNECTION_LIST] = partial(list_producer_connections, broker)
     handlers.sliced[RequestCode.GET_ALL_PRODUCER_INFO] = partial(list_producers, broker)
     handlers.sliced[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = partial(list_groups_of_topic, broker)
+    handlers.sliced[RequestCode.QUERY_TOPICS_BY_CONSUMER] = partial(list_topics_of_group, broker)
+    handlers.plain[RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER] = partial(subscription_of_group, broker)
 
 
 def list_consumer_connections(broker: Broker, _link: Link, command: Command) -> Slices:
@@ -112,3 +118,18 @@ def list_groups_of_topic(broker: Broker, _link: Link, command: Command) -> Slice
     names = {*(yield from broker.clients.groups_subscribing(topic)), *(yield from broker.offsets.groups_of(topic))}
     groups = GroupList(group_list=(yield from java_map_order_in_slices(sorted(names))))
     return command.answer(body=(yield from groups.encode_in_slices()))
+
+
+def list_topics_of_group(broker: Broker, _link: Link, command: Command) -> Slices:
+    """343: the topics of which a group has committed offsets."""
+    names = yield from broker.offsets.topics_of(command.header(GroupRequest).group)
+    topics = TopicList(broker_addr=broker.address, topic_list=(yield from java_map_order_in_slices(names)))
+    return command.answer(body=(yield from topics.encode_in_slices()))
+
+
+def subscription_of_group(broker: Broker, _link: Link, command: Command) -> Command:
+    """345: what the members of a group subscribe of a topic."""
+    header = command.header(GroupAndTopicRequest)
+    found = broker.clients.subscription(header.group, header.topic)
+    body = QuerySubscriptionBody(group=header.group, subscription_data=found, topic=header.topic)
+    return command.answer(body=body.encode())

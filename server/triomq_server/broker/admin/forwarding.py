@@ -187,7 +187,7 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
         remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
         return command.answer(ResponseCode.SYSTEM_ERROR, remark)
     targets: dict[MessageQueue, int] = {}
-    for queue_id in range(config.write_queue_nums):
+    for queue_id in _queues_to_reset(header, config.write_queue_nums):
         target = _reset_target(broker, header, queue_id)
         if target is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
@@ -211,6 +211,13 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
     return command.answer(remark=NOT_SET_REMARK, body=body)
 
 
+def _queues_to_reset(header: ResetOffsetRequest, queues: int) -> range:
+    """All of a topic, or the one that a tool of RocketMQ 5 names."""
+    if header.queue_id is None or header.queue_id < 0:
+        return range(queues)
+    return range(header.queue_id, min(header.queue_id + 1, queues))
+
+
 def _notify_all(members: list[Link], header: ResetOffsetRequest, body: bytes) -> Generator[None, None, None]:
     """220 to all members. What they do not take is counted between slices, and may close links."""
     size_bytes = 0
@@ -225,7 +232,9 @@ def _notify_all(members: list[Link], header: ResetOffsetRequest, body: bytes) ->
 
 
 def _reset_target(broker: Broker, header: ResetOffsetRequest, queue_id: int) -> int | None:
-    """The offset one queue is to go on from; None if the group has never committed any there."""
+    """The offset one queue is to go on from; None if the group has never committed any there, and none is given."""
+    if header.queue_id is not None and header.queue_id >= 0 and header.offset is not None and header.offset >= 0:
+        return min(header.offset, broker.store.queue_bounds(header.topic, queue_id)[1])
     committed = broker.offsets.query(header.group, header.topic, queue_id)
     if committed < 0:
         return None

@@ -1,4 +1,4 @@
-"""Operators' requests about subscription groups: 200, 201, 207 (docs/protocol/broker-api.md §13; upstream:
+"""Operators' requests about subscription groups: 200, 201, 207, 225, 352, 401 (docs/protocol/broker-api.md §13; upstream:
 AdminBrokerProcessor)."""
 
 from __future__ import annotations
@@ -7,12 +7,21 @@ from collections.abc import Generator
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.requests import DeleteSubscriptionGroupRequest, SubscriptionGroupConfig
+from triomq_protocol.requests import (
+    DeleteSubscriptionGroupRequest,
+    GetSubscriptionGroupConfigRequest,
+    SetMessageRequestModeBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+)
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import SLAVE_REMARK
 from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.wire import Handlers, Link
+
+GROUPS_PER_SLICE = 64
+"""After how many groups of a list other requests have their turns."""
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -20,6 +29,9 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.plain[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP] = partial(update_group, broker)
     handlers.sliced[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = partial(list_groups, broker)
     handlers.sliced[RequestCode.DELETE_SUBSCRIPTIONGROUP] = partial(delete_group, broker)
+    handlers.sliced[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST] = partial(update_groups, broker)
+    handlers.plain[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = partial(group_config, broker)
+    handlers.plain[RequestCode.SET_MESSAGE_REQUEST_MODE] = set_request_mode
 
 
 def update_group(broker: Broker, _link: Link, command: Command) -> Command:
@@ -28,12 +40,55 @@ def update_group(broker: Broker, _link: Link, command: Command) -> Command:
         return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
     if command.body:
         group = SubscriptionGroupConfig.decode(command.body)
-        if not group.group_name:
-            return command.answer(ResponseCode.SYSTEM_ERROR, "groupName is missing in the subscription group config")
-        remark = group_name_remark(group.group_name)
-        if remark is not None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+        refusal = _name_refusal(group)
+        if refusal is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
         broker.groups.put(group)
+    return command.answer()
+
+
+def update_groups(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
+    """225: create or replace several groups, all or none."""
+    if broker.is_slave:
+        return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
+    groups = SubscriptionGroupList.decode(command.body).group_config_list
+    for number, group in enumerate(groups, 1):
+        refusal = _name_refusal(group)
+        if refusal is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, f"{refusal}; none of the groups is changed")
+        if not number % GROUPS_PER_SLICE:
+            yield
+    for number, group in enumerate(groups, 1):
+        broker.groups.put(group)
+        if not number % GROUPS_PER_SLICE:
+            yield
+    return command.answer()
+
+
+def _name_refusal(group: SubscriptionGroupConfig) -> str | None:
+    if not group.group_name:
+        return "groupName is missing in the subscription group config"
+    return group_name_remark(group.group_name)
+
+
+def group_config(broker: Broker, _link: Link, command: Command) -> Command:
+    """352: the configuration of one group; an unknown group is made, if the broker makes groups at their first use."""
+    name = command.header(GetSubscriptionGroupConfigRequest).group
+    group = broker.groups.find(name)
+    if group is None:
+        remark = broker.groups.full_remark(name) or f"No group in this broker. group: {name}"
+        return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    return command.answer(body=group.encode())
+
+
+def set_request_mode(_link: Link, command: Command) -> Command:
+    """401: how a group's members ask for messages. They pull, which is what this broker serves."""
+    mode = SetMessageRequestModeBody.decode(command.body).mode
+    if mode != "PULL":
+        return command.answer(
+            ResponseCode.SYSTEM_ERROR,
+            f"mode {mode}: pop consumption needs a broker of RocketMQ 5; consumers that pull or push work here",
+        )
     return command.answer()
 
 

@@ -1,7 +1,7 @@
 """Operators' requests about replication: its state, changes of the role, truncating a slave's log, and reading a log.
 
-The codes are ours; a RocketMQ broker answers them with code 3. `triomq admin ha`, `role`, `cut` and `repair-store` send
-them.
+The codes are ours, but for 907 of RocketMQ 5; a RocketMQ broker answers ours with code 3. `triomq admin ha`, `role`,
+`cut` and `repair-store` send them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from triomq_protocol.codes import ResponseCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.wire.body import Body
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.header import Header
@@ -77,6 +77,40 @@ class HaStatus(Body, kw_only=True):
     id_contested_by: str | None = None
 
 
+class ConnectionRuntimeInfo(Body, kw_only=True):
+    """A slave in the answer to 907."""
+
+    addr: str
+    diff: int
+    in_sync: bool
+    slave_ack_offset: int
+    transfer_from_where: int
+    transferred_byte_in_second: int = 0
+    """Rates are not measured."""
+
+
+class ClientRuntimeInfo(Body, kw_only=True):
+    """What a slave says about itself in the answer to 907; times in ms, 0 where nothing has been received."""
+
+    activated: bool = False
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_addr: str | None = None
+    master_flush_offset: int = 0
+    max_offset: int = 0
+    transferred_byte_in_second: int = 0
+
+
+class HaRuntimeInfo(Body, kw_only=True):
+    """Answer body of GET_BROKER_HA_STATUS (907)."""
+
+    ha_client_runtime_info: ClientRuntimeInfo
+    ha_connection_info: list[ConnectionRuntimeInfo]
+    in_sync_slave_nums: int
+    master: bool
+    master_commit_log_max_offset: int
+
+
 class ChangeRoleRequest(Header, kw_only=True):
     """Header of CHANGE_ROLE.
 
@@ -110,6 +144,7 @@ class ChangeRoleResponse(Header, kw_only=True):
 def register(handlers: Handlers, broker: Broker, roles: Roles) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.plain[HA_STATUS] = partial(answer_status, broker)
+    handlers.plain[RequestCode.GET_BROKER_HA_STATUS] = partial(answer_runtime_info, broker)
     handlers.plain[READ_LOG] = partial(read_log, broker)
     handlers.waiting[CHANGE_ROLE] = partial(change_role, broker, roles)
     handlers.waiting[CUT_LOG] = partial(cut_log, roles)
@@ -164,6 +199,46 @@ def ha_status(broker: Broker, now: float) -> HaStatus:
             last_error=log.last_error,
         )
     return status
+
+
+def answer_runtime_info(broker: Broker, _link: Link, command: Command) -> Command:
+    """907: the same for tools of RocketMQ 5."""
+    now = trio.current_time()
+    return command.answer(body=runtime_info_of(ha_status(broker, now), broker, now).encode())
+
+
+def runtime_info_of(status: HaStatus, broker: Broker, now: float) -> HaRuntimeInfo:
+    """The state of replication at trio's time `now`, in RocketMQ 5's terms."""
+    most = broker.config.store.ha_slave_fallbehind_max
+    slaves = [
+        ConnectionRuntimeInfo(
+            addr=slave.peer,
+            diff=slave.behind_bytes,
+            in_sync=slave.acknowledged >= 0 and slave.behind_bytes < most,
+            slave_ack_offset=max(slave.acknowledged, 0),
+            transfer_from_where=max(slave.acknowledged, 0),
+        )
+        for slave in status.slaves
+    ]
+    client = ClientRuntimeInfo()
+    if broker.following is not None and status.following is not None:
+        received = broker.following.log.status.last_received
+        read_ms = 0 if received is None else broker.clock() - int((now - received) * 1000)
+        client = ClientRuntimeInfo(
+            activated=status.following.connected,
+            last_read_timestamp=read_ms,
+            last_write_timestamp=read_ms,
+            master_addr=status.following.master,
+            master_flush_offset=max(status.following.master_end, 0),
+            max_offset=status.log_end,
+        )
+    return HaRuntimeInfo(
+        ha_client_runtime_info=client,
+        ha_connection_info=slaves,
+        in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+        master=not broker.is_slave,
+        master_commit_log_max_offset=0 if broker.is_slave else status.log_end,
+    )
 
 
 def read_log(broker: Broker, link: Link, command: Command) -> Command:

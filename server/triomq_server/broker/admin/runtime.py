@@ -76,6 +76,7 @@ def runtime_info(broker: Broker, _link: Link, command: Command) -> Command:
         "runtime": _duration_text(now_ms - broker.stats.boot_ms),
         "startAcceptSendRequestTimeStamp": str(broker.config.start_accept_send_request_time_stamp),
         "pageCacheLockTimeMills": "0",
+        "brokerActive": str(not broker.is_slave).lower(),  # a tool of RocketMQ 5 prints it
         **_traffic(broker),
         **_thread_pools(broker),
         **_store(broker),
@@ -125,6 +126,7 @@ def _traffic(broker: Broker) -> dict[str, str]:
         "getFoundTps": _rates_text(stats.found_rate),
         "getMissTps": _rates_text(stats.missed_rate),
         "getTransferedTps": _rates_text(stats.transferred_rate),
+        "getTransferredTps": _rates_text(stats.transferred_rate),  # how RocketMQ 5 spells it
         "getTotalTps": " ".join(str((one or 0.0) + (other or 0.0)) for one, other in zip(found, missed, strict=True)),
         "putMessageTimesTotal": str(put),
         "putMessageFailedTimes": str(stats.put_failures),

@@ -1,4 +1,4 @@
-"""Operators' requests about topics and their queues: 17, 21, 202, 215, 305, 306, 316, 329
+"""Operators' requests about topics and their queues: 17, 18, 21, 202, 215, 305, 306, 316, 329, 351
 (docs/protocol/broker-api.md §12).
 
 Upstream: AdminBrokerProcessor.
@@ -6,15 +6,19 @@ Upstream: AdminBrokerProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from functools import partial
+
+import trio
 
 from triomq_protocol.codes import NOT_SET_REMARK, RequestCode, ResponseCode
 from triomq_protocol.names import LMQ_PREFIX, SYSTEM_TOPICS
 from triomq_protocol.requests import (
+    CreateTopicListBody,
     CreateTopicRequest,
     DeleteTopicRequest,
     GetAllTopicConfigResponse,
+    GetTopicConfigRequest,
     GetTopicStatsInfoRequest,
     MessageQueue,
     TopicConfig,
@@ -39,10 +43,22 @@ QUEUES_LIMIT = 65536
 QUEUES_PER_SLICE = 256
 """After how many queues of a topic other requests have their turns."""
 
+TOPICS_PER_TURN = 16
+"""After how many topics of a list other requests have their turns."""
+
+_HARMLESS_ATTRIBUTES = {
+    "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+    "queue.type": frozenset({"SimpleCQ"}),
+    "cleanup.policy": frozenset({"DELETE"}),
+}
+"""Attributes of RocketMQ 5 that change nothing for clients that do not go through its proxy."""
+
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC] = partial(create_topic_everywhere, broker)
+    handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC_LIST] = partial(create_topics_everywhere, broker)
+    handlers.plain[RequestCode.GET_TOPIC_CONFIG] = partial(topic_config, broker)
     handlers.sliced[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
     handlers.sliced[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
     handlers.sliced[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
@@ -66,22 +82,74 @@ def create_topic(broker: Broker, _link: Link, command: Command) -> Command:
     The header's `order` and `defaultTopic` have no effect in 4.9 either: ordered topics are named by the name servers.
     """
     header = command.header(CreateTopicRequest)
-    refusal = _refusal(broker, header.topic) or _queues_refusal(header)
+    config = TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag or 0,
+    )
+    attributes = (header.attributes or "").split(",")
+    refusal = _refusal(broker, header.topic) or _queues_refusal(config) or attributes_refusal(attributes)
     if refusal is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
-    known = broker.topics.get(header.topic)
-    broker.topics.put(
-        TopicConfig(
-            topic_name=header.topic,
-            read_queue_nums=header.read_queue_nums,
-            write_queue_nums=header.write_queue_nums,
-            perm=header.perm,
-            topic_filter_type=header.topic_filter_type,
-            topic_sys_flag=header.topic_sys_flag or 0,
-            order=known is not None and known.order,
-        )
-    )
+    _put(broker, config)
     return command.answer(remark=NOT_SET_REMARK)
+
+
+async def create_topics_everywhere(broker: Broker, _link: Link, command: Command) -> Command:
+    """18: create or replace several topics, all or none; answered when the name servers know of them."""
+    configs = CreateTopicListBody.decode(command.body).topic_config_list
+    for number, config in enumerate(configs, 1):
+        attributes = (f"{name}={value}" for name, value in config.attributes.items())
+        name = config.topic_name or ""
+        refusal = _refusal(broker, name) or _queues_refusal(config) or attributes_refusal(attributes)
+        if refusal is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, f"{name}: {refusal}; none of the topics is changed")
+        if not number % TOPICS_PER_TURN:
+            await trio.lowlevel.checkpoint()
+    for number, config in enumerate(configs, 1):
+        _put(
+            broker,
+            TopicConfig(
+                topic_name=config.topic_name,
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=config.perm,
+                topic_filter_type=config.topic_filter_type,
+                topic_sys_flag=config.topic_sys_flag,
+            ),
+        )
+        if not number % TOPICS_PER_TURN:
+            await trio.lowlevel.checkpoint()
+    await broker.registration.register_now()
+    return command.answer()
+
+
+def _put(broker: Broker, config: TopicConfig) -> None:
+    """Create or replace a topic; whether it is ordered stays as it was."""
+    known = broker.topics.get(config.topic_name or "")
+    config.order = known is not None and known.order
+    broker.topics.put(config)
+
+
+def topic_config(broker: Broker, _link: Link, command: Command) -> Command:
+    """351: the configuration of one topic."""
+    topic = command.header(GetTopicConfigRequest).topic
+    config = broker.topics.get(topic)
+    if config is None:
+        return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+    return command.answer(body=config.encode())
+
+
+def attributes_refusal(attributes: Iterable[str]) -> str | None:
+    """Why a topic cannot have attributes (`+name=value`, `-name`); None if they change nothing or remove some."""
+    for attribute in attributes:
+        sign, (name, _, value) = attribute[:1], attribute[1:].partition("=")
+        if attribute and sign != "-" and value not in _HARMLESS_ATTRIBUTES.get(name, ()):
+            return f"topic attribute {attribute[:200]!r} needs a broker of RocketMQ 5"
+    return None
 
 
 def _refusal(broker: Broker, topic: str) -> str | None:
@@ -96,14 +164,14 @@ def _refusal(broker: Broker, topic: str) -> str | None:
     return None
 
 
-def _queues_refusal(header: CreateTopicRequest) -> str | None:
-    for field, queues in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
+def _queues_refusal(config: TopicConfig) -> str | None:
+    for field, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
         if not 0 <= queues <= QUEUES_LIMIT:
             return f"{field} {queues} is out of range, 0 to {QUEUES_LIMIT} are possible"
-    if header.topic_filter_type not in FILTER_TYPES:
+    if config.topic_filter_type not in FILTER_TYPES:
         return (
             "org.apache.rocketmq.remoting.exception.RemotingCommandException: "
-            f"topicFilterType = [{header.topic_filter_type}] value invalid"
+            f"topicFilterType = [{config.topic_filter_type}] value invalid"
         )
     return None
 

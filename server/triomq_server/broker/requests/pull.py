@@ -1,4 +1,4 @@
-"""Pulls: code 11. Permissions are checked, the filter is found, the queue is read and the answer built.
+"""Pulls: code 11, and 361 of lite consumers of RocketMQ 5. Permissions are checked, the filter is found, the queue is read and the answer built.
 
 A pull that finds nothing may be held (`tables.held_pulls`); when it is resumed, it answers with what there is. It
 answers to `PullMessageProcessor`; rules: docs/protocol/broker-api.md §5, docs/protocol/ha.md §8.
@@ -38,9 +38,10 @@ _REMARKS = {status: status.name for status in ReadStatus}
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
-    """Serve code 11, and let `broker.held_pulls` resume pulls."""
+    """Serve codes 11 and 361, and let `broker.held_pulls` resume pulls."""
     pulling = Pulling(broker)
     handlers.plain[RequestCode.PULL_MESSAGE] = pulling.pull
+    handlers.plain[RequestCode.LITE_PULL_MESSAGE] = pulling.pull
     broker.held_pulls.resume = pulling.resume
     broker.on_config_change.append(pulling.read_config)
 

@@ -15,6 +15,8 @@ from triomq_protocol.requests import (
     ProducerConnection,
     ProducerData,
     ProducerTableInfo,
+    QuerySubscriptionBody,
+    TopicList,
 )
 from triomq_protocol.wire.frame import FrameDecoder
 
@@ -93,3 +95,20 @@ async def test_all_producers_as_recorded(desk: Any, client_link: Any, exchanges:
                 language=LanguageCode.JAVA,
             )
     assert await desk.frame(request) == response
+
+
+async def test_what_a_group_reads_for_tools_of_rocketmq_5(desk: Any, client_link: Any, exchanges: Any) -> None:
+    await desk.frame(exchanges["34_client_to_slave__0_0"][0], client_link())
+    (name,) = desk.broker.clients.consumers
+    group = desk.broker.clients.consumers[name]
+    for topic, subscription in group.subscriptions.items():
+        answer = await desk.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, fields={"group": name, "topic": topic})
+        assert QuerySubscriptionBody.decode(answer.body).subscription_data == subscription
+    answer = await desk.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, fields={"group": "Nobody", "topic": "T"})
+    assert answer.body == b'{"group":"Nobody","topic":"T"}'
+    desk.broker.offsets.commit("G", "T1", 0, 1)
+    desk.broker.offsets.commit("G", "T2", 0, 1)
+    desk.broker.offsets.commit("H", "T3", 0, 1)
+    answer = await desk.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, fields={"group": "G"})
+    assert set(TopicList.decode(answer.body).topic_list) == {"T1", "T2"}
+    assert TopicList.decode(answer.body).broker_addr == desk.broker.address

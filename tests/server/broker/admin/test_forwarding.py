@@ -219,6 +219,33 @@ async def test_where_a_reset_leads(
     assert [table[MessageQueue("TopicLive", "broker-a", queue_id)] for queue_id in range(4)] == expected
 
 
+@pytest.mark.parametrize(
+    ("queue_id", "offset", "expected"),
+    [
+        (1, 5, {1: 5}),
+        (1, 99, {1: 10}),
+        (1, None, {1: 0}),
+        (1, -1, {1: 0}),
+        (4, 5, {}),
+        (-1, 5, {0: 0, 1: 0, 2: 0, 3: 0}),
+    ],
+)
+async def test_a_tool_of_rocketmq_5_may_reset_one_queue(
+    desk: Any, client_link: Any, queue_id: int, offset: int | None, expected: dict[int, int]
+) -> None:
+    live_topic(desk)
+    link = client_link()
+    await join(desk, link)
+    header = ResetOffsetRequest(
+        topic="TopicLive", group="CG_live", timestamp=1000, is_force=True, queue_id=queue_id, offset=offset
+    )
+    answer = await desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    table = ResetOffsetBody.decode(answer.body).offset_table
+    assert {queue.queue_id: found for queue, found in table.items()} == expected
+    (notified,) = link.notified
+    assert set(notified.fields) == {"topic", "group", "timestamp", "isForce"}
+
+
 async def test_a_group_that_has_read_nothing_yet_can_be_reset(desk: Any, client_link: Any) -> None:
     live_topic(desk)
     for queue_id in range(4):

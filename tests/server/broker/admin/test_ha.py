@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from triomq_protocol.codes import ResponseCode
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_server.broker.admin.ha import HaRuntimeInfo, SlaveState, ha_status, runtime_info_of
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.log_copy import READ_LOG, READ_MOST_BYTES, ReadLogRequest
 
@@ -62,3 +63,34 @@ class TestSlaveAddresses:
         if not known:
             assert answer.code == ResponseCode.NO_PERMISSION
             assert "is not among haSlaveAddresses" in answer.remark
+
+
+async def test_a_master_alone_for_tools_of_rocketmq_5(desk: Any) -> None:
+    desk.fill("T", {0: [1000]})
+    info = HaRuntimeInfo.decode((await desk.ask(RequestCode.GET_BROKER_HA_STATUS)).body)
+    assert (info.master, info.master_commit_log_max_offset) == (True, desk.broker.store.log_max_offset)
+    assert (info.ha_connection_info, info.in_sync_slave_nums) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "behind", "in_sync"), [(900, 100, True), (900, 1000, False), (-1, 100, False)]
+)
+async def test_a_slave_for_tools_of_rocketmq_5(
+    desk: Any, config: BrokerConfig, acknowledged: int, behind: int, in_sync: bool
+) -> None:
+    config.store.ha_slave_fallbehind_max = 1000
+    status = ha_status(desk.broker, 0.0)
+    status.slaves = [
+        SlaveState(
+            peer="10.0.0.1:5",
+            acknowledged=acknowledged,
+            behind_bytes=behind,
+            sent_bytes=0,
+            silent_s=0,
+            lost_position=False,
+        )
+    ]
+    info = runtime_info_of(status, desk.broker, 0.0)
+    (slave,) = info.ha_connection_info
+    assert (slave.addr, slave.slave_ack_offset, slave.diff) == ("10.0.0.1:5", max(acknowledged, 0), behind)
+    assert (slave.in_sync, info.in_sync_slave_nums) == (in_sync, int(in_sync))

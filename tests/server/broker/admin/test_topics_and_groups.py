@@ -8,18 +8,23 @@ from typing import Any
 import pytest
 
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.errors import BodyError
 from triomq_protocol.requests import (
+    CreateTopicListBody,
     CreateTopicRequest,
     DeleteSubscriptionGroupRequest,
     DeleteTopicRequest,
     GetTopicStatsInfoRequest,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupTable,
     TopicConfig,
+    TopicConfigInList,
     TopicConfigTable,
     TopicStatsTable,
 )
 from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.broker.admin.topics import attributes_refusal
 from triomq_server.config import BrokerConfig, BrokerRole
 
 NOW_MS = 1_795_238_180_000
@@ -128,9 +133,14 @@ async def test_a_slave_refuses_changes(desk: Any, config: BrokerConfig) -> None:
         (RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic="T"), b""),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G").encode()),
         (RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequest(group_name="G"), b""),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, group_list("G")),
     ):
         answer = await desk.ask(code, header, body=body)
         assert (answer.code, answer.remark) == (1, SLAVE_REMARK)
+    answer = await desk.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=topic_list(TopicConfigInList(topic_name="T"))
+    )
+    assert (answer.code, answer.remark) == (1, f"T: {SLAVE_REMARK}; none of the topics is changed")
 
 
 async def test_all_topics_are_sent_with_their_version(desk: Any, exchanges: Any) -> None:
@@ -222,3 +232,123 @@ async def test_a_deleted_group_keeps_its_offsets_unless_asked_otherwise(
     assert (await desk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
     assert desk.broker.groups.get("G") is None
     assert desk.broker.offsets.query("G", "T", 0) == left
+
+
+# -- requests of RocketMQ 5
+
+
+def topic_list(*topics: TopicConfigInList) -> bytes:
+    return CreateTopicListBody(topic_config_list=list(topics)).encode()
+
+
+def group_list(*names: str) -> bytes:
+    return SubscriptionGroupList(
+        group_config_list=[SubscriptionGroupConfig(group_name=name) for name in names]
+    ).encode()
+
+
+async def test_the_configuration_of_one_topic(desk: Any) -> None:
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(queues=4))
+    answer = await desk.ask(RequestCode.GET_TOPIC_CONFIG, fields={"topic": "T"})
+    assert TopicConfig.decode(answer.body) == desk.broker.topics.get("T")
+    answer = await desk.ask(RequestCode.GET_TOPIC_CONFIG, fields={"topic": "Nope"})
+    assert (answer.code, answer.remark) == (17, "No topic in this broker. topic: Nope")
+
+
+async def test_a_list_of_topics_is_made(desk: Any) -> None:
+    desk.broker.topics.put(TopicConfig(topic_name="Known", read_queue_nums=1, write_queue_nums=1, order=True))
+    named = TopicConfigInList(topic_name="New", read_queue_nums=3, attributes={"+message.type": "FIFO"})
+    answer = await desk.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=topic_list(named, TopicConfigInList(topic_name="Known"))
+    )
+    assert answer.code == 0
+    assert desk.broker.topics.get("New") == TopicConfig(topic_name="New", read_queue_nums=3)
+    assert desk.broker.topics.get("Known") == TopicConfig(topic_name="Known", order=True)
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (TopicConfigInList(topic_name="b@d"), "b@d"),
+        (TopicConfigInList(), "blank"),
+        (TopicConfigInList(topic_name="TBW102"), "system topic"),
+        (TopicConfigInList(topic_name="Many", read_queue_nums=65537), "readQueueNums"),
+        (TopicConfigInList(topic_name="Lite", attributes={"+message.type": "LITE"}), "RocketMQ 5"),
+    ],
+)
+async def test_of_a_list_with_a_topic_that_cannot_be_made_none_is(
+    desk: Any, bad: TopicConfigInList, named: str
+) -> None:
+    answer = await desk.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=topic_list(TopicConfigInList(topic_name="Good"), bad)
+    )
+    assert answer.code == 1
+    assert named in answer.remark
+    assert desk.broker.topics.get("Good") is None
+
+
+async def test_lists_are_bounded(desk: Any) -> None:
+    body = topic_list(*[TopicConfigInList(topic_name=f"T{number}") for number in range(1001)])
+    with pytest.raises(BodyError, match="2003 objects; at most 2001"):
+        await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "refused"),
+    [
+        ([], False),
+        ([""], False),
+        (["+message.type=FIFO", "+queue.type=SimpleCQ", "+cleanup.policy=DELETE"], False),
+        (["-cleanup.policy"], False),
+        (["+message.type=LITE"], True),
+        (["+queue.type=BatchCQ"], True),
+        (["+message.type=NORMAL", "+cleanup.policy=COMPACTION"], True),
+        (["+unknown=1"], True),
+        (["+message.type"], True),
+    ],
+)
+async def test_attributes_that_change_what_is_stored_are_refused(
+    desk: Any, attributes: list[str], refused: bool
+) -> None:
+    assert (attributes_refusal(attributes) is not None) is refused
+    answer = await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(attributes=",".join(attributes)))
+    assert answer.code == (1 if refused else 0)
+    assert (desk.broker.topics.get("T") is None) is refused
+
+
+async def test_the_configuration_of_one_group_which_its_first_use_makes(desk: Any, config: BrokerConfig) -> None:
+    answer = await desk.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields={"group": "G"})
+    assert SubscriptionGroupConfig.decode(answer.body) == SubscriptionGroupConfig(group_name="G")
+    assert "G" in desk.broker.groups.table
+    config.auto_create_subscription_group = False
+    answer = await desk.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields={"group": "H"})
+    assert (answer.code, answer.remark) == (26, "No group in this broker. group: H")
+
+
+async def test_a_list_of_groups_is_made_or_none_of_it(desk: Any) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    assert (await desk.ask(code, body=group_list("G", "H"))).code == 0
+    assert {"G", "H"} <= set(desk.broker.groups.table)
+    answer = await desk.ask(code, body=group_list("I", "b@d"))
+    assert answer.code == 1
+    assert "none of the groups is changed" in answer.remark
+    assert "I" not in desk.broker.groups.table
+
+
+async def test_groups_pull_and_do_not_pop(desk: Any) -> None:
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
+    assert (await desk.ask(code, body=b'{"mode":"PULL","topic":"T","consumerGroup":"G"}')).code == 0
+    answer = await desk.ask(code, body=b'{"mode":"POP"}')
+    assert answer.code == 1
+    assert "pop consumption needs a broker of RocketMQ 5" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [(200_050, "pop consumption"), (3001, "plain_acl.yml"), (1005, "no controller"), (370, "timer"), (4711, "")],
+)
+async def test_what_is_not_served_is_refused_with_the_reason(desk: Any, code: int, why: str) -> None:
+    answer = await desk.ask(code)
+    assert answer.code == 3
+    assert answer.remark.startswith(f" request type {code} not supported")
+    assert why in answer.remark

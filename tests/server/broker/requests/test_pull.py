@@ -40,6 +40,15 @@ def offsets(answer: Command) -> dict[str, int]:
     return {name: int(value) for name, value in answer.fields.items()}
 
 
+async def test_lite_consumers_of_rocketmq_5_pull_with_a_code_of_their_own(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        await peer.put(body=b"one")
+        request = peer.pull_request()
+        request.code = RequestCode.LITE_PULL_MESSAGE
+        assert bodies(await peer.ask(request)) == [b"one"]
+
+
 # -- refusals
 
 
