@@ -52,9 +52,10 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._admin.topics import Admin, TopicStats
 from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
+from triomq._admin.messages import MessageAdmin, MessageTrack, TrackType
 from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
 from triomq_protocol.requests import ClusterInfo, ConsumerConnection, OffsetWrapper, TopicOffset, TopicRouteData
-from triomq_protocol.requests.group_admin import ConsumerRunningInfo
+from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 
 # Errors: the root and its branches; their particular classes are in triomq.errors
 from triomq.errors import MQError, TransientError, RouteError, CallError, ClosedError
@@ -109,6 +110,10 @@ __all__ = [
     "GroupAdmin",
     "GroupProgress",
     "ResetQueue",
+    "MessageAdmin",
+    "MessageTrack",
+    "TrackType",
+    "ConsumeMessageDirectlyResult",
     "QueueBounds",
     "ClientStatistics",
     "LinkStatistics",

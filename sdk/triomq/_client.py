@@ -13,6 +13,7 @@ from typing import Final, TypedDict, TypeVar
 import trio
 
 from triomq._admin.groups import GroupAdmin
+from triomq._admin.messages import MessageAdmin
 from triomq._admin.topics import Admin
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_requests import BrokerRequests
@@ -91,12 +92,14 @@ class Client(metaclass=NoPublicConstructor):
         client_id: by which brokers know it.
         admin: administrative calls about topics and the cluster.
         groups: administrative calls about consumer groups.
+        messages: stored messages: finding them, who consumed them, sending them again.
         bounds: offsets of queues.
     """
 
     client_id: str
     admin: Admin
     groups: GroupAdmin
+    messages: MessageAdmin
     bounds: QueueBounds
 
     def __init__(self, name_servers: NameServers | None, nursery: trio.Nursery, options: ClientOptions) -> None:
@@ -178,6 +181,27 @@ class Client(metaclass=NoPublicConstructor):
         self.admin = construct(Admin, self._name_servers, self._routes, self._links, self._route_wait)
         self.bounds = construct(QueueBounds, BrokerLinks(self._routes, self._links), self._route_wait)
         self.groups = construct(GroupAdmin, self.admin, self._routes, self._links, self._route_wait)
+        self.messages = construct(
+            MessageAdmin,
+            self.admin,
+            self.groups,
+            BrokerLinks(self._routes, self._links),
+            self.bounds,
+            self._links,
+            self._copy_sender,
+        )
+
+    def _copy_sender(self, group: str) -> Sender:
+        settings = SendSettings(compressor=None, policy=Retries(), route_wait_s=self._route_wait.wait_s)
+        return Sender(
+            group,
+            self._routes,
+            self._links,
+            unique_keys=self._unique_keys,
+            clock=self._clock,
+            chance=self._chance,
+            settings=settings,
+        )
 
     @property
     def name_servers(self) -> list[str]:

@@ -27,6 +27,7 @@ import trio
 
 from triomq import _client, _opening
 from triomq._admin import groups as _group_admin
+from triomq._admin import messages as _message_admin
 from triomq._admin import topics as _admin
 from triomq._blocking.calls import ClientLoop, ClosingProxy, Core, KeptProxy, P, Proxy, blocking_method, plain_method
 from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer
@@ -49,6 +50,7 @@ __all__ = [
     "Delivery",
     "GroupAdmin",
     "LitePullConsumer",
+    "MessageAdmin",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -238,6 +240,21 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
     set_offsets = blocking_method(_group_admin.GroupAdmin.set_offsets)
 
 
+class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
+    """Looks at stored messages; see :class:`triomq.MessageAdmin`."""
+
+    by_id = blocking_method(_message_admin.MessageAdmin.by_id)
+    by_unique_key = blocking_method(_message_admin.MessageAdmin.by_unique_key)
+    by_key = blocking_method(_message_admin.MessageAdmin.by_key)
+    at = blocking_method(_message_admin.MessageAdmin.at)
+    by_time = blocking_method(_message_admin.MessageAdmin.by_time)
+    page = blocking_method(_message_admin.MessageAdmin.page)
+    tracks = blocking_method(_message_admin.MessageAdmin.tracks)
+    consume_directly = blocking_method(_message_admin.MessageAdmin.consume_directly)
+    resend = blocking_method(_message_admin.MessageAdmin.resend)
+    send_copy = blocking_method(_message_admin.MessageAdmin.send_copy)
+
+
 class Client(metaclass=NoPublicConstructor):
     """A client without ``await``; opened by :func:`open_client`, closed by :meth:`close` or the end of its ``with``."""
 
@@ -249,6 +266,8 @@ class Client(metaclass=NoPublicConstructor):
         """Administrative calls."""
         self.groups = construct(GroupAdmin, self._loop, lambda client: client.groups)
         """Administrative calls about consumer groups."""
+        self.messages = construct(MessageAdmin, self._loop, lambda client: client.messages)
+        """Stored messages."""
 
     @property
     def client_id(self) -> str:

@@ -62,6 +62,7 @@ ONE_SET_PER_KIND = {
     "test_group_operators",
     "test_java_client",
     "test_mixed",
+    "test_operators_sdk",
     "test_push_java",
     "test_push_sdk",
     "test_request_reply",

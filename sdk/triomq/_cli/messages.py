@@ -25,6 +25,7 @@ from triomq._cli.options import (
     say,
     with_client,
 )
+from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics
 from triomq.errors import InvalidCall
 
@@ -284,7 +285,7 @@ def _print_sent(result: SendResult, *, as_json: bool) -> None:
     say(row, text, as_json=as_json)
 
 
-for _command in (consume, groups, offsets, topics, cluster_status):
+for _command in (consume, groups, offsets, topics, message_command, cluster_status):
     triomq.add_command(_command)
 
 

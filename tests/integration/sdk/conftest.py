@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 
 import pytest
 import trio
 
 import triomq
+from triomq._cli.messages import run as run_command
 from triomq_server.cluster import Cluster, open_cluster
 
 
@@ -45,3 +48,17 @@ def run(cluster: Cluster) -> Callable[..., Awaitable[tuple[int, str, str]]]:
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     return run
+
+
+@pytest.fixture
+def call(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[tuple[int, str, str]]]:
+    """Run the command line in a thread of this process, in a tenth of the time: exit code, output, errors."""
+    monkeypatch.setenv("NAMESRV_ADDR", cluster.name_servers)
+
+    async def call(*arguments: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), trio.fail_after(120):
+            code = await trio.to_thread.run_sync(run_command, list(arguments))
+        return code, out.getvalue(), err.getvalue()
+
+    return call

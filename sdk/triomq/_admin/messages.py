@@ -1,0 +1,515 @@
+"""Stored messages: finding them, who consumed them, and having them consumed again (docs/protocol/admin.md §6).
+
+Upstream: ``MQAdminImpl``, and ``DefaultMQAdminExtImpl`` as far as it is about messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import attrs
+import trio
+
+from triomq._admin.broker_sets import SetAnswer, addresses_of, ask_sets, outage_text
+from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin, GroupProgress
+from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.queue_bounds import QueueBounds
+from triomq._constructors import NoPublicConstructor
+from triomq._message.message import MessageQueue, check_group
+from triomq._message.received import ReceivedMessage
+from triomq._message.send_result import SendResult
+from triomq._message.subscription import retry_topic
+from triomq._numbers import check_count
+from triomq._producer.outgoing import Outgoing
+from triomq._producer.sender import Sender
+from triomq._transport.links import Links
+from triomq.errors import (
+    BrokerNotFound,
+    GroupNotFound,
+    InvalidCall,
+    MQError,
+    NotFound,
+    ProtocolViolation,
+    error_for_code,
+)
+from triomq_protocol import flags, names
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError, HeaderError, LocalProtocolError
+from triomq_protocol.filters.tags import parse_subscription
+from triomq_protocol.message_id import decode_offset_message_id
+from triomq_protocol.properties import encode_properties
+from triomq_protocol.record.layout import COMPRESSED, COMPRESSION_MASK
+from triomq_protocol.record.view import RecordView, iter_records
+from triomq_protocol.requests import (
+    ConsumeMessageDirectlyRequest,
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    GroupList,
+    QueryMessageRequest,
+    QueryTopicConsumeByWhoRequest,
+    SubscriptionData,
+    ViewMessageRequest,
+)
+from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
+from triomq_protocol.requests.pull import PullMessageRequest, decode_pull_answer
+from triomq_protocol.requests.query import UNIQUE_KEY_QUERY
+from triomq_protocol.wire.command import Command
+
+T = TypeVar("T")
+
+QUERY_TIMEOUT_S: Final = 18.0
+"""How long a broker may take to look a key up (docs/protocol/admin.md §6.1)."""
+
+KEY_MAX: Final = 64
+UNIQUE_KEY_MAX: Final = 32
+"""How many messages a broker returns for a key, and for a unique key."""
+
+PAGE: Final = 32
+"""How many messages a broker returns to one pull."""
+
+GROUPS_AT_ONCE: Final = 16
+"""Groups whose tracks are looked up at the same time."""
+
+INDEX_STEP_MS: Final = 1000
+"""Brokers index times in whole seconds since the index file's first message, and cut the rest off."""
+
+FOR_EVER_MS: Final = 2**63 - 1
+
+_OF_ONE_DELIVERY: Final = frozenset({
+    names.DELAY, names.REAL_TOPIC, names.REAL_QID, names.WAIT, names.TRAN_MSG, names.PGROUP, names.RETRY_TOPIC,
+    names.ORIGIN_MESSAGE_ID, names.CLUSTER, names.CHECK_TIMES, names.PREPARED_QUEUE_OFFSET, "RECONSUME_TIME",
+    "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", "INNER_MULTI_QUEUE_OFFSET",
+})  # fmt: skip
+"""Properties that tell how a message came where it is; a copy that starts anew has none of them."""
+
+
+class TrackType(StrEnum):
+    """Whether a group has consumed a message; the words are RocketMQ's (docs/protocol/admin.md §6.2)."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    PULL = "PULL"
+    NOT_ONLINE = "NOT_ONLINE"
+    UNKNOWN = "UNKNOWN"
+
+
+@attrs.frozen
+class MessageTrack:
+    """What one group did with a message.
+
+    Args:
+        group: which.
+        track: the state.
+        reason: why it is unknown; empty else.
+    """
+
+    group: str
+    track: TrackType
+    reason: str = ""
+
+
+def track_of(
+    message: ReceivedMessage, online: ConsumerConnection | None, progress: Mapping[MessageQueue, object] | None
+) -> TrackType:
+    """What a group did with a message.
+
+    Args:
+        message: stored where `message.queue` says.
+        online: the group's members; None: there are none.
+        progress: committed offsets by queue, objects with `consumer_offset`; None: they are not known.
+    """
+    if online is None:
+        return TrackType.NOT_ONLINE
+    if online.consume_type == CONSUME_ACTIVELY:
+        return TrackType.PULL
+    offsets = None if progress is None else progress.get(message.queue)
+    if progress is None:
+        return TrackType.UNKNOWN
+    if offsets is None or getattr(offsets, "consumer_offset", 0) <= message.queue_offset:
+        return TrackType.NOT_CONSUME_YET
+    wanted = online.subscription_table.get(message.topic)
+    if wanted is not None and not _takes(wanted, message.tags):
+        return TrackType.CONSUMED_BUT_FILTERED
+    return TrackType.CONSUMED
+
+
+def _takes(wanted: SubscriptionData, tag: str | None) -> bool:
+    if (wanted.expression_type or "TAG") != "TAG":
+        return True  # an SQL92 expression is not evaluated here, as upstream
+    try:
+        return parse_subscription(wanted.sub_string).matches_tag(tag)
+    except LocalProtocolError:
+        return True  # no expression that means anything
+
+
+class MessageAdmin(metaclass=NoPublicConstructor):
+    """Looks at stored messages; ``client.messages``.
+
+    Every method raises :class:`~triomq.errors.MQError` when a broker that has to be asked does not answer.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        groups: GroupAdmin,
+        brokers: BrokerLinks,
+        bounds: QueueBounds,
+        links: Links,
+        make_sender: Callable[[str], Sender],
+    ) -> None:
+        self._admin = admin
+        self._groups = groups
+        self._brokers = brokers
+        self._bounds = bounds
+        self._links = links
+        self._make_sender = make_sender
+
+    # --- finding -------------------------------------------------------------------------------------------------
+
+    async def by_id(self, offset_message_id: str) -> ReceivedMessage:
+        """The message of a broker's id: ``offset_message_id`` of a result or a message.
+
+        The broker whose address the id has is asked, also when it is a slave, or registered nowhere.
+
+        Raises:
+            InvalidCall: it is no such id.
+            NotFound: the broker has no such message, or no longer.
+        """
+        try:
+            place = decode_offset_message_id(offset_message_id)
+        except BodyError as error:
+            raise InvalidCall(
+                f"{offset_message_id!r} is no offset message id ({error}): it has 32 or 56 hexadecimal digits; an id that "
+                "the sender gave is a unique key"
+            ) from None
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        address = f"{host}:{place.port}"
+        what = f"message {offset_message_id}"
+        link = await self._links.get(address, patient=False)
+        request = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=place.physical_offset))
+        answer = await link.request(request, ADMIN_TIMEOUT_S)
+        if answer.code == ResponseCode.SYSTEM_ERROR:
+            raise NotFound(f"{what} is not stored", address=address, code=answer.code, remark=answer.remark)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=address)
+        try:
+            record = RecordView(answer.body)
+            if record.physical_offset != place.physical_offset:
+                raise NotFound(f"{what} is not stored: offset {place.physical_offset} is inside another message")
+            queue = MessageQueue(record.topic, await self._broker_at(address) or "", record.queue_id)
+            return ReceivedMessage(record, queue)
+        except BodyError as error:
+            raise NotFound(
+                f"{what} is not stored: no message begins at offset {place.physical_offset}",
+                address=address,
+                remark=str(error),
+            ) from error
+
+    async def by_unique_key(self, topic: str, key: str) -> list[ReceivedMessage]:
+        """The messages of a topic with a sender's id (``message_id``), the first stored first.
+
+        There are several when a producer sent one again, or a transaction ended. At most 32 per broker.
+
+        Raises:
+            RouteNotFound: no name server knows the topic.
+            BrokerNotFound: nothing was found, and a broker set did not answer.
+        """
+        return await self._query(
+            topic, key, UNIQUE_KEY_MAX, 0, FOR_EVER_MS, unique=True, fits=lambda found: found.record.unique_key == key
+        )
+
+    async def by_key(
+        self, topic: str, key: str, *, start_ms: int = 0, end_ms: int | None = None, max_messages: int = KEY_MAX
+    ) -> list[ReceivedMessage]:
+        """The messages of a topic with an index key, the first stored first.
+
+        Args:
+            topic: which; brokers index by topic and key.
+            key: one of the message's ``keys``.
+            start_ms: only messages stored then or later, in ms since 1970.
+            end_ms: only messages stored until then.
+            max_messages: at most so many per broker, 1 to 64: the newest ones.
+
+        Raises:
+            RouteNotFound: no name server knows the topic.
+            BrokerNotFound: nothing was found, and a broker set did not answer.
+        """
+        check_count("max_messages", max_messages, 1, KEY_MAX)
+        until_ms = FOR_EVER_MS if end_ms is None else end_ms
+        if start_ms > until_ms:
+            raise InvalidCall(f"start_ms is {start_ms}, after end_ms, {until_ms}")
+        return await self._query(
+            topic, key, max_messages, start_ms, until_ms, unique=False, fits=lambda found: key in found.keys
+        )
+
+    async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
+        """The message at an offset of a queue.
+
+        Raises:
+            NotFound: the queue has no such offset, or no longer.
+        """
+        check_count("offset", offset, 0)
+        page, _ = await self.page(queue, offset, 1)
+        if not page or page[0].queue_offset != offset:
+            low, high = await self._bounds.min_offset(queue), await self._bounds.max_offset(queue)
+            raise NotFound(f"{queue} has no message at offset {offset}; it has {low} up to, not including, {high}")
+        return page[0]
+
+    async def by_time(
+        self, queue: MessageQueue, start_ms: int, *, end_ms: int | None = None, max_messages: int = PAGE
+    ) -> list[ReceivedMessage]:
+        """The messages of a queue that were stored from a time on, in the queue's order.
+
+        Args:
+            queue: which.
+            start_ms: ms since 1970.
+            end_ms: only messages stored until then.
+            max_messages: at most so many.
+        """
+        check_count("max_messages", max_messages, 1)
+        found: list[ReceivedMessage] = []
+        offset = await self._bounds.offset_by_time(queue, start_ms)
+        while len(found) < max_messages:
+            page, following = await self.page(queue, offset, min(PAGE, max_messages - len(found) + 1))
+            for message in page:
+                if end_ms is not None and message.stored_ms > end_ms:
+                    return found
+                # The last message before a time is the nearest to it where there is none after it.
+                if message.stored_ms >= start_ms and len(found) < max_messages:
+                    found.append(message)
+            if following <= offset or not page:
+                break
+            offset = following
+        return found
+
+    async def page(
+        self, queue: MessageQueue, offset: int, max_messages: int = PAGE
+    ) -> tuple[list[ReceivedMessage], int]:
+        """The messages from an offset of a queue on, as many as come at once, and the offset behind them.
+
+        It is that of the first message there is where `offset` has been deleted, and `offset` itself at the queue's end.
+        """
+        header = PullMessageRequest(
+            consumer_group=names.TOOLS_GROUP,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=flags.PULL_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription="*",
+            sub_version=0,
+            expression_type="TAG",
+            bname=queue.broker_name,
+        )
+        what = f"messages of {queue} from offset {offset} on"
+        link = await self._brokers.of(queue)
+        answer = await link.request(Command.request(RequestCode.PULL_MESSAGE, header), STATS_TIMEOUT_S)
+        try:
+            following = decode_pull_answer(answer).next_begin_offset
+            if answer.code == ResponseCode.SUCCESS:
+                records = list(iter_records(answer.body))
+                if not records or following is None:
+                    raise ProtocolViolation(what, address=link.address, remark="the answer has no message")
+                return [ReceivedMessage(record, queue) for record in records], following
+        except (BodyError, HeaderError) as error:
+            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+        if answer.code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            return [], max(following or 0, 0)
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return [], offset
+        raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+
+    # --- who consumed it -----------------------------------------------------------------------------------------
+
+    async def tracks(self, message: ReceivedMessage) -> list[MessageTrack]:
+        """What each group that consumes the message's topic did with it, by group name.
+
+        A group is NOT_ONLINE when none of its members is, and PULL when its members pull: what those have consumed is
+        not known to brokers.
+        """
+        sets = await self._sets_of(message.topic)
+        header = QueryTopicConsumeByWhoRequest(topic=message.topic)
+        found = await ask_sets(
+            self._links, sets, lambda: Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header), ADMIN_TIMEOUT_S
+        )
+        groups: set[str] = set()
+        for each in found.answers:
+            if each.answer.code == ResponseCode.SUCCESS:
+                groups.update(_decoded(GroupList.decode, each).group_list)
+        if not groups and found.silent:
+            raise BrokerNotFound(f"the groups of topic {message.topic}: {outage_text(found.without_master)}")
+        tracks: dict[str, MessageTrack] = {}
+        limit = trio.CapacityLimiter(GROUPS_AT_ONCE)
+
+        async def look(group: str) -> None:
+            async with limit:
+                tracks[group] = await self._track(message, group)
+
+        async with trio.open_nursery() as nursery:
+            for group in groups:
+                nursery.start_soon(look, group)
+        return [tracks[group] for group in sorted(tracks)]
+
+    async def _track(self, message: ReceivedMessage, group: str) -> MessageTrack:
+        try:
+            online = await self._groups.members(group)
+            progress: GroupProgress | None = None
+            if online is not None and online.consume_type != CONSUME_ACTIVELY:
+                progress = await self._groups.progress(group, message.topic)
+                if message.queue.broker_name in progress.without_master:
+                    return MessageTrack(group, TrackType.UNKNOWN, outage_text(progress.without_master))
+            return MessageTrack(group, track_of(message, online, progress))
+        except MQError as error:
+            return MessageTrack(group, TrackType.UNKNOWN, str(error))
+
+    # --- having it consumed again --------------------------------------------------------------------------------
+
+    async def consume_directly(
+        self, message: ReceivedMessage, group: str, client_id: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Let one member consume the message now, beside its queues; nothing is committed.
+
+        The broker that stores the message asks the member, and returns what its handler did.
+
+        Raises:
+            BrokerFault: the member is not online there, or refuses.
+        """
+        check_group(group)
+        header = ConsumeMessageDirectlyRequest(
+            consumer_group=group,
+            client_id=client_id,
+            msg_id=message.offset_message_id,
+            broker_name=message.queue.broker_name or None,
+        )
+        address = await self._address_of(message)
+        link = await self._links.get(address, patient=False)
+        request = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        answer = await link.request(request, STATS_TIMEOUT_S)
+        what = f"message {message.message_id} at {client_id} of group {group}"
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=address)
+        return _decoded(ConsumeMessageDirectlyResult.decode, SetAnswer("", address, answer))
+
+    async def resend(self, message: ReceivedMessage, group: str) -> SendResult:
+        """Send a copy to one group alone, by its retry topic: some member consumes it, and retries count from 0.
+
+        Raises:
+            GroupNotFound: no broker has the group.
+        """
+        check_group(group)
+        if group not in await self._groups.names():
+            raise GroupNotFound(f"no broker knows the consumer group {group}; nothing was sent")
+        return await self.send_copy(message, retry_topic(group), group=group)
+
+    async def send_copy(self, message: ReceivedMessage, topic: str, *, group: str = "") -> SendResult:
+        """Send a copy of a stored message: body, tag, keys, user properties and message id stay the same.
+
+        Args:
+            message: the stored one.
+            topic: where the copy goes.
+            group: whose retry topic it is; members are then told the topic that the message comes from.
+        """
+        properties = {name: value for name, value in message.properties.items() if name not in _OF_ONE_DELIVERY}
+        if group:
+            properties[names.RETRY_TOPIC] = origin_topic(message) or message.topic
+        properties[names.ORIGIN_MESSAGE_ID] = message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+        unique_key = properties.setdefault(names.UNIQ_KEY, message.message_id)
+        sender = self._make_sender(group or names.TOOLS_GROUP)
+        try:
+            out = Outgoing(
+                topic,
+                message.record.body,
+                encode_properties(properties),
+                unique_key,
+                message.born_ms,
+                trio.current_time() + sender.settings.timeout_s,
+            )
+            # The body travels as it was stored, compressed or not.
+            out.sys_flag = message.sys_flag & (COMPRESSED | COMPRESSION_MASK)
+            out.flag = message.flag
+            return await sender.deliver(out)
+        finally:
+            sender.close()
+
+    # --- brokers -------------------------------------------------------------------------------------------------
+
+    async def _query(
+        self,
+        topic: str,
+        key: str,
+        most: int,
+        start_ms: int,
+        end_ms: int,
+        *,
+        unique: bool,
+        fits: Callable[[ReceivedMessage], bool],
+    ) -> list[ReceivedMessage]:
+        if not key or " " in key:
+            raise InvalidCall(f"the key is {key!r}; a key has at least one character, and no blanks")
+        sets = await self._sets_of(topic)
+        header = QueryMessageRequest(
+            topic=topic,
+            key=key,
+            max_num=most,
+            begin_timestamp=max(0, start_ms - INDEX_STEP_MS),
+            end_timestamp=end_ms,
+        )
+
+        def request() -> Command:
+            fields = {UNIQUE_KEY_QUERY: "true" if unique else "false"}
+            return Command.request(RequestCode.QUERY_MESSAGE, header, fields=fields)
+
+        found = await ask_sets(self._links, sets, request, QUERY_TIMEOUT_S)
+        messages: list[ReceivedMessage] = []
+        for each in found.answers:
+            if each.answer.code == ResponseCode.QUERY_NOT_FOUND:
+                continue
+            if each.answer.code != ResponseCode.SUCCESS:
+                what = f"messages of topic {topic} with key {key}"
+                raise error_for_code(each.answer.code, each.answer.remark, what=what, address=each.address)
+            for record in _decoded(lambda body: list(iter_records(body)), each):
+                message = ReceivedMessage(record, MessageQueue(record.topic, each.broker_name, record.queue_id))
+                # The index knows hashes only: what a broker finds may be another topic's, or have another key.
+                if message.topic == topic and fits(message) and start_ms <= message.stored_ms <= end_ms:
+                    messages.append(message)
+        if not messages and found.silent:
+            raise BrokerNotFound(
+                f"nothing was found of topic {topic} with key {key}, and not every broker was asked: "
+                f"{outage_text(found.without_master)}"
+            )
+        return sorted(messages, key=lambda message: (message.stored_ms, message.queue, message.queue_offset))
+
+    async def _sets_of(self, topic: str) -> Mapping[str, Mapping[int, str]]:
+        route = await self._admin.route(topic)
+        return addresses_of({broker.broker_name or "": broker for broker in route.broker_datas or []})
+
+    async def _broker_at(self, address: str) -> str | None:
+        """The set that has an address; None where it is registered nowhere, or no name server answers."""
+        with suppress(MQError):
+            for name, addresses in (await self._admin.broker_sets()).items():
+                if address in addresses.values():
+                    return name
+        return None
+
+    async def _address_of(self, message: ReceivedMessage) -> str:
+        host, port = message.store_host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def origin_topic(message: ReceivedMessage) -> str | None:
+    """The topic that a retried or dead message was first sent to; None where the message does not say."""
+    return message.properties.get(names.RETRY_TOPIC)
+
+
+def _decoded(decode: Callable[[bytes], T], answer: SetAnswer) -> T:
+    try:
+        return decode(answer.answer.body)
+    except BodyError as error:
+        raise ProtocolViolation("the broker's answer", address=answer.address, remark=str(error)) from error

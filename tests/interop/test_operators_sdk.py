@@ -1,0 +1,75 @@
+"""What operators ask by our SDK and commands, of the real 4.9.7 and of ours: stored messages."""
+
+# ruff: noqa: ASYNC110 - what is waited for happens in other processes
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+import triomq
+from triomq.errors import NotFound
+
+
+@pytest.fixture
+async def client(either: Any) -> AsyncIterator[triomq.Client]:
+    async with triomq.open_client(either.namesrv.address) as client:
+        yield client
+
+
+async def test_stored_messages(client: triomq.Client, topic: str) -> None:
+    await client.admin.create_topic(topic, queues=1)
+    async with client.producer(f"p-{topic}") as producer:
+        sent = [
+            await producer.send(triomq.Message(topic, b"m%d" % n, tags="AB"[n % 2], keys=["all", f"k{n}"]))
+            for n in range(6)
+        ]
+    found = await client.messages.by_id(sent[2].offset_message_id)
+    assert (found.body, found.queue, found.queue_offset) == (b"m2", sent[2].queue, 2)
+    offset = int(sent[2].offset_message_id[16:], 16)
+    for wrong in (offset + 5, 1 << 40):
+        with pytest.raises(NotFound):
+            await client.messages.by_id(f"{sent[2].offset_message_id[:16]}{wrong:016X}")
+    with trio.fail_after(120):
+        while len(everything := await client.messages.by_key(topic, "all")) < 6:
+            await trio.sleep(0.05)
+    assert [each.body for each in everything] == [b"m%d" % n for n in range(6)]
+    last_ms = everything[-1].stored_ms
+    assert everything[-1].body in [each.body for each in await client.messages.by_key(topic, "all", start_ms=last_ms)]
+    assert [each.body for each in await client.messages.by_unique_key(topic, sent[4].message_id)] == [b"m4"]
+    assert (await client.messages.at(sent[0].queue, 3)).body == b"m3"
+    assert [each.body for each in await client.messages.by_time(sent[0].queue, 0, max_messages=2)] == [b"m0", b"m1"]
+
+
+async def test_tracks_and_resend(client: triomq.Client, topic: str) -> None:
+    await client.admin.create_topic(topic, queues=1)
+    async with client.producer(f"p-{topic}") as producer:
+        sent = [await producer.send(triomq.Message(topic, b"m%d" % n, tags="AB"[n % 2])) for n in range(4)]
+    group = f"G-{topic}"[:80]
+    seen: list[tuple[str, bytes]] = []
+
+    async def handle(message: triomq.ReceivedMessage) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append((message.topic, message.body))
+
+    first, second = [await client.messages.by_id(each.offset_message_id) for each in sent[:2]]
+    async with client.push_consumer(group, start_from="earliest", drain_s=1) as consumer:
+        await consumer.subscribe(topic, "A")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handle)
+            with trio.fail_after(120):
+                while [each.track for each in await client.messages.tracks(first)] != [triomq.TrackType.CONSUMED]:
+                    await trio.sleep(0.1)
+            (track,) = await client.messages.tracks(second)
+            assert (track.group, track.track.value) == (group, "CONSUMED_BUT_FILTERED")
+            result = await client.messages.consume_directly(second, group, client.client_id)
+            assert result.consume_result == "CR_SUCCESS"
+            assert seen[-1] == (topic, b"m1")
+            await client.messages.resend(first, group)
+            with trio.fail_after(120):
+                while seen.count((topic, b"m0")) < 2:
+                    await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
