@@ -193,7 +193,11 @@ class Tree:
         read: Counter[str] = Counter()
         for module in self.modules.values():
             read.update(_names_read(module.tree))
-        for path in (self.root / "pyproject.toml", *self.root.glob("benchmarks/**/*.j2")):
+        for path in (
+            self.root / "pyproject.toml",
+            *self.root.glob("benchmarks/**/*.j2"),
+            *self.root.glob("server/**/*.pyx"),
+        ):
             read.update(set(re.findall(r"[A-Za-z_]\w+", path.read_text())))
         exported = self._exported()
         candidates = {

@@ -136,6 +136,10 @@ class SendAnswers:
 
     def __init__(self, region: str, trace_on: bool) -> None:
         self._json_part, self._binary_part = _answer_tail(region, trace_on)
+        self.json_middle = f'"{self._json_part},"msgId":"'.encode()
+        """Between the queue id and the message id of a JSON answer."""
+        self.json_end = _JSON_END.encode()
+        """Behind the opaque of a JSON answer."""
 
     def encode(self, request: Command, msg_id: str, queue_id: int, queue_offset: int, code: int = 0) -> bytes:
         """The whole frame."""

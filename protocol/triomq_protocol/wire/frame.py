@@ -105,6 +105,21 @@ class FrameDecoder:
             buffer += data[at:] if at else data
         return out
 
+    def join(self, data: bytes) -> bytes:
+        """What is incomplete, and `data`, for a reader that comes before `feed`, which is to get what that one leaves.
+
+        Empty where a whole frame cannot be there yet: then nothing is left to be fed.
+        """
+        buffer = self.incomplete
+        if not buffer or self.fault is not None or self.more:
+            return data
+        buffer += data
+        if len(buffer) < self._need:
+            return b""
+        data = bytes(buffer)
+        buffer.clear()
+        return data
+
     def _check_length(self, word: bytes) -> None:
         total = int.from_bytes(word, "big", signed=True)
         if not 4 <= total <= self._max_total:

@@ -166,6 +166,16 @@ class CommitLog:
         self.store_timestamp = now
         return AppendResult(_PUT_OK, start, total, start + total, first, now, tuple(offsets)), elements
 
+    def begin_run(self) -> tuple[mmap.mmap, int, int, int, int]:
+        """For records that are encoded elsewhere: file, position, limit, log offset and store time of the next one."""
+        return self._buffer, self._position, self._limit, self.max_offset, self._now()
+
+    def end_run(self, size_bytes: int, timestamp: int) -> None:
+        """So many bytes of records with this store time have been written at the place that `begin_run` named."""
+        self._position += size_bytes
+        self.max_offset += size_bytes
+        self.store_timestamp = timestamp
+
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         """Write a master's bytes at the log's end (docs/protocol/ha.md §4.1).
 

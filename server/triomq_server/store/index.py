@@ -10,10 +10,14 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 
 from triomq_protocol.filters.tags import index_key_hash
+from triomq_server.compiled import USED as COMPILED
 from triomq_server.store.files.disk import Disk, MappedFile
+
+if COMPILED:
+    from triomq_server.compiled import index as compiled_index
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +95,7 @@ class IndexFile:
         """Whether there is no place for another entry."""
         return self.count >= self.capacity
 
-    def insert(self, entries: Sequence[tuple[int, int, int]], start: int) -> int:
+    def insert(self, entries: list[tuple[int, int, int]], start: int) -> int:
         """Add entries from number `start` of the sequence on, until the file or the disk is full; returns how many.
 
         They do not count before `publish`.
@@ -109,6 +113,13 @@ class IndexFile:
                 if number >= self._reserved:
                     self._reserve(number)
                 done = start + number - first
+                if COMPILED:
+                    behind = min(stop, self._reserved)
+                    used += compiled_index.write_entries(
+                        buffer, slots, number, behind, entries, done, self.begin_timestamp
+                    )
+                    number = behind
+                    continue
                 for key_hash, offset, timestamp in entries[done : done + min(stop, self._reserved) - number]:
                     if timestamp != stamped:
                         stamped, seconds = timestamp, self._seconds(timestamp)
@@ -373,7 +384,7 @@ class Index:
                 break
         return count
 
-    def add(self, entries: Sequence[tuple[int, int, int]]) -> int:
+    def add(self, entries: list[tuple[int, int, int]]) -> int:
         """Add (key hash, log offset, store time) entries in log order; returns how many.
 
         Fewer than given means that the disk is full; offer the rest again later.

@@ -7,6 +7,7 @@ is the business of the parts. `opening.open_store` recovers one and closes it. N
 from __future__ import annotations
 
 import logging
+import mmap
 from collections.abc import Callable, Collection, Generator
 
 from triomq_protocol.filters.tags import tags_code
@@ -32,6 +33,7 @@ from triomq_server.store.retention import Cleaner, LocalTime
 from triomq_server.store.values import (
     AppendResult,
     AppendStatus,
+    Arrival,
     NewBatch,
     NewRecord,
     QueryResult,
@@ -297,6 +299,37 @@ class MessageStore:
         if result.status is AppendStatus.PUT_OK:
             self.dispatcher.batch_appended(b, result, elements)
         return result
+
+    def begin_run(self) -> tuple[mmap.mmap, int, int, int, int, bool] | None:
+        """Where records that are encoded elsewhere may be written now, None if nothing is accepted.
+
+        Nothing else may be done with the store before `end_run`.
+
+        Returns:
+            The log's file, the position in it, its limit (the end-of-file mark must fit before it, too), the log offset
+            of the position, the store time, and whether there is an index.
+        """
+        if not self._writable:
+            return None
+        return *self.commitlog.begin_run(), self.index is not None
+
+    def end_run(
+        self, size_bytes: int, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]
+    ) -> None:
+        """So many bytes of records have been written at the place that `begin_run` named, and their queue entries.
+
+        Args:
+            size_bytes: of all records.
+            timestamp: their store time.
+            hashes: their entries for the index: hash of the key, log offset, store time.
+            arrivals: those of the watched queues.
+        """
+        self.commitlog.end_run(size_bytes, timestamp)
+        self.dispatcher.run_appended(timestamp, hashes, arrivals)
+
+    def is_watched(self, topic: str, queue_id: int) -> bool:
+        """Whether the arrivals of a queue are wanted."""
+        return self.dispatcher.is_watched(topic, queue_id)
 
     def _refuse(self, error: OSError) -> AppendResult:
         _log.error("the store cannot grow: %s", error)

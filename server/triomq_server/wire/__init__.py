@@ -9,6 +9,7 @@ from triomq_server.wire.budget import Budget
 from triomq_server.wire.dial import OpenLink, open_link
 from triomq_server.wire.handlers import (
     Answer,
+    BurstHandler,
     Handlers,
     PlainHandler,
     SlicedHandler,
@@ -28,6 +29,7 @@ __all__ = [
     "Answer",
     "AnswerTimeoutError",
     "Budget",
+    "BurstHandler",
     "Dial",
     "Handlers",
     "Limits",

@@ -73,15 +73,16 @@ class Connections:
             await self._read_polled(PolledLink(link, link.transport, decoder), self._poller)
             return
         receive = link.transport.receive
-        feed = decoder.feed
         while data := await receive():
             if self.hub.stopping:
                 # Answers of earlier requests may still be on their way; the server's end closes the link.
                 await trio.sleep_forever()
             link.active_at = trio.current_time()
-            commands = feed(data)
-            if decoder.incomplete or link.incomplete_bytes:
-                self.hub.count_incomplete(link, len(decoder.incomplete))
+            self.hub.begin_batch()
+            try:
+                commands = self.hub.receive(link, decoder, data)
+            finally:
+                self.hub.end_batch([link])
             await self._dispatch_all(link, decoder, commands, 0)
             if decoder.fault is not None:
                 raise decoder.fault

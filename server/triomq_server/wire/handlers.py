@@ -30,6 +30,9 @@ PlainHandler = Callable[["Link", Command], Answer]
 WaitingHandler = Callable[["Link", Command], Awaitable[Answer]]
 SlicedHandler = Callable[["Link", Command], Generator[None, None, Answer]]
 """Yields whenever it has worked for a few milliseconds. What it reads may have changed when it goes on."""
+BurstHandler = Callable[["Link", bytes], int]
+"""Takes whole frames from the front of the bytes, adds their answers to `Link.unsent`, and returns how many bytes it has
+taken. What is left begins with a frame."""
 
 
 def not_supported(_link: Link, command: Command) -> Command:
@@ -55,12 +58,15 @@ class Handlers:
         sliced: code -> generator function, for work that may be long. Up to its first yield it is part of the batch;
             then other links have their turns between its slices, and its own link is not read from until it ends.
         default: for any other code.
+        burst: does what it can of the requests at the front of what a link has received, all at once; the handlers by
+            code get what it leaves.
     """
 
     plain: dict[int, PlainHandler] = attrs.field(factory=dict)
     waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
     default: PlainHandler = not_supported
     sliced: dict[int, SlicedHandler] = attrs.field(factory=dict)
+    burst: BurstHandler | None = None
 
 
 def to_the_end(slices: Generator[None, None, T]) -> T:

@@ -15,6 +15,7 @@ import trio
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.repeats import PeerLog
 from triomq_server.wire.handlers import Answer, Handlers, WaitingHandler
 from triomq_server.wire.limits import Limits
@@ -100,6 +101,24 @@ class Hub:
             writer.in_batch = False
             if writer.dirty:
                 writer.flush_dirty()
+
+    def receive(self, link: Link, decoder: FrameDecoder, data: bytes) -> list[Command]:
+        """Take what a link has received; returns the requests whose handlers are still to be called.
+
+        Raises RemoteProtocolError if the first frame is invalid.
+        """
+        burst = self._handlers.burst
+        if burst is not None and link.unsent_bytes <= self.limits.output_bytes:
+            data = decoder.join(data)
+            taken = 1
+            while taken and data and not link.closed:
+                taken = burst(link, data)
+                if taken:
+                    data = data[taken:]
+        commands = decoder.feed(data) if data else []
+        if decoder.incomplete or link.incomplete_bytes:
+            self.count_incomplete(link, len(decoder.incomplete))
+        return commands
 
     def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
         """Call the handlers of the commands from index ``taken`` on; returns how many are done.

@@ -175,9 +175,7 @@ class Poller:
         if len(data) >= BULK_BYTES:
             self._bulk = True
         decoder, link = polled.decoder, polled.link
-        commands = decoder.feed(data)
-        if decoder.incomplete or link.incomplete_bytes:
-            self._hub.count_incomplete(link, len(decoder.incomplete))
+        commands = self._hub.receive(link, decoder, data)
         if commands:
             taken = self._hub.dispatch(link, commands, 0)
             if (

@@ -113,20 +113,28 @@ def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cl
 
     A batch is neither delayed nor transactional; CLUSTER is appended to every element's properties, and WAIT stays.
     """
-    properties = decode_properties(header.properties)
-    level = properties.get(DELAY, "")
-    if header.sys_flag & TRANSACTION_MASK or (level.isdigit() and int(level) > 0):
+    properties = None if header.sys_flag & TRANSACTION_MASK else batch_properties(header.properties, cluster)
+    if properties is None:
         return None
-    properties[CLUSTER] = cluster
     return NewBatch(
         header.topic,
         0,
         body,
-        encode_properties_bytes(properties),
+        properties,
         header.sys_flag,
         header.born_timestamp,
         reconsume_times=header.reconsume_times or 0,
     )
+
+
+def batch_properties(text: str | None, cluster: str) -> bytes | None:
+    """What a batch's own property string adds to the properties of each element; None if it asks for a delay."""
+    properties = decode_properties(text)
+    level = properties.get(DELAY, "")
+    if level.isdigit() and int(level) > 0:
+        return None
+    properties[CLUSTER] = cluster
+    return encode_properties_bytes(properties)
 
 
 def _to_internal_topic(record: NewRecord, properties: dict[str, str], topic: str, queue_id: int) -> None:

@@ -31,10 +31,11 @@ from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.plain_properties import KEY_CHARACTERS, MARK, MARK_CHARACTERS, PlainProperties
 from triomq_server.broker.requests.rewriting import new_batch, special_record
 from triomq_server.broker.requests.send_answers import SendCompletion, waits_for_store
+from triomq_server.broker.requests.send_bursts import compiled_sends, configure
 from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
 from triomq_server.broker.tables.topics import PERM_READ_WRITE
 from triomq_server.store import AppendStatus, NewRecord
-from triomq_server.wire import Handlers, Link
+from triomq_server.wire import BurstHandler, Handlers, Link
 
 PUT_OK = AppendStatus.PUT_OK  # looking a member up in its enumeration takes a tenth of a microsecond
 
@@ -45,6 +46,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.plain[RequestCode.SEND_MESSAGE] = sending.send_v1
     handlers.plain[RequestCode.SEND_MESSAGE_V2] = sending.send_v2
     handlers.plain[RequestCode.SEND_BATCH_MESSAGE] = sending.send_v2
+    handlers.burst = sending.burst
     broker.on_config_change.append(sending.read_config)
 
 
@@ -57,6 +59,9 @@ class Sending:
         self._topics = broker.topics.table
         self._checks = SendChecks(broker)
         self._completion = SendCompletion(broker)
+        self._compiled = compiled_sends(broker)
+        self.burst: BurstHandler | None = None if self._compiled is None else self._compiled.take
+        """Does plain sends, many at once; None where there is no compiled module."""
         self.read_config()
 
     def read_config(self) -> None:
@@ -71,6 +76,8 @@ class Sending:
             bool(config.start_accept_send_request_time_stamp) or not config.broker_permission & PERM_WRITE
         )
         self._completion.read_config()
+        if self._compiled is not None:
+            configure(self._compiled, self._broker, self._completion, restricted=self._restricted)
 
     # -- requests
 

@@ -42,7 +42,8 @@ class SendCompletion:
     def read_config(self) -> None:
         """Take over settings that request 25 may have changed."""
         config = self._broker.config
-        self.encode = SendAnswers(config.region_id, config.trace_on).encode
+        self.answers = SendAnswers(config.region_id, config.trace_on)
+        self.encode = self.answers.encode
         """Writes the answer of a stored message."""
         self._flush = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._replicate = config.store.broker_role is BrokerRole.SYNC_MASTER

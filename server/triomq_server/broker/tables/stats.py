@@ -253,12 +253,12 @@ class BrokerStats:
             self._group_gets.setdefault((topic, group), {})[queue_id] = counter
         return counter
 
-    def count_put(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Messages of one send were stored; `size_bytes` counts whole records."""
+    def count_put(self, topic: str, messages: int, size_bytes: int, calls: int = 1) -> None:
+        """Messages of one send, or of more `calls`, were stored; `size_bytes` counts whole records."""
         counter = self._puts.get(topic) or self.put_counter(topic)
         counter.messages += messages
         counter.size_bytes += size_bytes
-        counter.calls += 1
+        counter.calls += calls
 
     def count_queue_put(self, topic: str, queue_id: int, messages: int, size_bytes: int) -> None:
         """The same by queue, which 4.9 keeps for the schedule topic only."""

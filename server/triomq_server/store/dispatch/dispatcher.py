@@ -20,7 +20,7 @@ from triomq_protocol.record.layout import TRANSACTION_ROLLBACK
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.key_hashes import index_hashes
-from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, Replay
+from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, Key, Replay
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
@@ -41,6 +41,13 @@ def property_of(text: str, mark: str) -> str | None:
         return get_property(text, mark[:-1])  # part of another name or value, or empty: search property by property
     end = text.find("\x02", start)
     return text[start:] if end < 0 else text[start:end]
+
+
+def _keys_of(topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> list[Key]:
+    found = [(topic, unique_key, offset, timestamp)] if unique_key else []
+    if keys:
+        found += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
+    return found
 
 
 class Dispatcher:
@@ -79,7 +86,7 @@ class Dispatcher:
         self.index_full: Callable[[], None] = lambda: None
         self.pending: list[tuple[NewRecord, AppendResult, int]] = []
         self._arrivals: list[Arrival] = []
-        self._keys: list[tuple[str, str, int, int]] = []  # (topic, key, log offset, store time), in log order
+        self._hashes: list[tuple[int, int, int]] = []  # (hash of a key, log offset, store time), in log order
         self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
         self._announced_offset = 0
         self._dispatched_timestamp = 0
@@ -99,31 +106,37 @@ class Dispatcher:
         self._dispatched_timestamp = result.store_timestamp
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
-            add_key = self._keys.append
+            found: list[Key] = []
             for offset, (_, _, _, unique_key, keys, _) in zip(result.physical_offsets, elements, strict=True):
                 if unique_key:
-                    add_key((topic, unique_key, offset, timestamp))
+                    found.append((topic, unique_key, offset, timestamp))
                 if keys:
-                    self._collect_keys(topic, None, keys, offset, timestamp)
-        if self.arrival_listeners and self._is_watched(topic, b.queue_id):
+                    found += _keys_of(topic, None, keys, offset, timestamp)
+            self._hashes += index_hashes(found)
+        if self.is_watched(topic, b.queue_id):
             following = enumerate(elements, result.queue_offset + 1)
             self._arrivals += [Arrival(topic, b.queue_id, n, element[5], timestamp) for n, element in following]
 
-    def _is_watched(self, topic: str, queue_id: int) -> bool:
-        return self.watched is None or (topic, queue_id) in self.watched
+    def run_appended(self, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]) -> None:
+        """Take over the index entries and arrivals of records that were encoded elsewhere."""
+        self._collect_pending()  # index entries are kept in log order
+        self._dispatched_timestamp = timestamp
+        self._hashes += hashes
+        self._arrivals += arrivals
 
-    def _collect_keys(self, topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> None:
-        if unique_key:
-            self._keys.append((topic, unique_key, offset, timestamp))
-        if keys:
-            self._keys += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
+    def is_watched(self, topic: str, queue_id: int) -> bool:
+        """Whether the arrivals of a queue are wanted."""
+        if not self.arrival_listeners:
+            return False
+        return self.watched is None or (topic, queue_id) in self.watched
 
     def _collect_pending(self) -> None:
         pending, self.pending = self.pending, []
         if not pending:
             return
         if self._index is not None:
-            add_key = self._keys.append
+            keys_found: list[Key] = []
+            add_key = keys_found.append
             for r, result, _ in pending:
                 if r.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
                     continue
@@ -133,6 +146,7 @@ class Dispatcher:
                     for key in keys.split(" ") if " " in keys else (keys,):
                         if key:
                             add_key((r.topic, key, result.physical_offset, result.store_timestamp))
+            self._hashes += index_hashes(keys_found)
         watched = self.watched
         if self.arrival_listeners and (watched is None or watched):
             self._arrivals += [
@@ -182,13 +196,15 @@ class Dispatcher:
 
     def _follow_run(self, segment: Segment, at: int, end: int, until: int) -> bool:
         """Dispatch the ordinary records that come next; false if the next one is not ordinary."""
-        if self._index is not None and not self._keys and self.dispatched_offset <= self._index.end_offset:
+        if self._index is not None and not self._hashes and self.dispatched_offset <= self._index.end_offset:
             return False  # after a crash the index may have these already; `dispatch` checks that
         watched = self.watched
         arrivals = self._arrivals if self.arrival_listeners and (watched is None or watched) else None
-        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, arrivals, watched, until)
+        keys: list[Key] = []
+        run = self._replay.run(segment.buffer, segment.base, at, end, keys, arrivals, watched, until)
         if run.at == at:
             return False
+        self._hashes += index_hashes(keys)
         self.dispatched_offset = segment.base + run.at
         self._dispatched_timestamp = run.store_timestamp
         self._record_copied_time(run.store_timestamp)
@@ -228,7 +244,7 @@ class Dispatcher:
     def restart_at(self, end: int) -> None:
         """Forget everything behind `end`, where the log has been truncated."""
         self.dispatched_offset = end
-        self._keys = [key for key in self._keys if key[2] < end]
+        self._hashes = [entry for entry in self._hashes if entry[1] < end]
         self._arrivals.clear()
         self._announced_offset = end
 
@@ -275,17 +291,17 @@ class Dispatcher:
         index = self._index
         if index is None or record.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
             return
-        last = self._keys[-1][2] if self._keys else index.end_offset
+        last = self._hashes[-1][1] if self._hashes else index.end_offset
         if record.offset < last:
             return
-        before = len(self._keys)
+        before = len(self._hashes)
         if text is None:
             text = str(record.properties, "utf-8", "replace")
         unique_key, keys = property_of(text, UNIQUE_KEY_MARK), property_of(text, KEYS_MARK)
-        self._collect_keys(record.topic, unique_key, keys, record.offset, record.store_timestamp)
+        self._hashes += index_hashes(_keys_of(record.topic, unique_key, keys, record.offset, record.store_timestamp))
         if record.offset == index.end_offset and index.files and before == 0 and self._exact_repeats:
             # The index may hold some keys of the last record before a crash, in the order in which they come here.
-            del self._keys[: index.entries_of_last_record()]
+            del self._hashes[: index.entries_of_last_record()]
 
     # ---- index and arrivals
 
@@ -293,11 +309,11 @@ class Dispatcher:
         """Write the collected keys to the index."""
         self._collect_pending()
         if self._index is None:
-            self._keys.clear()
-        elif self._keys:
-            done = self._index.add(index_hashes(self._keys))
-            del self._keys[:done]
-            if self._keys:
+            self._hashes.clear()
+        elif self._hashes:
+            done = self._index.add(self._hashes)
+            del self._hashes[:done]
+            if self._hashes:
                 self.index_full()
                 return
         # Only now, so that after a crash recovery begins no later than at what has not been indexed.
@@ -307,7 +323,7 @@ class Dispatcher:
     @property
     def index_is_behind(self) -> bool:
         """Whether entries wait for space on the disk."""
-        return bool(self._keys)
+        return bool(self._hashes)
 
     def announce_end(self) -> None:
         """Call `append_listeners` with the log's new end, before anything else: a sender may be waiting for a slave."""

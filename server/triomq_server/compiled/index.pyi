@@ -1,0 +1,11 @@
+import mmap
+
+def write_entries(
+    buffer: mmap.mmap,
+    slots: int,
+    number: int,
+    stop: int,
+    entries: list[tuple[int, int, int]],
+    start: int,
+    begin: int,
+) -> int: ...

@@ -1,0 +1,1206 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Plain sends of a whole receive, compiled: cut into frames, checked, stored and answered without an object for each.
+
+`SendBursts.take` does the requests at the front of what a link received that need nothing special, and stops at the
+first one that does: an unusual header, a topic or queue that is not there yet, a delay, a transaction, a full file. That
+one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
+bytes in the log, the queues and the index, and give the same answers. The layout of records is that of
+`triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+cdef extern from *:
+    """
+    /* A killed process must leave a record whole or without its first eight bytes: stores are not moved across. */
+    #define KEEP_ORDER() __asm__ __volatile__("" ::: "memory")
+    static inline uint64_t swapped64(uint64_t v) { return __builtin_bswap64(v); }
+    static inline uint32_t swapped32(uint32_t v) { return __builtin_bswap32(v); }
+    """
+    void KEEP_ORDER() nogil
+    uint64_t swapped64(uint64_t) nogil
+    uint32_t swapped32(uint32_t) nogil
+
+cdef enum:
+    TOUCHED_MOST = 32
+    KEYS_MOST = 64          # of one message
+    SCRATCH_BYTES = 65536   # unescaped strings of one header
+    HEADER_MOST = 60000
+    SMALL_BODY = 192        # up to here the own checksum is as fast as a call of the library's
+    RUN_BYTES = 4194304     # of records that one call stores
+    ANSWER_BYTES = 1024     # more than any answer without its ids
+
+    SIZE_AT = 0
+    MAGIC_AT = 4
+    BODY_CRC_AT = 8
+    QUEUE_ID_AT = 12
+    FLAG_AT = 16
+    QUEUE_OFFSET_AT = 20
+    PHYSICAL_OFFSET_AT = 28
+    SYS_FLAG_AT = 36
+    BORN_TIMESTAMP_AT = 40
+    BORN_HOST_AT = 48
+    STORE_TIMESTAMP_AT = 56
+    STORE_HOST_AT = 64
+    RECONSUME_TIMES_AT = 72
+    PREPARED_OFFSET_AT = 76
+    BODY_LENGTH_AT = 84
+    BODY_AT = 88
+    BLANK_BYTES = 8
+    UNIT_BYTES = 20
+    PROPERTIES_MOST = 32767
+    TOPIC_MOST = 127
+    ALLOWED_SYS_FLAGS = 0x701   # compression; anything else is for Python
+    ELEMENT_FLAG_AT = 12
+    ELEMENT_BODY_LENGTH_AT = 16
+    ELEMENT_BODY_AT = 20
+
+cdef extern from *:
+    """
+    #define MAGIC 0xDAA320A7u
+    #define POLYNOMIAL 0xEDB88320u
+    """
+    const uint32_t MAGIC
+    const uint32_t POLYNOMIAL
+
+LAYOUT = {
+    "size": SIZE_AT,
+    "magic": MAGIC_AT,
+    "body_crc": BODY_CRC_AT,
+    "queue_id": QUEUE_ID_AT,
+    "flag": FLAG_AT,
+    "queue_offset": QUEUE_OFFSET_AT,
+    "physical_offset": PHYSICAL_OFFSET_AT,
+    "sys_flag": SYS_FLAG_AT,
+    "born_timestamp": BORN_TIMESTAMP_AT,
+    "born_host": BORN_HOST_AT,
+    "store_timestamp": STORE_TIMESTAMP_AT,
+    "store_host": STORE_HOST_AT,
+    "reconsume_times": RECONSUME_TIMES_AT,
+    "prepared_transaction_offset": PREPARED_OFFSET_AT,
+    "body_length": BODY_LENGTH_AT,
+}
+
+# ---- numbers
+
+
+cdef inline void put32(uint8_t* at, uint32_t value) noexcept nogil:
+    value = swapped32(value)
+    memcpy(at, &value, 4)
+
+
+cdef inline void put64(uint8_t* at, uint64_t value) noexcept nogil:
+    value = swapped64(value)
+    memcpy(at, &value, 8)
+
+
+cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, at, 4)
+    return swapped32(value)
+
+
+cdef uint32_t crc_table[8][256]
+
+
+cdef void make_crc_table() noexcept nogil:
+    cdef uint32_t value
+    cdef int n, k
+    for n in range(256):
+        value = n
+        for k in range(8):
+            value = (value >> 1) ^ (POLYNOMIAL if value & 1 else 0)
+        crc_table[0][n] = value
+    for n in range(256):
+        for k in range(1, 8):
+            crc_table[k][n] = (crc_table[k - 1][n] >> 8) ^ crc_table[0][crc_table[k - 1][n] & 0xFF]
+
+
+make_crc_table()
+
+
+cdef uint32_t small_crc32(const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t crc = ~<uint32_t>0
+    cdef uint32_t low, high
+    while size >= 8:
+        memcpy(&low, data, 4)
+        memcpy(&high, data + 4, 4)
+        low ^= crc
+        crc = (
+            crc_table[7][low & 0xFF] ^ crc_table[6][(low >> 8) & 0xFF]
+            ^ crc_table[5][(low >> 16) & 0xFF] ^ crc_table[4][low >> 24]
+            ^ crc_table[3][high & 0xFF] ^ crc_table[2][(high >> 8) & 0xFF]
+            ^ crc_table[1][(high >> 16) & 0xFF] ^ crc_table[0][high >> 24]
+        )
+        data += 8
+        size -= 8
+    while size:
+        crc = (crc >> 8) ^ crc_table[0][(crc ^ data[0]) & 0xFF]
+        data += 1
+        size -= 1
+    return ~crc
+
+
+cdef inline int write_decimal(char* out, int64_t value) noexcept nogil:
+    """The digits of a number; returns how many characters."""
+    cdef char digits[24]
+    cdef int count = 0
+    cdef int written = 0
+    cdef uint64_t rest
+    if value < 0:
+        out[0] = 45
+        written = 1
+        rest = <uint64_t>(-(value + 1)) + 1
+    else:
+        rest = <uint64_t>value
+    while True:
+        digits[count] = <char>(48 + rest % 10)
+        count += 1
+        rest //= 10
+        if not rest:
+            break
+    while count:
+        count -= 1
+        out[written] = digits[count]
+        written += 1
+    return written
+
+
+cdef inline void write_hex64(char* out, uint64_t value) noexcept nogil:
+    cdef int n
+    cdef int nibble
+    for n in range(16):
+        nibble = (value >> (60 - 4 * n)) & 15
+        out[n] = <char>(48 + nibble if nibble < 10 else 55 + nibble)
+
+
+# ---- the header
+
+
+cdef struct Text:
+    const char* at
+    int size
+
+
+cdef struct Header:
+    int64_t code
+    int64_t flag
+    int64_t opaque
+    int64_t ext_seen
+    int group_seen
+    Text topic
+    Text properties
+    int64_t queue_id
+    int queue_id_seen
+    int64_t sys_flag
+    int sys_flag_seen
+    int64_t born_timestamp
+    int born_timestamp_seen
+    int64_t message_flag
+    int message_flag_seen
+    int64_t reconsume_times
+    int batch
+
+
+cdef struct Reader:
+    const uint8_t* at
+    const uint8_t* end
+    char* scratch
+    int scratch_used
+
+
+cdef bint read_text(Reader* r, Text* out) noexcept nogil:
+    """A string, from its opening quote on; false unless it is plain ASCII in the usual escapes."""
+    cdef const uint8_t* at = r.at
+    cdef const uint8_t* start
+    cdef uint8_t c
+    cdef char* written
+    cdef int value, n
+    if at >= r.end or at[0] != 34:
+        return False
+    at += 1
+    start = at
+    while at < r.end and at[0] != 34 and at[0] != 92:
+        if at[0] < 0x20 or at[0] >= 0x80:
+            return False
+        at += 1
+    if at >= r.end:
+        return False
+    if at[0] == 34:
+        out.at = <const char*>start
+        out.size = <int>(at - start)
+        r.at = at + 1
+        return True
+    # There are escapes: no longer than the header itself, so the scratch has room.
+    out.at = written = r.scratch + r.scratch_used
+    memcpy(written, start, at - start)
+    written += at - start
+    while True:
+        if at >= r.end:
+            return False
+        c = at[0]
+        if c == 34:
+            break
+        if c < 0x20 or c >= 0x80:
+            return False
+        if c == 92:
+            at += 1
+            if at >= r.end:
+                return False
+            c = at[0]
+            if c == 117:  # u
+                if r.end - at < 5:
+                    return False
+                value = 0
+                for n in range(1, 5):
+                    c = at[n]
+                    if 48 <= c <= 57:
+                        value = value * 16 + c - 48
+                    elif 97 <= c <= 102:
+                        value = value * 16 + c - 87
+                    elif 65 <= c <= 70:
+                        value = value * 16 + c - 55
+                    else:
+                        return False
+                if value == 0 or value >= 0x80:
+                    return False
+                c = <uint8_t>value
+                at += 4
+            elif c == 34 or c == 92 or c == 47:
+                pass
+            elif c == 110:
+                c = 10
+            elif c == 116:
+                c = 9
+            elif c == 114:
+                c = 13
+            elif c == 98:
+                c = 8
+            elif c == 102:
+                c = 12
+            else:
+                return False
+        written[0] = <char>c
+        written += 1
+        at += 1
+    out.size = <int>(written - out.at)
+    r.scratch_used += out.size
+    r.at = at + 1
+    return True
+
+
+cdef bint to_number(const char* at, int size, int64_t least, int64_t most, int64_t* out) noexcept nogil:
+    """A whole number in the usual spelling and within these limits, else false."""
+    cdef bint negative = False
+    cdef int64_t value = 0
+    cdef int n
+    if size and at[0] == 45:
+        negative = True
+        at += 1
+        size -= 1
+    if size < 1 or size > 18 or (at[0] == 48 and (size > 1 or negative)):
+        return False
+    for n in range(size):
+        if not 48 <= at[n] <= 57:
+            return False
+        value = value * 10 + at[n] - 48
+    if negative:
+        value = -value
+    if not least <= value <= most:
+        return False
+    out[0] = value
+    return True
+
+
+cdef bint read_number(Reader* r, int64_t* out) noexcept nogil:
+    cdef const uint8_t* start = r.at
+    while r.at < r.end and (r.at[0] == 45 or 48 <= r.at[0] <= 57):
+        r.at += 1
+    return to_number(<const char*>start, <int>(r.at - start), -2147483648, 2147483647, out)
+
+
+cdef inline bint text_is(Text* text, const char* wanted, int size) noexcept nogil:
+    return text.size == size and memcmp(text.at, wanted, size) == 0
+
+
+cdef inline bint text_number(Text* text, int64_t* out) noexcept nogil:
+    return to_number(text.at, text.size, -2147483648, 2147483647, out)
+
+
+cdef bint read_switch(Text* value, int* out) noexcept nogil:
+    if text_is(value, b"false", 5):
+        out[0] = 0
+        return True
+    if text_is(value, b"true", 4):
+        out[0] = 1
+        return True
+    return False
+
+
+cdef bint take_short(Header* h, char name, Text* value) noexcept nogil:
+    """A field of the header with one-letter names; false for one that is not plain."""
+    cdef int ignored
+    cdef int64_t number
+    if name == 97:  # a: producer group
+        h.group_seen = 1
+    elif name == 98:  # b
+        h.topic = value[0]
+    elif name == 99 or name == 110:  # c, n: default topic, broker name
+        pass
+    elif name == 100 or name == 108:  # d, l: queues of the default topic, most retries
+        return text_number(value, &number)
+    elif name == 101:  # e
+        h.queue_id_seen = 1
+        return text_number(value, &h.queue_id)
+    elif name == 102:  # f
+        h.sys_flag_seen = 1
+        return text_number(value, &h.sys_flag)
+    elif name == 103:  # g
+        h.born_timestamp_seen = 1
+        return to_number(value.at, value.size, -999999999999999999, 999999999999999999, &h.born_timestamp)
+    elif name == 104:  # h
+        h.message_flag_seen = 1
+        return text_number(value, &h.message_flag)
+    elif name == 105:  # i
+        h.properties = value[0]
+    elif name == 106:  # j
+        return text_number(value, &h.reconsume_times)
+    elif name == 107:  # k: unit mode
+        return read_switch(value, &ignored)
+    elif name == 109:  # m
+        return read_switch(value, &h.batch)
+    else:
+        return False
+    return True
+
+
+cdef bint take_long(Header* h, Text* name, Text* value) noexcept nogil:
+    """A field of the header with long names; false for one that is not plain."""
+    if text_is(name, b"producerGroup", 13):
+        return take_short(h, 97, value)
+    if text_is(name, b"topic", 5):
+        return take_short(h, 98, value)
+    if text_is(name, b"defaultTopic", 12):
+        return take_short(h, 99, value)
+    if text_is(name, b"defaultTopicQueueNums", 21):
+        return take_short(h, 100, value)
+    if text_is(name, b"queueId", 7):
+        return take_short(h, 101, value)
+    if text_is(name, b"sysFlag", 7):
+        return take_short(h, 102, value)
+    if text_is(name, b"bornTimestamp", 13):
+        return take_short(h, 103, value)
+    if text_is(name, b"flag", 4):
+        return take_short(h, 104, value)
+    if text_is(name, b"properties", 10):
+        return take_short(h, 105, value)
+    if text_is(name, b"reconsumeTimes", 14):
+        return take_short(h, 106, value)
+    if text_is(name, b"unitMode", 8):
+        return take_short(h, 107, value)
+    if text_is(name, b"maxReconsumeTimes", 17):
+        return take_short(h, 108, value)
+    if text_is(name, b"batch", 5):
+        return take_short(h, 109, value)
+    if text_is(name, b"bname", 5):
+        return take_short(h, 110, value)
+    return False
+
+
+cdef bint read_ext(Reader* r, Header* h, bint short_names) noexcept nogil:
+    cdef Text name, value
+    if r.at >= r.end or r.at[0] != 123:
+        return False
+    r.at += 1
+    if r.at < r.end and r.at[0] == 125:
+        return False
+    while True:
+        if not read_text(r, &name):
+            return False
+        if r.at >= r.end or r.at[0] != 58:
+            return False
+        r.at += 1
+        if not read_text(r, &value):
+            return False
+        if short_names:
+            if name.size != 1 or not take_short(h, name.at[0], &value):
+                return False
+        elif not take_long(h, &name, &value):
+            return False
+        if r.at >= r.end:
+            return False
+        if r.at[0] == 44:
+            r.at += 1
+        elif r.at[0] == 125:
+            r.at += 1
+            return True
+        else:
+            return False
+
+
+cdef bint read_header(Reader* r, Header* h) noexcept nogil:
+    """A send's JSON header in the usual form; false for any other header, whatever it says."""
+    cdef Text name, value
+    cdef int64_t ignored
+    cdef const uint8_t* ext = NULL
+    if r.at >= r.end or r.at[0] != 123:
+        return False
+    r.at += 1
+    while True:
+        if not read_text(r, &name):
+            return False
+        if r.at >= r.end or r.at[0] != 58:
+            return False
+        r.at += 1
+        if text_is(&name, b"code", 4):
+            if not read_number(r, &h.code):
+                return False
+            if h.code != 310 and h.code != 10 and h.code != 320:
+                return False
+        elif text_is(&name, b"extFields", 9):
+            if h.ext_seen or not h.code:  # whose names depend on the code, which Java writes first
+                return False
+            h.ext_seen = 1
+            if not read_ext(r, h, h.code != 10):
+                return False
+        elif text_is(&name, b"flag", 4):
+            if not read_number(r, &h.flag):
+                return False
+        elif text_is(&name, b"opaque", 6):
+            if not read_number(r, &h.opaque):
+                return False
+        elif text_is(&name, b"version", 7):
+            if not read_number(r, &ignored):
+                return False
+        elif text_is(&name, b"language", 8):
+            if not read_text(r, &value):
+                return False
+        elif text_is(&name, b"serializeTypeCurrentRPC", 23):
+            if not read_text(r, &value) or not text_is(&value, b"JSON", 4):
+                return False
+        else:
+            return False
+        if r.at >= r.end:
+            return False
+        if r.at[0] == 44:
+            r.at += 1
+        elif r.at[0] == 125:
+            break
+        else:
+            return False
+    return (
+        r.at + 1 == r.end and h.ext_seen and h.group_seen and h.queue_id_seen and h.sys_flag_seen
+        and h.born_timestamp_seen and h.message_flag_seen and h.topic.size > 0 and not h.flag & ~2
+        and not h.sys_flag & ~<int64_t>ALLOWED_SYS_FLAGS
+    )
+
+
+# ---- properties
+
+
+cdef struct Properties:
+    Text tags
+    Text keys
+    Text unique_key
+    int kept            # bytes of the segments that are stored
+    int cut             # whether some are not
+    int ends_open       # whether what is stored needs no separator behind it
+
+
+cdef inline bint begins(const char* at, int size, const char* name, int name_size) noexcept nogil:
+    return size >= name_size and memcmp(at, name, name_size) == 0
+
+
+cdef bint read_properties(const char* at, int size, Properties* p, bint plain_message) noexcept nogil:
+    """Read a property string; false if it asks for something special, or is not ASCII.
+
+    Of a plain message WAIT and CLUSTER are not stored as they were sent; the elements of a batch keep them.
+    """
+    cdef int start = 0
+    cdef int end, length, kept = 0
+    cdef const char* segment
+    cdef bint dropped
+    cdef int segments = 0
+    cdef int last_empty = 0
+    p.tags.size = p.keys.size = p.unique_key.size = 0
+    p.cut = 0
+    if not size:
+        p.kept = 0
+        p.ends_open = 1
+        return True
+    while True:
+        end = start
+        while end < size and at[end] != 2:
+            if <uint8_t>at[end] >= 0x80:
+                return False
+            end += 1
+        segment = at + start
+        length = end - start
+        dropped = False
+        if length > 4:
+            if begins(segment, length, b"TAGS\x01", 5):
+                if length > 5:
+                    p.tags.at = segment + 5
+                    p.tags.size = length - 5
+            elif begins(segment, length, b"KEYS\x01", 5):
+                if length > 5:
+                    p.keys.at = segment + 5
+                    p.keys.size = length - 5
+            elif begins(segment, length, b"UNIQ_KEY\x01", 9):
+                if length > 9:
+                    p.unique_key.at = segment + 9
+                    p.unique_key.size = length - 9
+            elif begins(segment, length, b"WAIT\x01", 5):
+                dropped = plain_message
+            elif begins(segment, length, b"CLUSTER\x01", 8):
+                dropped = plain_message
+            elif plain_message and (begins(segment, length, b"DELAY\x01", 6) or begins(segment, length, b"TRAN_MSG\x01", 9)):
+                return False
+        if dropped:
+            p.cut = 1
+        else:
+            kept += length + (1 if segments else 0)
+            segments += 1
+            last_empty = not length
+        if end >= size:
+            break
+        start = end + 1
+    p.kept = kept
+    p.ends_open = not kept or (last_empty and segments > 1)
+    return True
+
+
+cdef void write_kept(char* out, const char* at, int size) noexcept nogil:
+    """The segments but WAIT and CLUSTER, as `read_properties` counted them."""
+    cdef int start = 0
+    cdef int end, length
+    cdef bint first = True
+    while True:
+        end = start
+        while end < size and at[end] != 2:
+            end += 1
+        length = end - start
+        if not (begins(at + start, length, b"WAIT\x01", 5) or begins(at + start, length, b"CLUSTER\x01", 8)):
+            if not first:
+                out[0] = 2
+                out += 1
+            first = False
+            memcpy(out, at + start, length)
+            out += length
+        if end >= size:
+            return
+        start = end + 1
+
+
+cdef inline uint32_t hash_on(uint32_t value, const char* at, int size) noexcept nogil:
+    cdef int n
+    for n in range(size):
+        value = value * 31 + <uint8_t>at[n]
+    return value
+
+
+cdef inline int64_t index_code(uint32_t value) noexcept nogil:
+    """`Math.abs` of an int32, and 0 where that stays negative."""
+    if value <= 0x7FFFFFFF:
+        return value
+    value = <uint32_t>0 - value
+    return 0 if value > 0x7FFFFFFF else value
+
+
+# ---- queues
+
+
+cdef struct Touched:
+    Text topic
+    int64_t queue_id
+    Py_buffer view
+    uint8_t* buffer
+    int64_t position
+    int64_t limit
+    int64_t next_offset
+    int64_t physical_end
+    uint32_t topic_hash
+    int watched
+    int64_t calls
+    int64_t messages
+    int64_t stored_bytes
+
+
+cdef struct Element:
+    const uint8_t* body
+    int body_size
+    int flag
+    const char* own
+    int own_size
+    int64_t tags_code
+
+
+cdef class SendBursts:
+    """Does the plain sends at the front of a receive. The arguments are what `send.Sending` uses for them.
+
+    Args:
+        store: the message store.
+        topics: the table of topics.
+        queues: the table of consume queues, by topic and queue id.
+        is_plain_topic: whether messages of a topic need nothing special, called with its configuration.
+        count: called with a topic, and the messages, bytes and sends stored for it.
+        checksum: CRC-32 of long bodies.
+        arrival: makes an arrival from topic, queue id, next offset, tags code and store time.
+        batch_properties: what a batch's property string adds to each element's; None where Python has to decide.
+    """
+
+    cdef object _store, _topics, _queues, _is_plain_topic, _count, _checksum, _arrival, _batch_properties
+    cdef dict _shared
+    cdef bytes _cluster, _answer_middle, _answer_end, _store_host, _host_id
+    cdef int64_t _body_most
+    cdef int64_t _frame_most
+    cdef int64_t _header_most
+    cdef public bint active
+    cdef Touched _touched[TOUCHED_MOST]
+    cdef int _count_touched
+    cdef int _last
+    cdef list _names
+    cdef list _objects
+    cdef list _encoded
+    cdef char* _scratch
+    cdef char* _out
+    cdef Py_ssize_t _out_size
+    cdef Py_ssize_t _out_used
+    cdef Element* _elements
+    cdef int _elements_room
+
+    def __cinit__(self):
+        self._scratch = <char*>malloc(SCRATCH_BYTES)
+        self._out_size = 65536
+        self._out = <char*>malloc(self._out_size)
+        self._elements_room = 64
+        self._elements = <Element*>malloc(sizeof(Element) * self._elements_room)
+        if self._scratch == NULL or self._out == NULL or self._elements == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self._scratch)
+        free(self._out)
+        free(self._elements)
+
+    def __init__(self, store, topics, queues, is_plain_topic, count, checksum, arrival, batch_properties):
+        self._store = store
+        self._topics = topics
+        self._queues = queues
+        self._is_plain_topic = is_plain_topic
+        self._count = count
+        self._checksum = checksum
+        self._arrival = arrival
+        self._batch_properties = batch_properties
+        self._shared = {}
+        self._names = []
+        self._objects = []
+        self._encoded = []
+        self.active = False
+
+    def configure(
+        self, bytes cluster, bytes answer_middle, bytes answer_end, bytes store_host, *, body_most, frame_most, header_most
+    ):
+        """Take over settings.
+
+        Args:
+            cluster: the name of the cluster, ASCII.
+            answer_middle: what is between the queue id and the message id of an answer.
+            answer_end: what is behind the opaque of an answer.
+            store_host: the broker's packed address, 8 bytes.
+            body_most: of one message.
+            frame_most: of one frame, with its length.
+            header_most: of its header.
+        """
+        self._cluster = cluster
+        self._answer_middle = answer_middle
+        self._answer_end = answer_end
+        self._store_host = store_host
+        self._host_id = store_host.hex().upper().encode()
+        self._body_most = body_most
+        self._frame_most = frame_most
+        self._header_most = header_most
+        self._shared = {}
+
+    def take(self, link, bytes data) -> int:
+        """Do the plain sends at the front of `data`; returns how many bytes they had. What is left begins a frame."""
+        cdef Py_ssize_t done = 0
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Header header
+        cdef Reader reader
+        cdef int64_t total, header_bytes
+        cdef uint32_t mark
+        cdef const uint8_t* body
+        cdef int64_t body_size
+        cdef Py_buffer log
+        cdef bint opened = False
+        cdef int64_t position = 0, first_position = 0, limit = 0, offset = 0, now = 0
+        cdef int64_t stored
+        cdef bytes born_host
+        cdef list hashes = []
+        cdef list arrivals = []
+        cdef bint indexed = False
+        cdef object place
+        cdef Touched touched
+        cdef Py_ssize_t hashes_before, arrivals_before, out_before
+        if not self.active or size < 100:
+            return 0
+        self._out_used = 0
+        self._count_touched = 0
+        self._last = -1
+        born_host = link.peer_host
+        if PyBytes_GET_SIZE(born_host) != 8:
+            return 0
+        try:
+            while size - done >= 8:
+                total = <int32_t>get32(start + done)
+                mark = get32(start + done + 4)
+                header_bytes = mark
+                if (
+                    mark > HEADER_MOST or total < 4 or total > self._frame_most - 4 or 4 + header_bytes > total
+                    or header_bytes > self._header_most or size - done < 4 + total
+                ):
+                    break
+                body = start + done + 8 + header_bytes
+                body_size = total - 4 - header_bytes
+                if not body_size or body_size > self._body_most:
+                    break
+                reader.at = start + done + 8
+                reader.end = body
+                reader.scratch = self._scratch
+                reader.scratch_used = 0
+                memset(&header, 0, sizeof(Header))
+                if not read_header(&reader, &header):
+                    break
+                if not opened:
+                    place = self._store.begin_run()
+                    if place is None:
+                        break
+                    PyObject_GetBuffer(place[0], &log, PyBUF_SIMPLE | PyBUF_WRITABLE)
+                    opened = True
+                    position = first_position = place[1]
+                    limit = place[2]
+                    offset = place[3]
+                    now = place[4]
+                    indexed = place[5]
+                    if limit > log.len:
+                        limit = log.len
+                if self._find(&header) < 0:
+                    break
+                touched = self._touched[self._last]
+                hashes_before, arrivals_before, out_before = len(hashes), len(arrivals), self._out_used
+                try:
+                    stored = self._store_batch(
+                        &header, body, body_size, <uint8_t*>log.buf + position, limit - position, offset, now,
+                        PyBytes_AS_STRING(born_host), hashes if indexed else None, arrivals,
+                    ) if header.batch else self._store_one(
+                        &header, body, body_size, <uint8_t*>log.buf + position, limit - position, offset, now,
+                        PyBytes_AS_STRING(born_host), hashes if indexed else None, arrivals,
+                    )
+                except BaseException:
+                    # What has been written lies behind the ends of log and queue, and is written over.
+                    self._touched[self._last] = touched
+                    del hashes[hashes_before:], arrivals[arrivals_before:]
+                    self._out_used = out_before
+                    raise
+                if stored <= 0:
+                    break
+                position += stored
+                offset += stored
+                done += 4 + total
+                if position - first_position > RUN_BYTES:
+                    break
+        finally:
+            if opened:
+                PyBuffer_Release(&log)
+                self._release(position - first_position, now, hashes, arrivals)
+            if self._out_used:
+                link.unsent.append(PyBytes_FromStringAndSize(self._out, self._out_used))
+                link.unsent_bytes += self._out_used
+        return done
+
+    cdef int _release(self, int64_t stored, int64_t now, list hashes, list arrivals) except -1:
+        """Give the queues their ends, and the store what has been written."""
+        cdef Touched* touched
+        cdef int n
+        for n in range(self._count_touched):
+            touched = &self._touched[n]
+            queue = self._objects[n]
+            PyBuffer_Release(&touched.view)
+            if touched.messages:
+                queue.position = touched.position
+                queue.max_offset = touched.next_offset
+                queue.max_physical_offset = touched.physical_end
+        if stored:
+            self._store.end_run(stored, now, hashes, arrivals)
+        for n in range(self._count_touched):
+            touched = &self._touched[n]
+            if touched.messages:
+                self._count(self._names[n], touched.messages, touched.stored_bytes, touched.calls)
+        self._names.clear()
+        self._objects.clear()
+        self._encoded.clear()
+        self._count_touched = 0
+        return 0
+
+    cdef int _find(self, Header* header) except -2:
+        """Make the queue of a header the last one touched; -1 if there is something special about it."""
+        cdef Touched* touched
+        cdef int n
+        cdef bytes encoded
+        if self._last >= 0:
+            touched = &self._touched[self._last]
+            if (
+                touched.queue_id == header.queue_id
+                and touched.topic.size == header.topic.size
+                and memcmp(touched.topic.at, header.topic.at, header.topic.size) == 0
+            ):
+                return self._last
+        for n in range(self._count_touched):
+            touched = &self._touched[n]
+            if (
+                touched.queue_id == header.queue_id
+                and touched.topic.size == header.topic.size
+                and memcmp(touched.topic.at, header.topic.at, header.topic.size) == 0
+            ):
+                self._last = n
+                return n
+        if self._count_touched == TOUCHED_MOST or header.topic.size > TOPIC_MOST:
+            return -1
+        name = header.topic.at[:header.topic.size].decode("ascii")
+        config = self._topics.get(name)
+        if config is None or not self._is_plain_topic(name, config):
+            return -1
+        if not 0 <= header.queue_id < config.write_queue_nums:
+            return -1
+        queue = self._queues.get((name, header.queue_id))
+        if queue is None:
+            return -1
+        encoded = name.encode()
+        touched = &self._touched[self._count_touched]
+        PyObject_GetBuffer(queue.buffer, &touched.view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        try:
+            touched.buffer = <uint8_t*>touched.view.buf
+            touched.position = queue.position
+            touched.limit = min(<int64_t>queue.limit, <int64_t>touched.view.len)
+            touched.next_offset = queue.max_offset
+            touched.physical_end = queue.max_physical_offset
+            touched.watched = self._store.is_watched(name, header.queue_id)
+        except BaseException:
+            PyBuffer_Release(&touched.view)
+            raise
+        self._names.append(name)
+        self._objects.append(queue)
+        self._encoded.append(encoded)  # the name in the header may lie in the scratch, which the next header takes
+        touched.topic.size = header.topic.size
+        touched.topic.at = PyBytes_AS_STRING(encoded)
+        touched.queue_id = header.queue_id
+        touched.topic_hash = hash_on(hash_on(0, touched.topic.at, touched.topic.size), b"#", 1)
+        touched.calls = touched.messages = touched.stored_bytes = 0
+        self._last = self._count_touched
+        self._count_touched += 1
+        return self._last
+
+    cdef uint32_t _crc(self, const uint8_t* body, int64_t size) except? 0:
+        if size <= SMALL_BODY:
+            return small_crc32(body, size)
+        return self._checksum(PyBytes_FromStringAndSize(<const char*>body, size))
+
+    cdef int _add_keys(self, list hashes, Touched* touched, Properties* p, int64_t offset, int64_t now) except -1:
+        cdef int start, end
+        if p.unique_key.size:
+            hashes.append((index_code(hash_on(touched.topic_hash, p.unique_key.at, p.unique_key.size)), offset, now))
+        start = 0
+        while start < p.keys.size:
+            end = start
+            while end < p.keys.size and p.keys.at[end] != 32:
+                end += 1
+            if end > start:
+                hashes.append((index_code(hash_on(touched.topic_hash, p.keys.at + start, end - start)), offset, now))
+            start = end + 1
+        return 0
+
+    cdef int64_t _store_one(
+        self, Header* header, const uint8_t* body, int64_t body_size, uint8_t* at, int64_t room, int64_t offset,
+        int64_t now, const char* born_host, list hashes, list arrivals,
+    ) except -1:
+        """Write a record, its entry and its answer; returns the record's size, 0 if it is not for here."""
+        cdef Touched* touched = &self._touched[self._last]
+        cdef Properties p
+        cdef int cluster_size = <int>PyBytes_GET_SIZE(self._cluster)
+        cdef int64_t size
+        cdef int properties_size
+        cdef int64_t tags_code
+        cdef uint8_t* tail
+        cdef uint32_t crc
+        if not read_properties(header.properties.at, header.properties.size, &p, True):
+            return 0
+        properties_size = p.kept + (0 if p.ends_open else 1) + 8 + cluster_size
+        if properties_size > PROPERTIES_MOST:
+            return 0
+        size = BODY_AT + body_size + 1 + touched.topic.size + 2 + properties_size
+        if size + BLANK_BYTES > room or touched.position + UNIT_BYTES > touched.limit:
+            return 0
+        crc = self._crc(body, body_size)
+        self._head(header, at, size, crc, touched, offset, now, born_host, <int32_t>header.message_flag, body_size)
+        memcpy(at + BODY_AT, body, body_size)
+        tail = at + BODY_AT + body_size
+        tail[0] = <uint8_t>touched.topic.size
+        memcpy(tail + 1, touched.topic.at, touched.topic.size)
+        tail += 1 + touched.topic.size
+        tail[0] = <uint8_t>(properties_size >> 8)
+        tail[1] = <uint8_t>(properties_size & 0xFF)
+        tail += 2
+        if p.cut:
+            write_kept(<char*>tail, header.properties.at, header.properties.size)
+        elif p.kept:
+            memcpy(tail, header.properties.at, p.kept)
+        tail += p.kept
+        if not p.ends_open:
+            tail[0] = 2
+            tail += 1
+        memcpy(tail, b"CLUSTER\x01", 8)
+        memcpy(tail + 8, PyBytes_AS_STRING(self._cluster), cluster_size)
+        KEEP_ORDER()
+        put64(at, (<uint64_t>size << 32) | MAGIC)
+        KEEP_ORDER()
+        tags_code = <int32_t>hash_on(0, p.tags.at, p.tags.size) if p.tags.size else 0
+        self._entry(touched, offset, size, tags_code)
+        if hashes is not None:
+            self._add_keys(hashes, touched, &p, offset, now)
+        if touched.watched:
+            arrivals.append(
+                self._arrival(self._names[self._last], touched.queue_id, touched.next_offset, tags_code, now)
+            )
+        touched.calls += 1
+        touched.messages += 1
+        touched.stored_bytes += size
+        if not header.flag & 2:
+            self._answer(header, touched.next_offset - 1, offset, NULL, 0)
+        return size
+
+    cdef void _head(
+        self, Header* header, uint8_t* at, int64_t size, uint32_t crc, Touched* touched, int64_t offset, int64_t now,
+        const char* born_host, int32_t flag, int64_t body_size,
+    ) noexcept:
+        """A record's head but for its first eight bytes."""
+        put32(at + BODY_CRC_AT, crc & 0x7FFFFFFF)
+        put32(at + QUEUE_ID_AT, <uint32_t>header.queue_id)
+        put32(at + FLAG_AT, <uint32_t>flag)
+        put64(at + QUEUE_OFFSET_AT, <uint64_t>touched.next_offset)
+        put64(at + PHYSICAL_OFFSET_AT, <uint64_t>offset)
+        put32(at + SYS_FLAG_AT, <uint32_t>header.sys_flag)
+        put64(at + BORN_TIMESTAMP_AT, <uint64_t>header.born_timestamp)
+        memcpy(at + BORN_HOST_AT, born_host, 8)
+        put64(at + STORE_TIMESTAMP_AT, <uint64_t>now)
+        memcpy(at + STORE_HOST_AT, PyBytes_AS_STRING(self._store_host), 8)
+        put32(at + RECONSUME_TIMES_AT, <uint32_t>header.reconsume_times)
+        put64(at + PREPARED_OFFSET_AT, 0)
+        put32(at + BODY_LENGTH_AT, <uint32_t>body_size)
+
+    cdef void _entry(self, Touched* touched, int64_t offset, int64_t size, int64_t tags_code) noexcept:
+        cdef uint8_t* at = touched.buffer + touched.position
+        put64(at, <uint64_t>offset)
+        put32(at + 8, <uint32_t>size)
+        put64(at + 12, <uint64_t>tags_code)
+        touched.position += UNIT_BYTES
+        touched.next_offset += 1
+        touched.physical_end = offset + size
+
+    cdef int64_t _store_batch(
+        self, Header* header, const uint8_t* body, int64_t body_size, uint8_t* at, int64_t room, int64_t offset,
+        int64_t now, const char* born_host, list hashes, list arrivals,
+    ) except -1:
+        """Write a batch's records, entries and answer, all or none; returns their size, 0 if it is not for here."""
+        cdef Touched* touched = &self._touched[self._last]
+        cdef bytes shared = self._shared_properties(header)
+        cdef int shared_size
+        cdef const char* shared_at
+        cdef Properties p, common
+        cdef int count = 0, n, joint, properties_size
+        cdef int64_t total = 0, size, place
+        cdef const uint8_t* here = body
+        cdef const uint8_t* end = body + body_size
+        cdef int32_t element_body
+        cdef int element_properties
+        cdef Element* element
+        cdef uint8_t* record
+        cdef uint8_t* tail
+        cdef int64_t first_offset = touched.next_offset
+        cdef int64_t first_size = 0
+        if shared is None:
+            return 0
+        shared_size = <int>PyBytes_GET_SIZE(shared)
+        shared_at = PyBytes_AS_STRING(shared)
+        if not read_properties(shared_at, shared_size, &common, False):
+            return 0
+        if common.tags.size or common.keys.size or common.unique_key.size:
+            return 0
+        while here < end:
+            if end - here < ELEMENT_BODY_AT + 2:
+                return 0
+            element_body = <int32_t>get32(here + ELEMENT_BODY_LENGTH_AT)
+            if element_body < 0 or end - here < ELEMENT_BODY_AT + 2 + element_body:
+                return 0
+            if count == self._elements_room:
+                self._more_elements()
+            element = &self._elements[count]
+            element.flag = <int32_t>get32(here + ELEMENT_FLAG_AT)
+            element.body = here + ELEMENT_BODY_AT
+            element.body_size = element_body
+            here += ELEMENT_BODY_AT + element_body
+            element_properties = (<int>here[0] << 8) | here[1]
+            here += 2
+            if element_properties > PROPERTIES_MOST or end - here < element_properties:
+                return 0
+            element.own = <const char*>here
+            element.own_size = element_properties
+            here += element_properties
+            if not read_properties(element.own, element.own_size, &p, False):
+                return 0
+            element.tags_code = <int32_t>hash_on(0, p.tags.at, p.tags.size) if p.tags.size else 0
+            joint = 1 if element_properties and element.own[element_properties - 1] != 2 else 0
+            properties_size = element_properties + joint + shared_size
+            if properties_size > PROPERTIES_MOST:
+                return 0
+            total += BODY_AT + element_body + 1 + touched.topic.size + 2 + properties_size
+            count += 1
+        if not count or total + BLANK_BYTES > room or touched.position + count * UNIT_BYTES > touched.limit:
+            return 0
+        # Entries first, and the first record's mark last: a killed process leaves all of the batch or none.
+        place = offset
+        for n in range(count):
+            element = &self._elements[n]
+            joint = 1 if element.own_size and element.own[element.own_size - 1] != 2 else 0
+            size = BODY_AT + element.body_size + 1 + touched.topic.size + 2 + element.own_size + joint + shared_size
+            self._entry(touched, place, size, element.tags_code)
+            place += size
+        touched.next_offset = first_offset
+        KEEP_ORDER()
+        record = at
+        place = offset
+        for n in range(count):
+            element = &self._elements[n]
+            joint = 1 if element.own_size and element.own[element.own_size - 1] != 2 else 0
+            properties_size = element.own_size + joint + shared_size
+            size = BODY_AT + element.body_size + 1 + touched.topic.size + 2 + properties_size
+            self._head(
+                header, record, size, self._crc(element.body, element.body_size), touched, place, now, born_host,
+                element.flag, element.body_size,
+            )
+            memcpy(record + BODY_AT, element.body, element.body_size)
+            tail = record + BODY_AT + element.body_size
+            tail[0] = <uint8_t>touched.topic.size
+            memcpy(tail + 1, touched.topic.at, touched.topic.size)
+            tail += 1 + touched.topic.size
+            tail[0] = <uint8_t>(properties_size >> 8)
+            tail[1] = <uint8_t>(properties_size & 0xFF)
+            tail += 2
+            memcpy(tail, element.own, element.own_size)
+            tail += element.own_size
+            if joint:
+                tail[0] = 2
+                tail += 1
+            memcpy(tail, shared_at, shared_size)
+            if n:
+                put64(record, (<uint64_t>size << 32) | MAGIC)
+            else:
+                first_size = size
+            touched.next_offset += 1
+            if hashes is not None:
+                read_properties(element.own, element.own_size, &p, False)
+                self._add_keys(hashes, touched, &p, place, now)
+            if touched.watched:
+                arrivals.append(
+                    self._arrival(
+                        self._names[self._last], touched.queue_id, touched.next_offset, element.tags_code, now
+                    )
+                )
+            record += size
+            place += size
+        KEEP_ORDER()
+        put64(at, (<uint64_t>first_size << 32) | MAGIC)
+        KEEP_ORDER()
+        touched.calls += 1
+        touched.messages += count
+        touched.stored_bytes += total
+        if not header.flag & 2:
+            self._answer(header, first_offset, offset, at, count)
+        return total
+
+    cdef bytes _shared_properties(self, Header* header):
+        """What a batch's own properties add to each element's; None if they are not plain."""
+        cdef bytes text = header.properties.at[:header.properties.size] if header.properties.size else b""
+        shared = self._shared.get(text)
+        if shared is None:
+            shared = self._batch_properties(text.decode("ascii"))
+            if shared is None:
+                return None
+            if len(self._shared) > 4096:
+                self._shared = {}
+            self._shared[text] = shared
+        return shared
+
+    cdef int _more_elements(self) except -1:
+        cdef Element* more = <Element*>realloc(self._elements, sizeof(Element) * self._elements_room * 2)
+        if more == NULL:
+            raise MemoryError
+        self._elements = more
+        self._elements_room *= 2
+        return 0
+
+    cdef int _answer(self, Header* header, int64_t queue_offset, int64_t offset, const uint8_t* batch, int count) except -1:
+        """The answer; of a batch, `batch` are its records and `count` how many."""
+        cdef Py_ssize_t need = ANSWER_BYTES + PyBytes_GET_SIZE(self._answer_middle) + PyBytes_GET_SIZE(self._answer_end) + 40 * <Py_ssize_t>count
+        cdef char* out
+        cdef char* start
+        cdef char* grown
+        cdef int n
+        cdef Py_ssize_t size
+        if self._out_used + need > self._out_size:
+            grown = <char*>realloc(self._out, (self._out_used + need) * 2)
+            if grown == NULL:
+                raise MemoryError
+            self._out = grown
+            self._out_size = (self._out_used + need) * 2
+        start = self._out + self._out_used
+        out = start + 8
+        out = text_out(out, b'{"code":0,"extFields":{"queueId":"', 34)
+        out += write_decimal(out, header.queue_id)
+        out = text_out(out, PyBytes_AS_STRING(self._answer_middle), PyBytes_GET_SIZE(self._answer_middle))
+        if batch == NULL:
+            out = self._message_id(out, offset)
+        else:
+            for n in range(count):
+                if n:
+                    out[0] = 44
+                    out += 1
+                out = self._message_id(out, offset)
+                size = get32(batch)
+                batch += size
+                offset += size
+        out = text_out(out, b'","queueOffset":"', 17)
+        out += write_decimal(out, queue_offset)
+        out = text_out(out, b'"},"flag":1,"language":"JAVA","opaque":', 39)
+        out += write_decimal(out, header.opaque)
+        out = text_out(out, PyBytes_AS_STRING(self._answer_end), PyBytes_GET_SIZE(self._answer_end))
+        size = out - start - 8
+        put32(<uint8_t*>start, <uint32_t>(size + 4))
+        put32(<uint8_t*>start + 4, <uint32_t>size)
+        self._out_used += size + 8
+        return 0
+
+    cdef char* _message_id(self, char* out, int64_t offset) noexcept:
+        memcpy(out, PyBytes_AS_STRING(self._host_id), 16)
+        write_hex64(out + 16, <uint64_t>offset)
+        return out + 32
+
+
+cdef inline char* text_out(char* out, const char* text, Py_ssize_t size) noexcept nogil:
+    memcpy(out, text, size)
+    return out + size
