@@ -81,9 +81,12 @@ class Connections:
             self.hub.begin_batch()
             try:
                 commands = self.hub.receive(link, decoder, data)
+                taken = self.hub.dispatch(link, commands, 0) if link.unsent_bytes <= limits.output_bytes else 0
             finally:
                 self.hub.end_batch([link])
-            await self._dispatch_all(link, decoder, commands, 0)
+            if taken < len(commands):
+                await trio.lowlevel.checkpoint()
+            await self._dispatch_all(link, decoder, commands, taken)
             if decoder.fault is not None:
                 raise decoder.fault
 
