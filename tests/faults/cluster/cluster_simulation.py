@@ -17,13 +17,16 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import trio
-import trio.testing
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2] / "memory"))
+
 from cluster_endings import (
     audit_all,
     check_offsets,
@@ -36,6 +39,7 @@ from cluster_endings import (
 from cluster_setting import Outcome, counts, kinds
 from cluster_traffic import commit, read, read_to_end, send, watch_offsets
 from cluster_world import MASTER, World, begin
+from seeded_run import seeded_run
 
 EVENTS = (8, 14)
 GAP_S = (0.05, 1.5)
@@ -175,26 +179,9 @@ async def _run(seed: int) -> Outcome:
     )
 
 
-@contextmanager
-def _same_order_of_tasks(seed: int) -> Iterator[None]:
-    """trio deliberately shuffles tasks that could run at the same moment; here the seed does."""
-    import trio._core._run as scheduler
-
-    before = scheduler._ALLOW_DETERMINISTIC_SCHEDULING
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
-    scheduler._r.seed(seed)
-    try:
-        yield
-    finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before
-        scheduler._r.seed()
-
-
 def simulate(seed: int) -> Outcome:
     """Run one seed from its start to the audit."""
-    # The epoch of the virtual clock is 0 for every seed.
-    with _same_order_of_tasks(seed):
-        return trio.run(_run, seed, clock=trio.testing.MockClock(autojump_threshold=0))
+    return seeded_run(seed, _run, seed)
 
 
 def main() -> int:

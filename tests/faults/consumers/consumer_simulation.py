@@ -16,18 +16,16 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import trio
-import trio.testing
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+    sys.path += [str(Path(__file__).parents[1] / "cluster"), str(Path(__file__).parents[2] / "memory")]
 
 from consumer_world import GROUP, TOPIC, Setting, World
+from seeded_run import seeded_run
 
 import triomq
 
@@ -218,25 +216,9 @@ async def _run(seed: int) -> Outcome:
     )
 
 
-@contextmanager
-def _same_order_of_tasks(seed: int) -> Iterator[None]:
-    """trio deliberately shuffles tasks that could run at the same moment; here the seed does."""
-    import trio._core._run as scheduler
-
-    before = scheduler._ALLOW_DETERMINISTIC_SCHEDULING
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
-    scheduler._r.seed(seed)
-    try:
-        yield
-    finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before
-        scheduler._r.seed()
-
-
 def simulate(seed: int) -> Outcome:
     """Run one seed from its start to the audit."""
-    with _same_order_of_tasks(seed):
-        return trio.run(_run, seed, clock=trio.testing.MockClock(autojump_threshold=0))
+    return seeded_run(seed, _run, seed)
 
 
 def kinds(faults: list[str]) -> Counter[str]:
