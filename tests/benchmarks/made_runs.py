@@ -7,6 +7,7 @@ import functools
 import random
 
 from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow, encode, new_histogram
+from triomq_benchmarks.figures.resources import GENERATORS, MACHINE, ResourceRow
 from triomq_benchmarks.figures.run_result import (
     Decision,
     FaultInstant,
@@ -117,4 +118,11 @@ def made_run(
             "counts": counts, "examples": {**{name: [] for name in counts}, "lost": [example] if lost else []}, "notes": [],
         },
         drained_s=0.4,
+        surroundings={"before": {"load_average_1_minute": 0.5}, "after": {"load_average_1_minute": 1.5}},
+        resources=tuple(
+            ResourceRow(who=who, second=second, cpu_cores=cpu, memory_bytes=64 << 20, written_bytes=1 << 20)
+            for second in range(-3, SECONDS)
+            for who, cpu in (("broker-a", 0.5), (GENERATORS, 0.25), (MACHINE, 1.0))
+            if second not in {8, 9} or who != "broker-a"
+        ),
     )  # fmt: skip

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import socket
+import subprocess
+from pathlib import Path
 
 from triomq_benchmarks.figures.run_result import Machine
+
+_GIT_LIMIT_S = 10
 
 
 def this_machine() -> Machine:
@@ -18,6 +23,37 @@ def this_machine() -> Machine:
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
+
+
+def surroundings() -> dict[str, object]:
+    """What this machine does besides, now: its load, and the memory that is free to take."""
+    found: dict[str, object] = {"load_average_1_minute": round(os.getloadavg()[0], 2)}
+    try:
+        lines = (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found["memory_available_bytes"] = next(
+            int(value.split()[0]) * 1024 for name, _, value in lines if name == "MemAvailable"
+        )
+    except (OSError, StopIteration):
+        pass  # no Linux: the load says something by itself
+    return found
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit of the checkout that a folder belongs to, with `+` where files were changed; None: it is none."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    # What is only installed below some checkout is not of its commits.
+    commands = ("ls-files --error-unmatch .", "rev-parse HEAD", "status --porcelain --untracked-files=no")
+    asked = [(git, "-C", str(folder), *command.split()) for command in commands]
+    try:
+        _, commit, changed = (
+            subprocess.run(argv, capture_output=True, text=True, timeout=_GIT_LIMIT_S, check=True).stdout
+            for argv in asked
+        )
+    except (subprocess.SubprocessError, OSError):
+        return None
+    return f"{commit.strip()}{'+' if changed.strip() else ''}"
 
 
 def machine_now() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""A run's files: `result.json` for everything but the rows, `intervals.parquet` for those.
+"""A run's files: `result.json` for everything but the rows, `intervals.parquet` and `resources.parquet` for those.
 
 Each file is whole or not there.  JSON has no infinity: a measure without a value is null there.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.resources import ResourceRow
 from triomq_benchmarks.figures.run_result import (
     FORMAT,
     Decision,
@@ -26,7 +27,8 @@ from triomq_benchmarks.figures.run_result import (
     WorkerResult,
 )
 
-RESULT, INTERVALS = "result.json", "intervals.parquet"
+RESULT, INTERVALS, RESOURCES = "result.json", "intervals.parquet", "resources.parquet"
+_IN_TABLES = ("rows", "resources")
 
 
 class RunUnreadableError(Exception):
@@ -37,15 +39,16 @@ def write_run(result: RunResult, folder: Path) -> None:
     """Write both files; the folder is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
     # The rows first: who finds a result finds its rows too.
-    _write_rows(result.rows, folder / f"{INTERVALS}.tmp")
-    os.replace(folder / f"{INTERVALS}.tmp", folder / INTERVALS)
+    for name, kind, rows in ((INTERVALS, IntervalRow, result.rows), (RESOURCES, ResourceRow, result.resources)):
+        _write_rows(kind, rows, folder / f"{name}.tmp")
+        os.replace(folder / f"{name}.tmp", folder / name)
     (folder / f"{RESULT}.tmp").write_text(json.dumps(as_dict(result), indent=1) + "\n")
     os.replace(folder / f"{RESULT}.tmp", folder / RESULT)
 
 
 def as_dict(result: RunResult) -> dict[str, Any]:
     """Everything but the rows, with the percentiles worked out, as JSON has it (no infinities)."""
-    plain = attrs.asdict(result, filter=lambda attribute, _value: attribute.name != "rows")
+    plain = attrs.asdict(result, filter=lambda attribute, _value: attribute.name not in _IN_TABLES)
     plain["quantiles"] = {name: attrs.asdict(each) for name, each in result.quantiles().items()}
     return {"format": FORMAT, **_finite(plain)}
 
@@ -71,7 +74,10 @@ def read_run(folder: Path) -> RunResult:
         if values.pop("format", None) != FORMAT:
             raise RunUnreadableError(f"{folder / RESULT} is of another format than this version's, {FORMAT}")
         values.pop("quantiles")
-        return _result(values, _read_rows(folder / INTERVALS))
+        rows = tuple(IntervalRow(**row) for row in _read_rows(folder / INTERVALS))
+        # Runs of older versions have no such file.
+        used = _read_rows(folder / RESOURCES) if (folder / RESOURCES).exists() else []
+        return _result({**values, "resources": tuple(ResourceRow(**row) for row in used)}, rows)
     except OSError as error:
         runs = ", ".join(sorted(str(each.parent) for each in folder.glob(f"*/{RESULT}")))
         hint = f"; there are several runs in it: {runs}" if runs else ""
@@ -101,17 +107,20 @@ def _result(values: dict[str, Any], rows: tuple[IntervalRow, ...]) -> RunResult:
     return RunResult(**{**values, **own})
 
 
-def _write_rows(rows: tuple[IntervalRow, ...], path: Path) -> None:
+def _write_rows(kind: type[Any], rows: Sequence[object], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {"int": pa.int64(), "float": pa.float64(), "bytes": pa.binary(), "int | None": pa.int64()}
-    fields = attrs.fields(IntervalRow)
+    kinds = {
+        "int": pa.int64(), "float": pa.float64(), "bytes": pa.binary(), "int | None": pa.int64(), "str": pa.string(),
+    }  # fmt: skip
+    fields = attrs.fields(kind)
     columns = {each.name: pa.array([getattr(row, each.name) for row in rows], kinds[str(each.type)]) for each in fields}
     pq.write_table(pa.table(columns), path, compression="zstd")
 
 
-def _read_rows(path: Path) -> tuple[IntervalRow, ...]:
+def _read_rows(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    return tuple(IntervalRow(**row) for row in pq.read_table(path).to_pylist())
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows

@@ -13,6 +13,7 @@ import attrs
 
 from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, above, histogram_of, quantiles
+from triomq_benchmarks.figures.resources import ResourceRow
 
 FORMAT = 3
 """Version of the files' layout; it grows when a field changes its meaning."""
@@ -192,6 +193,8 @@ class RunResult:
         drained_s: seconds from the end of sending until consumers had everything; None: they did not, or there are
             none.
         ended_s: when the run was interrupted, in seconds since the measured part began; None: it was not.
+        resources: what the processes used of the machine, second by second.
+        surroundings: what else the machine did: its load and its free memory, before and after.
     """
 
     run_id: str
@@ -214,6 +217,8 @@ class RunResult:
     audit: Mapping[str, object] | None = None
     drained_s: float | None = None
     ended_s: float | None = None
+    resources: tuple[ResourceRow, ...] = attrs.field(default=(), repr=False)
+    surroundings: Mapping[str, object] = attrs.field(factory=dict)
 
     @property
     def elapsed_s(self) -> float:

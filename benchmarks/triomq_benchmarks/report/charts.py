@@ -1,5 +1,5 @@
-"""The plots of a report: latency and rates over time, quantile curves, backlog, replication lag, and who served the
-reads.
+"""The plots of a report: latency and rates over time, quantile curves, backlog, replication lag, who served the reads,
+and what the processes used.
 
 One run shows several measures in a plot; several runs show the same measure of each, side by side.
 Every value is of a whole second, drawn as a step over that second, or of a merged histogram; nothing is smoothed. Where
@@ -22,7 +22,9 @@ from triomq_benchmarks.figures.intervals import (
     by_second,
     every_second,
     histogram_of,
+    recorded,
 )
+from triomq_benchmarks.figures.resources import GENERATORS, MACHINE, ResourceRow, of_nodes, together
 from triomq_benchmarks.figures.run_result import FaultInstant, RunResult
 
 if TYPE_CHECKING:
@@ -47,7 +49,10 @@ _MEASURE_COLOURS = {
 }
 _MASTER, _SLAVE = "#60a5fa", "#f59e0b"
 _FAULT, _QUIET = "#dc2626", "#64748b"
-_UNSUPPORTED = {"color": "#94a3b8", "width": 1.2}
+_OTHERS = {GENERATORS: "#9333ea", MACHINE: "#94a3b8"}
+_HEAT_PER_DECADE = 10
+_HEAT_COLOURS = [[0, "#bfdbfe"], [0.4, "#3b82f6"], [0.75, "#8b5cf6"], [1, "#f97316"]]
+_GREY = "#94a3b8"
 PART = "part"
 """The legend group of a trace that continues the one before it, under the same name."""
 
@@ -108,12 +113,17 @@ def charts(results: Sequence[RunResult], folders: Sequence[str] = ()) -> list[Ch
         _Run(label, COLOURS[number % len(COLOURS)], result, _seconds(result))
         for number, (label, result) in enumerate(zip(labels(results, folders), results, strict=True))
     ]
-    made = [_latency(runs), _quantile_curve(runs), _rates(runs)]
+    heat = [_heat(runs, number) for number, run in enumerate(runs) if run.has(_send_latency(run))]
+    made = [_latency(runs), *heat, _quantile_curve(runs), _rates(runs)]
+    if any(run.has("sent_bytes") for run in runs):
+        made.append(_throughput(runs))
     if any(run.has("intended_to_consumed") for run in runs):
         made.append(_consumed_latency(runs))
     made += [_over_time(runs, *each) for each in _GAUGES if any(run.has_gauge(each[1]) for run in runs)]
     if any(run.has("from_slave") or run.has("from_master") for run in runs):
         made.append(_readers(runs))
+    if any(run.result.resources for run in runs):
+        made += [_resources(runs, *each) for each in _RESOURCES]
     return made
 
 
@@ -298,6 +308,112 @@ def _latency(runs: Sequence[_Run]) -> Chart:
     return Chart("latency", "Send latency over time", f"Each second's percentiles; {how}.", _mark(figure, runs))
 
 
+def _send_latency(run: _Run) -> str:
+    return "actual_to_ack" if run.result.loop == "closed" else "intended_to_ack"
+
+
+def _heat(runs: Sequence[_Run], number: int) -> Chart:
+    """How many messages of each second took how long: what percentiles leave out, such as two humps."""
+    import plotly.graph_objects as go
+
+    run = runs[number]
+    field = _send_latency(run)
+    cells: dict[int, dict[int, int]] = {}
+    for row in run.seconds:
+        column = cells.setdefault(row.second, {})
+        for value, count in recorded(histogram_of([row], field, warm_up=True)):
+            level = math.floor(math.log10(max(value, 1) / 1000) * _HEAT_PER_DECADE)
+            column[level] = column.get(level, 0) + count
+    levels = sorted({level for column in cells.values() for level in column})
+    shown = range(levels[0], levels[-1] + 1) if levels else range(0)
+    seconds = list(cells)
+    counts = [[cells[second].get(level) for second in seconds] for level in shown]
+    edges = [10 ** (level / _HEAT_PER_DECADE) for level in [*shown, *(each + 1 for each in shown[-1:])]]
+    most = max((count for line in counts for count in line if count), default=1)
+    figure = _figure("milliseconds", log_y=True)
+    figure.add_trace(
+        go.Heatmap(
+            x=[*seconds, *(second + 1 for second in seconds[-1:])],
+            y=edges,
+            z=[[None if count is None else math.log10(count) for count in line] for line in counts],
+            customdata=counts,
+            zmin=0,
+            zmax=max(1.0, math.log10(most)),
+            colorscale=_HEAT_COLOURS,
+            hoverongaps=False,
+            hovertemplate="second %{x:.0f}, %{y:.3g} ms: %{customdata} messages<extra></extra>",
+            showscale=False,
+        )
+    )  # fmt: skip
+    figure.update_layout(hovermode="closest")
+    several = len(runs) > 1
+    key, title = (
+        (f"heat-{number}", f"Heat map of send latency: {run.label}")
+        if several
+        else ("heat", "Heat map of send latency")
+    )
+    caption = (
+        "How many messages of each second took how long, counted on a logarithmic scale from pale blue, one, to orange, "
+        f"{most:,}. A failed send took its timeout."
+    )
+    return Chart(key, title, caption, _mark(figure, runs[number : number + 1] if several else runs))
+
+
+def _throughput(runs: Sequence[_Run]) -> Chart:
+    figure = _figure("MB per second")
+    for run in runs:
+        for field, name, colour in (("sent_bytes", "sent", "#2563eb"), ("consumed_bytes", "consumed", "#9333ea")):
+            if not run.has(field):
+                continue
+            values = [(second, value / 1e6) for second, value in run.values(field)]
+            if len(runs) > 1:
+                style = {"dash": "dot"} if field == "consumed_bytes" else {}
+                _steps(figure, values, f"{run.label}: {name}", run.colour, style)
+            else:
+                _steps(figure, values, name, colour)
+    return Chart(
+        "throughput", "Throughput", "Bodies of messages, in millions of bytes per second.", _mark(figure, runs)
+    )
+
+
+_Used = Callable[[ResourceRow], float]
+_RESOURCES: tuple[tuple[str, str, str, str, _Used], ...] = (
+    ("cpu", "CPU", "cores", "CPU seconds per second; the machine's own line holds everything that ran on it.",
+     lambda row: row.cpu_cores),
+    ("memory", "Memory", "MiB", "Resident memory of the processes.", lambda row: row.memory_bytes / (1 << 20)),
+    ("disk", "Disk writes", "MB per second", "What the processes wrote to disks.", lambda row: row.written_bytes / 1e6),
+)  # fmt: skip
+
+
+def _resources(runs: Sequence[_Run], key: str, title: str, unit: str, caption: str, used: _Used) -> Chart:
+    figure = _figure(unit)
+    for run in runs:
+        first = run.seconds[0].second if run.seconds else 0
+        rows = [row for row in run.result.resources if row.second >= first]
+        groups = {who: [row for row in rows if row.who == who] for who in dict.fromkeys(row.who for row in rows)}
+        if key != "cpu":
+            # Of the machine only its CPUs are measured in the same way.
+            groups.pop(MACHINE, None)
+        if len(runs) > 1:
+            groups = {"brokers and name servers": together(of_nodes(rows), ""), GENERATORS: groups.get(GENERATORS, [])}
+        colours = dict(zip((who for who in groups if who not in _OTHERS), COLOURS * len(groups), strict=False))
+        for who, several in groups.items():
+            if not several:
+                continue
+            values = _without_gaps([(row.second, used(row)) for row in several])
+            if len(runs) > 1:
+                _steps(figure, values, f"{run.label}: {who}", run.colour, {"dash": "dot"} if who == GENERATORS else {})
+            else:
+                _steps(figure, values, who, _OTHERS.get(who) or colours[who])
+    return Chart(key, title, caption, _mark(figure, runs))
+
+
+def _without_gaps(values: Sequence[tuple[int, float]]) -> list[tuple[int, float | None]]:
+    """With None for each second between them that has no value: a line must not go on over it."""
+    known = dict(values)
+    return [(second, known.get(second)) for second in range(values[0][0], values[-1][0] + 1)]
+
+
 def _consumed_latency(runs: Sequence[_Run]) -> Chart:
     figure = _figure("milliseconds", log_y=True)
     _latency_over_time(figure, runs, "intended_to_consumed")
@@ -337,15 +453,13 @@ def _quantile_curve(runs: Sequence[_Run]) -> Chart:
             # To the point from which on nothing supports the figures, and from there on in grey.
             limit = 1 / run.result.supported_share(field)
             end = sum(tail <= limit * 1.0001 for tail in curve[0])
-            for part, style in ((slice(0, end), {}), (slice(max(0, end - 1), None), _UNSUPPORTED)):
-                drawn = [values[part] for values in (*curve, texts)]
-                if style and len(drawn[0]) < 2:
-                    continue
-                about = template.replace("<extra>", "<br>says nothing of the broker<extra>") if style else template
-                _line(
-                    figure, drawn[0], drawn[1], name, style.get("color", colour), line={**line, **style},
-                    text=drawn[2], hovertemplate=about, **({"legendgroup": PART} if style else {}),
-                )  # fmt: skip
+            tails, times = curve
+            _line(figure, tails[:end], times[:end], name, colour, line=line, text=texts[:end], hovertemplate=template)
+            if end < len(tails):
+                rest = slice(max(0, end - 1), None)
+                about = template.replace("<extra>", "<br>says nothing of the broker<extra>")
+                style = {"line": {**line, "color": _GREY, "width": 1.2}, "text": texts[rest], "hovertemplate": about}
+                _line(figure, tails[rest], times[rest], name, _GREY, legendgroup=PART, **style)
     shown = [tick for tick in _TICKS if 100 / (100 - tick) <= longest * 1.01]
     figure.update_xaxes(
         type="log",

@@ -83,7 +83,7 @@ def _title(results: Sequence[RunResult]) -> str:
 
 
 def _drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
-    traces = chart.figure.data
+    traces = [trace for trace in chart.figure.data if trace.type == "scatter"]
     legend = [
         {
             "traces": [
@@ -246,6 +246,8 @@ def _configuration(result: RunResult) -> Iterable[tuple[str, object]]:
     yield "seed", result.seed
     for key, value in result.target_details.items():
         yield f"target: {key}", value
+    for key, value in result.surroundings.items():
+        yield f"machine, {key}", value
     for key, version in result.versions.items():
         yield f"version: {key}", version
     for key, value in attrs.asdict(result.machine).items():

@@ -17,12 +17,14 @@ import trio
 from triomq_benchmarks.audit.checks import Findings
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.ledger import LedgerError
-from triomq_benchmarks.figures.machine import this_machine
+from triomq_benchmarks.figures.machine import commit_of, surroundings, this_machine
+from triomq_benchmarks.figures.resources import ResourceRow
 from triomq_benchmarks.figures.run_result import ENDED, FaultInstant, RunResult, WorkerResult
 from triomq_benchmarks.generator.engine import Engine, OnRow, RunPlan
 from triomq_benchmarks.run.faults import check_faults, do_faults
 from triomq_benchmarks.run.monitor import broker_facts, watch, watch_processes
 from triomq_benchmarks.run.pass_fail import Figures, decide, unexplained_ends
+from triomq_benchmarks.run.resource_watch import watch_resources
 from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_topics
 from triomq_benchmarks.workload.workload import ConsumeMode, SendMode, Workload
 
@@ -42,6 +44,7 @@ class _Seen:
     workers: list[WorkerResult] = attrs.field(factory=list)
     faults: list[FaultInstant] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
+    resources: list[ResourceRow] = attrs.field(factory=list)
 
 
 async def run_workload(
@@ -91,6 +94,7 @@ async def run_workload(
     )
     seen = _Seen(notes=list(target.notes))
     details = await _details(target)
+    before = surroundings()
     try:
         with stop if stop is not None else trio.CancelScope() as scope:
             await _run(plan, target, engine, on_row, seen)
@@ -98,6 +102,7 @@ async def run_workload(
         if not target.is_temporary and not workload.topic_names:
             with trio.CancelScope(shield=True):
                 await remove_topics(target, topics)
+    after = surroundings()
     interrupted = scope.cancelled_caught
     findings: Findings | None = None
     if audit is not None and ledger is not None and not interrupted:
@@ -129,6 +134,8 @@ async def run_workload(
         audit=None if findings is None else findings.as_dict(),
         drained_s=figures.drained_s,
         ended_s=seen.ended_s if interrupted else None,
+        resources=tuple(seen.resources),
+        surroundings={"before": before, "after": after},
     )
 
 
@@ -150,6 +157,7 @@ async def _run(plan: RunPlan, target: RunTarget, engine: Engine, on_row: OnRow, 
             origin = trio.current_time() + wall_s - time.time_ns() / 1e9
             nursery.start_soon(_note_the_end, origin, seen)
             nursery.start_soon(watch, target, origin, take)
+            nursery.start_soon(watch_resources, target, origin, seen.resources.append)
             nursery.start_soon(watch_processes, target, origin, seen.faults.append)
             nursery.start_soon(_faults, plan.workload, target, origin, seen)
 
@@ -215,4 +223,6 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
+    if (commit := commit_of(Path(__file__).parent)) is not None:
+        found["commit"] = commit
     return found

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
-from triomq_benchmarks.figures.run_files import INTERVALS, RESULT, RunUnreadableError, read_run, write_run
+from triomq_benchmarks.figures.run_files import INTERVALS, RESOURCES, RESULT, RunUnreadableError, read_run, write_run
 from triomq_benchmarks.figures.run_result import (
     FORMAT,
     Decision,
@@ -58,7 +58,7 @@ RUN = RunResult(
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     write_run(RUN, tmp_path / "new")
-    assert sorted(each.name for each in (tmp_path / "new").iterdir()) == [INTERVALS, RESULT]
+    assert sorted(each.name for each in (tmp_path / "new").iterdir()) == [INTERVALS, RESOURCES, RESULT]
     again = read_run(tmp_path / "new")
     assert again.rows == RUN.rows
     assert attrs.evolve(again, rows=()) == attrs.evolve(RUN, rows=())

@@ -31,8 +31,10 @@ from triomq_benchmarks.report.charts import charts, labels
 from triomq_benchmarks.report.html import figure, write_report
 
 PLOTS = [
-    "latency", "quantiles", "rates", "consumed-latency", "backlog", "replication_lag_bytes", "held_s", "readers",
+    "latency", "heat", "quantiles", "rates", "throughput", "consumed-latency", "backlog", "replication_lag_bytes", "held_s",
+    "readers", "cpu", "memory", "disk",
 ]  # fmt: skip
+PLOTS_OF_TWO = ["latency", "heat-0", "heat-1", *PLOTS[2:]]
 HOSTILE = "</script><script>document.title='taken'</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
 
 
@@ -49,6 +51,14 @@ def figures_of(page: str) -> dict[str, Any]:
 
 def traces_of(page: str, plot: str) -> dict[str, Any]:
     return {trace["meta"]: trace for trace in figures_of(page)[plot]["data"] if "legendgroup" not in trace}
+
+
+def heat_of(page: str, second: int, at_ms: float) -> int:
+    """How many messages of a second took about so long."""
+    (trace,) = figures_of(page)["heat"]["data"]
+    column = [line[trace["x"].index(second)] for line in trace["customdata"]]
+    level = max(number for number, edge in enumerate(trace["y"]) if edge <= at_ms)
+    return column[level] or 0
 
 
 def without_plotly(page: str) -> str:
@@ -132,7 +142,7 @@ def test_no_text_of_a_run_is_markup(tmp_path: Path, beside: Sequence[RunResult])
     # Plotly takes some HTML in its texts, links among it.
     for plot in figures_of(page).values():
         for trace in plot["data"]:
-            assert "<" not in trace["name"]
+            assert "<" not in trace.get("name", "")
         for annotation in plot["layout"].get("annotations", ()):
             assert "<" not in annotation["text"]
 
@@ -149,7 +159,9 @@ def test_a_partial_run_says_so(tmp_path: Path) -> None:
 
 
 def test_a_run_without_anything_is_drawn_too(tmp_path: Path) -> None:
-    nothing = attrs.evolve(made_run(), rows=(), workers=(), faults=(), thresholds=(), audit=None, partial=True)
+    nothing = attrs.evolve(
+        made_run(), rows=(), resources=(), workers=(), faults=(), thresholds=(), audit=None, partial=True
+    )
     page = page_of(tmp_path, nothing)
     assert list(figures_of(page)) == ["latency", "quantiles", "rates"]
     assert "Nothing was measured." in text_of(page)
@@ -158,7 +170,7 @@ def test_a_run_without_anything_is_drawn_too(tmp_path: Path) -> None:
 
 def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
     page = page_of(tmp_path, made_run(), made_run(target="java", slower=2.0, seed=2), made_run(target="a:1", seed=3))
-    assert list(figures_of(page)) == PLOTS
+    assert list(figures_of(page)) == ["latency", "heat-0", "heat-1", "heat-2", *PLOTS[2:]]
     assert list(traces_of(page, "latency")) == [
         f"{run}: {part}" for run in ("ours", "java", "a:1") for part in ("p99", "p50")
     ]
@@ -237,6 +249,18 @@ def test_values_of_the_plots(tmp_path: Path) -> None:
     assert (curve["text"][-1], grey[0]["text"][-1]) == ("p99.9", "p99.99")
     assert curve["y"] == sorted(curve["y"])
     assert grey[0]["y"][-1] == pytest.approx(2001, rel=0.01)
+    # Half of a second's messages around a millisecond, none of the pause's, which ends in seconds.
+    assert heat_of(page, 5, 1.0) > 50
+    assert heat_of(page, 8, 1.0) == 0
+    assert heat_of(page, 8, 1_500) > 50
+    sent = traces_of(page, "throughput")["sent"]
+    assert set(sent["y"]) == {500 * 1024 / 1e6}
+    assert list(traces_of(page, "cpu")) == ["broker-a", "load generators", "machine"]
+    assert list(traces_of(page, "memory")) == ["broker-a", "load generators"]
+    cpu = traces_of(page, "cpu")["broker-a"]
+    values = dict(zip(cpu["x"], cpu["y"], strict=True))
+    # The pause's seconds are not sampled here: a gap, no line over it.
+    assert (values[7], values[8], values[9], values[10]) == (0.5, None, None, 0.5)
     axis = figures_of(page)["quantiles"]["layout"]["xaxis"]
     assert (axis["type"], axis["ticktext"]) == ("log", ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"])
     assert [math.log10(value) for value in axis["tickvals"]] == pytest.approx([0, math.log10(2), 1, 2, 3, 4])
@@ -443,7 +467,18 @@ def test_a_browser_draws_every_plot(browser: str, tmp_path: Path) -> None:
         assert plot.count('class="main-svg"') >= 1, key
         lines = re.findall(r'<path class="js-line" d="([^"]{20,})"', plot)
         areas = re.findall(r'<path class="js-fill" d="([^"]{20,})"', plot)
-        expected = {"latency": 4, "quantiles": 8, "rates": 3, "consumed-latency": 3, "readers": 2}.get(key, 1)
+        expected = {
+            "latency": 4,
+            "quantiles": 8,
+            "rates": 3,
+            "throughput": 2,
+            "heat": 0,
+            "cpu": 4,
+            "memory": 3,
+            "disk": 3,
+            "consumed-latency": 3,
+            "readers": 2,
+        }.get(key, 1)
         assert len(areas if key == "readers" else lines) == expected, key
         texts = [
             html.unescape(each)
@@ -469,4 +504,4 @@ def test_a_browser_takes_no_text_for_markup_and_asks_nobody(browser: str, tmp_pa
     assert 'data-drawn="yes"' in dom
     assert "<title>taken" not in dom
     assert not re.search(r"<(a|img)\b[^>]*127\.0\.0\.1:9/", dom)
-    assert list(plots_of(dom)) == PLOTS
+    assert list(plots_of(dom)) == PLOTS_OF_TWO
