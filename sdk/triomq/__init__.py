@@ -52,6 +52,7 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._admin.topics import Admin, TopicStats
 from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
+from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
 from triomq._admin.messages import MessageAdmin, MessageTrack, TrackType
 from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
 from triomq_protocol.requests import ClusterInfo, ConsumerConnection, OffsetWrapper, TopicOffset, TopicRouteData
@@ -110,6 +111,9 @@ __all__ = [
     "GroupAdmin",
     "GroupProgress",
     "ResetQueue",
+    "DeadLetterAdmin",
+    "DeadLetter",
+    "Redriven",
     "MessageAdmin",
     "MessageTrack",
     "TrackType",

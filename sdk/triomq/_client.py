@@ -12,6 +12,7 @@ from typing import Final, TypedDict, TypeVar
 
 import trio
 
+from triomq._admin.dead_letters import DeadLetterAdmin
 from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import MessageAdmin
 from triomq._admin.topics import Admin
@@ -93,6 +94,7 @@ class Client(metaclass=NoPublicConstructor):
         admin: administrative calls about topics and the cluster.
         groups: administrative calls about consumer groups.
         messages: stored messages: finding them, who consumed them, sending them again.
+        dead_letters: what groups gave up, and sending it again.
         bounds: offsets of queues.
     """
 
@@ -100,6 +102,7 @@ class Client(metaclass=NoPublicConstructor):
     admin: Admin
     groups: GroupAdmin
     messages: MessageAdmin
+    dead_letters: DeadLetterAdmin
     bounds: QueueBounds
 
     def __init__(self, name_servers: NameServers | None, nursery: trio.Nursery, options: ClientOptions) -> None:
@@ -181,15 +184,11 @@ class Client(metaclass=NoPublicConstructor):
         self.admin = construct(Admin, self._name_servers, self._routes, self._links, self._route_wait)
         self.bounds = construct(QueueBounds, BrokerLinks(self._routes, self._links), self._route_wait)
         self.groups = construct(GroupAdmin, self.admin, self._routes, self._links, self._route_wait)
+        brokers = BrokerLinks(self._routes, self._links)
         self.messages = construct(
-            MessageAdmin,
-            self.admin,
-            self.groups,
-            BrokerLinks(self._routes, self._links),
-            self.bounds,
-            self._links,
-            self._copy_sender,
+            MessageAdmin, self.admin, self.groups, brokers, self.bounds, self._links, self._copy_sender
         )
+        self.dead_letters = construct(DeadLetterAdmin, self.groups, self.messages, self._routes, brokers, self.bounds)
 
     def _copy_sender(self, group: str) -> Sender:
         settings = SendSettings(compressor=None, policy=Retries(), route_wait_s=self._route_wait.wait_s)

@@ -26,6 +26,7 @@ from typing import Any, Concatenate, Self, TypeVar, Unpack, cast, overload
 import trio
 
 from triomq import _client, _opening
+from triomq._admin import dead_letters as _dead_letters
 from triomq._admin import groups as _group_admin
 from triomq._admin import messages as _message_admin
 from triomq._admin import topics as _admin
@@ -47,6 +48,7 @@ from triomq.errors import InvalidCall
 __all__ = [
     "Admin",
     "Client",
+    "DeadLetterAdmin",
     "Delivery",
     "GroupAdmin",
     "LitePullConsumer",
@@ -255,6 +257,16 @@ class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
     send_copy = blocking_method(_message_admin.MessageAdmin.send_copy)
 
 
+class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
+    """Looks at dead letters and sends them again; see :class:`triomq.DeadLetterAdmin`."""
+
+    queues = blocking_method(_dead_letters.DeadLetterAdmin.queues)
+    count = blocking_method(_dead_letters.DeadLetterAdmin.count)
+    read = blocking_method(_dead_letters.DeadLetterAdmin.read)
+    at = blocking_method(_dead_letters.DeadLetterAdmin.at)
+    redrive = blocking_method(_dead_letters.DeadLetterAdmin.redrive)
+
+
 class Client(metaclass=NoPublicConstructor):
     """A client without ``await``; opened by :func:`open_client`, closed by :meth:`close` or the end of its ``with``."""
 
@@ -268,6 +280,8 @@ class Client(metaclass=NoPublicConstructor):
         """Administrative calls about consumer groups."""
         self.messages = construct(MessageAdmin, self._loop, lambda client: client.messages)
         """Stored messages."""
+        self.dead_letters = construct(DeadLetterAdmin, self._loop, lambda client: client.dead_letters)
+        """What groups gave up."""
 
     @property
     def client_id(self) -> str:

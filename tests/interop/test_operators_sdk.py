@@ -1,4 +1,4 @@
-"""What operators ask by our SDK and commands, of the real 4.9.7 and of ours: stored messages."""
+"""What operators ask by our SDK and commands, of the real 4.9.7 and of ours: stored messages, dead letters."""
 
 # ruff: noqa: ASYNC110 - what is waited for happens in other processes
 
@@ -73,3 +73,41 @@ async def test_tracks_and_resend(client: triomq.Client, topic: str) -> None:
                 while seen.count((topic, b"m0")) < 2:
                     await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
+
+
+async def test_dead_letters(client: triomq.Client, topic: str) -> None:
+    await client.admin.create_topic(topic, queues=1)
+    group = f"G-{topic}"[:80]
+    async with client.producer(f"p-{topic}") as producer:
+        for n in range(5):
+            await producer.send(triomq.Message(topic, b"m%d" % n, keys=f"k{n}"))
+    refuse = True
+    seen: list[tuple[str, bytes, int]] = []
+
+    async def handle(message: triomq.ReceivedMessage) -> None:
+        await trio.lowlevel.checkpoint()
+        if refuse:
+            raise ValueError("not yet")
+        seen.append((message.topic, message.body, message.reconsume_times))
+
+    retries = triomq.ConsumeRetries(max_times=0)
+    async with client.push_consumer(group, start_from="earliest", drain_s=1, retries=retries) as consumer:
+        await consumer.subscribe(topic)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handle)
+            with trio.fail_after(120):
+                while await client.dead_letters.count(group) < 5:
+                    await trio.sleep(0.1)
+            letters = await client.dead_letters.read(group)
+            assert {letter.origin_topic for letter in letters} == {topic}
+            assert {letter.reason for letter in letters} == {"failed, or took too long, 1 time"}
+            refuse = False
+            assert await client.dead_letters.redrive(group, limit=2) == 2
+            assert await client.dead_letters.redrive(group, to="group") == 3
+            assert await client.dead_letters.redrive(group) == 0
+            with trio.fail_after(120):
+                while len(seen) < 5:
+                    await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+    assert sorted(seen) == [(topic, b"m%d" % n, 0) for n in range(5)]
+    assert [letter.redriven for letter in await client.dead_letters.read(group)] == [True] * 5

@@ -1,0 +1,248 @@
+"""Dead letters of a group: what they are, and sending them again.
+
+RocketMQ keeps them in the topic ``%DLQ%GROUP`` (docs/protocol/messages.md §10) and has no command for them.  How far a
+redrive is, brokers keep as offsets of the group :data:`REDRIVE_GROUP`, so that the next one goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+import attrs
+import trio
+
+from triomq._admin.groups import GroupAdmin
+from triomq._admin.messages import PAGE, MessageAdmin, origin_topic
+from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.broker_offsets import BrokerOffsets
+from triomq._cluster.queue_bounds import QueueBounds
+from triomq._cluster.routes import Routes
+from triomq._constructors import NoPublicConstructor
+from triomq._message.message import MessageQueue, check_group
+from triomq._message.received import ReceivedMessage
+from triomq._message.send_result import SendResult
+from triomq._message.subscription import retry_topic
+from triomq._numbers import check_count
+from triomq.errors import InvalidCall, NotFound, RouteNotFound, TopicNotFound
+from triomq_protocol.names import DLQ_PREFIX, ORIGIN_MESSAGE_ID
+
+REDRIVE_GROUP: Final = "triomq_redrive"
+"""Its offset in a queue of dead letters is that of the first one which has not been redriven."""
+
+COMMIT_S: Final = 5.0
+"""How long a redrive that was cancelled may take to note what it has done."""
+
+RedriveTo = Literal["origin", "group"]
+"""The topic a message was first sent to, for all of its groups; or the group whose dead letter it is, alone."""
+
+
+@attrs.frozen
+class DeadLetter:
+    """A message that a group gave up.
+
+    Args:
+        message: as it is stored in the dead letter topic.
+        origin_topic: where it was first sent to; None where the message does not say.
+        origin_message_id: the broker's id of the message that came first, or its sender's id.
+        redriven: whether a redrive has passed it.
+    """
+
+    message: ReceivedMessage
+    origin_topic: str | None
+    origin_message_id: str
+    redriven: bool
+
+    @property
+    def reason(self) -> str:
+        """Why it is a dead letter, as far as brokers note that."""
+        times = self.message.reconsume_times
+        if times == 0:
+            return "sent to the dead letters by a producer"
+        return f"failed, or took too long, {times} time{'s'[: times != 1]}"
+
+
+@attrs.frozen
+class Redriven:
+    """One dead letter that was sent again.
+
+    Args:
+        letter: which.
+        result: where the copy is.
+    """
+
+    letter: DeadLetter
+    result: SendResult
+
+
+class DeadLetterAdmin(metaclass=NoPublicConstructor):
+    """Looks at dead letters and sends them again; ``client.dead_letters``."""
+
+    def __init__(
+        self, groups: GroupAdmin, messages: MessageAdmin, routes: Routes, brokers: BrokerLinks, bounds: QueueBounds
+    ) -> None:
+        self._groups = groups
+        self._messages = messages
+        self._routes = routes
+        self._bounds = bounds
+        self._progress = BrokerOffsets(REDRIVE_GROUP, brokers)
+
+    async def queues(self, group: str) -> list[MessageQueue]:
+        """The queues of a group's dead letters, one per broker set; none when the group has never had any.
+
+        Raises:
+            MQError: no name server answers.
+        """
+        check_group(group)
+        try:
+            route = await self._routes.for_subscribing(DLQ_PREFIX + group)
+        except (RouteNotFound, TopicNotFound):
+            return []
+        return list(route.subscribe_queues)
+
+    async def count(self, group: str, *, again: bool = False) -> int:
+        """How many dead letters a redrive would send: those that none has passed, or with `again` all."""
+        total = 0
+        for queue in await self.queues(group):
+            total += max(0, await self._bounds.max_offset(queue) - await self._begin(queue, again=again))
+        return total
+
+    async def read(self, group: str, *, limit: int = 100, again: bool = True) -> list[DeadLetter]:
+        """The group's dead letters, oldest first in each queue.
+
+        Args:
+            group: which.
+            limit: at most so many.
+            again: also those that a redrive has passed.
+        """
+        check_count("limit", limit, 1)
+        found: list[DeadLetter] = []
+
+        async def take(letter: DeadLetter) -> bool:
+            found.append(letter)
+            return len(found) < limit
+
+        for queue in await self.queues(group):
+            if len(found) < limit:
+                await self._walk(queue, take, again=again)
+        return found
+
+    async def at(self, queue: MessageQueue, offset: int) -> DeadLetter:
+        """The dead letter at an offset of one of the group's :meth:`queues`.
+
+        Raises:
+            NotFound: the queue has no such offset, or no longer.
+        """
+        return _letter(await self._messages.at(queue, offset), await self._begin(queue, again=False))
+
+    async def redrive(
+        self,
+        group: str,
+        *,
+        to: RedriveTo = "origin",
+        limit: int | None = None,
+        again: bool = False,
+        report: Callable[[Redriven], object] | None = None,
+    ) -> int:
+        """Send the group's dead letters again, oldest first in each queue; they stay where they are.
+
+        Each is sent, and then noted as redriven at its broker. A redrive that fails or is cancelled notes what it has
+        done; the next one goes on there. After a crash between the two, at most 32 messages of a queue come twice, and
+        none is lost.
+
+        Args:
+            group: whose.
+            to: ``"origin"``: to the topic that they come from, so that all groups of it get them; ``"group"``: to the
+                group's retry topic, so that it alone does.
+            limit: at most so many.
+            again: also those that were redriven before.
+            report: called with each message that was sent.
+
+        Returns:
+            How many were sent.
+
+        Raises:
+            NotFound: a message does not say which topic it comes from; ``to="group"`` does not need to know it.
+            MQError: a message could not be sent; those before it were.
+        """
+        if to not in ("origin", "group"):
+            raise InvalidCall(f'to is {to!r}, neither "origin" nor "group"')
+        if limit is not None:
+            check_count("limit", limit, 1)
+        sent = 0
+
+        async def send(letter: DeadLetter) -> bool:
+            nonlocal sent
+            result = await self._send(letter, group, to)
+            sent += 1
+            if report is not None:
+                report(Redriven(letter, result))
+            return limit is None or sent < limit
+
+        for queue in await self.queues(group):
+            if limit is None or sent < limit:
+                await self._redrive_queue(queue, send, again=again)
+        return sent
+
+    async def _redrive_queue(
+        self, queue: MessageQueue, send: Callable[[DeadLetter], Awaitable[bool]], *, again: bool
+    ) -> None:
+        noted = await self._begin(queue, again=False)
+        done = await self._begin(queue, again=again)
+
+        async def note() -> None:
+            nonlocal noted
+            # What was redriven before stays so.
+            if done > noted:
+                await self._progress.commit({queue: done})
+                noted = done
+
+        async def step(letter: DeadLetter) -> bool:
+            nonlocal done
+            go_on = await send(letter)
+            done = letter.message.queue_offset + 1
+            if done - noted >= PAGE:
+                await note()
+            return go_on
+
+        try:
+            await self._walk(queue, step, again=again)
+        finally:
+            with trio.move_on_after(COMMIT_S, shield=True):
+                await note()
+
+    async def _walk(self, queue: MessageQueue, take: Callable[[DeadLetter], Awaitable[bool]], *, again: bool) -> None:
+        """Give the letters of one queue to `take`, until it returns False or the queue ends."""
+        passed = await self._begin(queue, again=False)
+        offset = await self._begin(queue, again=again)
+        end = await self._bounds.max_offset(queue)
+        while offset < end:
+            page, following = await self._messages.page(queue, offset)
+            for message in page:
+                if message.queue_offset >= end:
+                    return  # it died meanwhile, perhaps since it was redriven just now
+                if not await take(_letter(message, passed)):
+                    return
+            if following <= offset:
+                return
+            offset = following
+
+    async def _begin(self, queue: MessageQueue, *, again: bool) -> int:
+        first = await self._bounds.min_offset(queue)
+        return first if again else max(first, await self._progress.read(queue) or 0)
+
+    async def _send(self, letter: DeadLetter, group: str, to: RedriveTo) -> SendResult:
+        message = letter.message
+        if to == "group":
+            return await self._messages.send_copy(message, retry_topic(group), group=group)
+        if letter.origin_topic is None:
+            raise NotFound(
+                f"{message.message_id} at offset {message.queue_offset} of {message.queue} does not say which topic it "
+                'comes from; redrive it to the group (to="group", --to group)'
+            )
+        return await self._messages.send_copy(message, letter.origin_topic)
+
+
+def _letter(message: ReceivedMessage, passed: int) -> DeadLetter:
+    first_id = message.properties.get(ORIGIN_MESSAGE_ID, message.message_id)
+    return DeadLetter(message, origin_topic(message), first_id, message.queue_offset < passed)
