@@ -115,9 +115,9 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
         tolerance: relative difference that is of no interest, for example 0.1.
         force: compare in spite of different workloads, or of generators that were late.
     """
-    differences = tuple(_differences(before.workload, after.workload))
+    differences = tuple(workload_differences(before, after))
     obstacles = (
-        [] if force else [f"run {name} {text}" for name, run in (("A", before), ("B", after)) for text in _unfit(run)]
+        [] if force else [f"run {name} {text}" for name, run in (("A", before), ("B", after)) for text in unfit(run)]
     )
     if differences and not force:
         obstacles.append("the workloads differ, see above; --force compares all the same")
@@ -143,7 +143,8 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
     )
 
 
-def _unfit(run: RunResult) -> list[str]:
+def unfit(run: RunResult) -> list[str]:
+    """Why a run says nothing of a broker."""
     reasons = []
     if run.partial:
         reasons.append("is partial; run it to its end, or use --force")
@@ -152,6 +153,11 @@ def _unfit(run: RunResult) -> list[str]:
             "had a late load generator: its figures describe the machine, not the broker; run it again, or use --force"
         )
     return reasons
+
+
+def workload_differences(before: RunResult, after: RunResult) -> list[str]:
+    """Settings of the workload that are not the same in both, as `name: A -> B`."""
+    return _differences(before.workload, after.workload)
 
 
 def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:

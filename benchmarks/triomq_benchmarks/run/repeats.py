@@ -1,0 +1,153 @@
+"""Runs two sides in turns, A/B/B/A, each run a child process of its own: a side may be another target, or another
+version of this package, of which only its command line must be the same.
+
+A run that is there already is kept, so that more rounds can be added later.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
+from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.figures.turns import turns
+from triomq_benchmarks.report.progress import Say
+from triomq_benchmarks.run.targets import check_choice
+
+SIDES = ("a", "b")
+STOP_LIMIT_S = 15.0
+
+
+class RepeatError(Exception):
+    """A run of a side could not be made; the message quotes what it printed."""
+
+
+@attrs.frozen
+class SideChoice:
+    """One side, as the command line names it: `TARGET` or `TARGET@PYTHON`.
+
+    Attributes:
+        target: as for `triomq bench run --target`.
+        python: the interpreter of the environment whose triomq is measured.
+    """
+
+    target: str
+    python: str
+
+    @classmethod
+    def parse(cls, text: str) -> SideChoice:
+        """Read it. Raises TargetError: it is no target."""
+        target, _, python = text.partition("@")
+        check_choice(target)
+        return cls(target, python or sys.executable)
+
+
+@attrs.frozen(kw_only=True)
+class RepeatPlan:
+    """What is run.
+
+    Attributes:
+        sides: A and B.
+        workload: name or file.
+        changes: `KEY=VALUE` each.
+        folder: where runs go, below `a` and `b`.
+        seed: of the first round; each round has the next, for both sides.
+        audit: whether each message is written down.
+    """
+
+    sides: tuple[SideChoice, SideChoice]
+    workload: str
+    changes: Sequence[str]
+    folder: Path
+    seed: int
+    audit: bool
+
+    def run_folder(self, side: int, number: int) -> Path:
+        """Of one run."""
+        return self.folder / SIDES[side] / f"{number + 1:03d}"
+
+    def command(self, side: int, number: int) -> list[str]:
+        """What makes one run."""
+        choice = self.sides[side]
+        changes = [part for change in self.changes for part in ("--set", change)]
+        return [
+            choice.python, "-m", "triomq_benchmarks", "run", self.workload, *changes, "--target", choice.target,
+            "--seed", str(self.seed + number), "--audit" if self.audit else "--no-audit", "--json",
+            "--out", str(self.run_folder(side, number)),
+        ]  # fmt: skip
+
+
+async def run_rounds(
+    plan: RepeatPlan, rounds: int, news: Say, run: Callable[[Sequence[str]], Awaitable[None]] | None = None
+) -> None:
+    """Make the runs of so many rounds that are not there yet.
+
+    Args:
+        plan: what to run.
+        rounds: how many in all.
+        news: gets a line before each run.
+        run: an asynchronous function that runs a command; default: as a child process.
+
+    Raises:
+        RepeatError: a run could not be made.
+    """
+    for number, side in turns(range(len(SIDES)), rounds):
+        folder = plan.run_folder(side, number)
+        if (folder / RESULT).exists():
+            continue
+        news(f"round {number + 1} of {rounds}: {SIDES[side].upper()}, {plan.sides[side].target}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        await (run or _child)(plan.command(side, number))
+        if not (folder / RESULT).exists():
+            raise RepeatError(f"{' '.join(plan.command(side, number))} left no result in {folder}")
+
+
+async def _child(command: Sequence[str]) -> None:
+    """Run it to its end; a run that did not pass has a result all the same. Cancelling ends it in order."""
+    # A session of its own: a terminal's Ctrl-C is for this process, which then ends its child.
+    try:
+        process = await trio.lowlevel.open_process(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RepeatError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+    assert process.stderr is not None
+    said = bytearray()
+    try:
+        async for data in process.stderr:
+            said = (said + data)[-4000:]
+        code = await process.wait()
+    finally:
+        with trio.CancelScope(shield=True):
+            for end in (process.terminate, process.kill):
+                if process.poll() is None:
+                    end()
+                    with trio.move_on_after(STOP_LIMIT_S):
+                        await process.wait()
+            await process.stderr.aclose()
+    if code not in (0, 1) or (code == 1 and said.startswith(b"error: ")):
+        raise RepeatError(f"{' '.join(command)} ended with exit code {code}: {said.decode(errors='replace').strip()}")
+
+
+def runs_below(folder: Path) -> dict[str, RunResult]:
+    """The runs below a side's folder, by their names. Raises RunUnreadableError: there is none, or one is damaged."""
+    found = {each.parent.name: read_run(each.parent) for each in sorted(folder.glob(f"*/{RESULT}"))}
+    if not found:
+        raise RunUnreadableError(f"{folder} holds no runs in folders of their own")
+    return found
+
+
+def paired(before: Mapping[str, RunResult], after: Mapping[str, RunResult]) -> tuple[list[RunResult], list[RunResult]]:
+    """The runs of both sides that have the same name, and so were made in the same round."""
+    names = sorted(before.keys() & after.keys())
+    return [before[name] for name in names], [after[name] for name in names]
