@@ -7,6 +7,7 @@ Upstream: ``MQClientInstance``, ``MQClientManager`` (docs/protocol/client.md §1
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, TypedDict, TypeVar
 
@@ -51,7 +52,7 @@ from triomq._producer.sender import Sender, SendSettings
 from triomq._producer.trace import TRACE_GROUP, SendTrace, Tracer
 from triomq._producer.transactions import check_listener
 from triomq._transport.credentials import Credentials
-from triomq._transport.dialing import Dialer, dial_tcp
+from triomq._transport.dialing import Dialer, dial_tcp, tls_dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler
 from triomq._transport.links import Backoff, Links
 from triomq.errors import ClientClosed, InvalidCall
@@ -66,6 +67,7 @@ class ClientOptions(TypedDict, total=False):
     """Keyword arguments of :func:`open_client`."""
 
     dial: Dialer
+    tls: bool | ssl.SSLContext
     credentials: Credentials | None
     client_ip: str
     instance_name: str
@@ -84,6 +86,17 @@ class ClientOptions(TypedDict, total=False):
     max_topics: int
     clock: Clock
     chance: random.Random
+
+
+def _dialer(dial: Dialer | None, tls: bool | ssl.SSLContext) -> Dialer:
+    """What opens a client's connections, by the arguments of :func:`open_client`."""
+    if not isinstance(tls, bool | ssl.SSLContext):
+        raise InvalidCall(f"tls is True, False or an ssl.SSLContext, not a {type(tls).__name__}")
+    if tls is False:
+        return dial or dial_tcp
+    if dial is not None:
+        raise InvalidCall("give either tls or dial: a dialer makes its own connections")
+    return tls_dialer() if tls is True else tls_dialer(tls)
 
 
 class Client(metaclass=NoPublicConstructor):
@@ -128,7 +141,7 @@ class Client(metaclass=NoPublicConstructor):
         handlers: dict[int, Handler] = {}
         self._links = Links(
             nursery,
-            options.get("dial", dial_tcp),
+            _dialer(options.get("dial"), options.get("tls", False)),
             handlers=handlers,
             chance=self._chance,
             backoff=options.get("backoff"),

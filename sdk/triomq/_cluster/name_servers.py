@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import trio
 
 from triomq._transport.dialing import split_address
-from triomq._transport.link import Link
+from triomq._transport.link import Link, tells_cause
 from triomq._transport.links import Links
 from triomq.errors import (
     ConnectFailed,
@@ -46,7 +46,7 @@ SILENT_ENDS: Final = 2
 
 CLOSES_SILENTLY: Final = (
     "it takes each connection and closes it after the first request without an answer: it may expect TLS (give "
-    "open_client(dial=triomq.plugins.tls_dialer(...))), or is no name server"
+    "open_client(tls=True), or --tls), or is no name server"
 )
 NEVER_ANSWERS: Final = "it takes the connection and never answers: it may be no name server, or its process hangs"
 
@@ -291,7 +291,8 @@ class NameServerGroup:
                 others[link.address] = error.remark or error.what
             except (RequestTimeout, LinkLost, ProtocolViolation) as error:
                 self._choice.leave(link.address)
-                if isinstance(error, LinkLost) and not link.heard and self._note_silent_end(link.address) == 1:
+                silent = isinstance(error, LinkLost) and not link.heard and not tells_cause(error.remark)
+                if silent and self._note_silent_end(link.address) == 1:
                     continue  # only a second connection shows whether this is the rule
                 what = f"the name server did not answer: {error.what}"
                 raise NoNameServer(what, address=link.address, remark=self._remark(link, error)) from error
@@ -316,6 +317,8 @@ class NameServerGroup:
         return count
 
     def _remark(self, link: Link, error: MQError) -> str | None:
+        if tells_cause(error.remark):
+            return error.remark
         if isinstance(error, LinkLost) and not link.heard and self._silent_ends[link.address] >= SILENT_ENDS:
             return CLOSES_SILENTLY
         return self.silence or error.remark

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import weakref
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import trio
 
@@ -142,45 +142,167 @@ async def dial_tcp(address: str, /) -> trio.abc.HalfCloseableStream:
     return SocketStream(sock)
 
 
-def tls_dialer(context: ssl.SSLContext | None = None, *, verify: bool = True) -> Dialer:
+def tls_dialer(
+    context: ssl.SSLContext | None = None,
+    *,
+    ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    key_password: str | None = None,
+    check_host_name: bool = True,
+    insecure: bool = False,
+) -> Dialer:
     """A dialer for name servers and brokers that speak TLS (docs/protocol/remoting.md §12).
 
+    By default the server's certificate must be signed by one of the system's authorities, and bear the name or address
+    that is dialled. Files are read now; for renewed ones make another dialer.
+
     Args:
-        context: what to trust and to show; used as it is. It checks host names if its ``check_hostname`` is set, as
-            ``ssl.create_default_context(cafile=...)`` sets it; the certificates of RocketMQ servers often bear none.
-            By default the system's authorities are trusted and names are checked.
-        verify: False encrypts without verifying the server, as Java's test mode does: whoever answers at the address
+        context: what to trust and to show, instead of all other arguments; used as it is, and never changed.
+        ca: PEM file with the authorities to trust, instead of the system's.
+        certificate: PEM file with what to show to servers that ask for a client's certificate.
+        key: PEM file with its private key; by default it is in the same file.
+        key_password: the key's password.
+        check_host_name: False trusts every certificate of the authorities, whatever its names: those of RocketMQ
+            servers often bear none.
+        insecure: True encrypts without verifying the server, as Java's test mode does: whoever answers at the address
             can read and change everything.
 
     Raises:
-        InvalidCall: ``verify=False`` with a context, which says itself what it verifies.
+        InvalidCall: a file cannot be used, or arguments contradict each other.
     """
+    others = ca, certificate, key, key_password
     if context is None:
-        context = ssl.create_default_context()
-        if not verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-    elif not verify:
-        raise InvalidCall("tls_dialer takes a context or verify=False, not both: the context says what it verifies")
+        context = _tls_context(ca, certificate, key, key_password, check_host_name, insecure)
+    elif insecure or not check_host_name or any(each is not None for each in others):
+        raise InvalidCall("tls_dialer takes a context or other arguments, not both: the context says what it verifies")
+    secure = context
 
     async def dial(address: str, /) -> trio.abc.Stream:
         stream = trio.SSLStream(
-            await dial_tcp(address), context, server_hostname=split_address(address)[0], https_compatible=True
+            await dial_tcp(address), secure, server_hostname=split_address(address)[0], https_compatible=True
         )
         try:
             await stream.do_handshake()
         except trio.BrokenResourceError as error:
             await trio.aclose_forcefully(stream)
-            reason = error.__cause__
-            if isinstance(reason, ssl.SSLCertVerificationError):
-                raise OSError(f"TLS: {reason.verify_message or reason}") from error
-            raise OSError(f"no TLS handshake, as with a port that speaks plain TCP: {reason or error}") from error
+            raise OSError(tls_failure(error.__cause__ or error)) from error
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise
-        return stream
+        return TlsStream(stream)
 
     return dial
+
+
+class TlsStream(trio.abc.Stream):
+    """A TLS connection whose failures say what to do: with TLS 1.3 a server refuses a client after the handshake.
+
+    Args:
+        secured: the connection, after the handshake.
+    """
+
+    def __init__(self, secured: trio.SSLStream[trio.abc.HalfCloseableStream]) -> None:
+        self._secured = secured
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send everything."""
+        await self._secured.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the kernel takes bytes again."""
+        await self._secured.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Wait for bytes; b"" at the end of the stream."""
+        try:
+            return await self._secured.receive_some(max_bytes)
+        except trio.BrokenResourceError as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise trio.BrokenResourceError(tls_failure(error.__cause__)) from error
+            raise
+
+    async def aclose(self) -> None:
+        """Close without waiting for the peer."""
+        await self._secured.aclose()
+
+
+def _tls_context(
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    key_password: str | None,
+    check_host_name: bool,
+    insecure: bool,
+) -> ssl.SSLContext:
+    if insecure and (ca is not None or not check_host_name):
+        raise InvalidCall("insecure=True verifies nothing, so it takes neither ca nor check_host_name")
+    if certificate is None and (key is not None or key_password is not None):
+        raise InvalidCall("a key belongs to a certificate: give certificate, too")
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidCall(
+            f"ca={os.fspath(ca or '')!r} cannot be used as PEM file of authorities: {_why(error)}"
+        ) from None
+    if insecure or not check_host_name:
+        context.check_hostname = False
+    if insecure:
+        context.verify_mode = ssl.CERT_NONE
+    if certificate is not None:
+        try:
+            # Without a password OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(certificate, key, password=key_password or "")
+        except (OSError, ssl.SSLError, ValueError) as error:
+            if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+                raise InvalidCall(f"the key is not that of certificate={os.fspath(certificate)!r}") from None
+            raise InvalidCall(
+                f"certificate={os.fspath(certificate)!r} and its key cannot be used: {_why(error)} (both are PEM files; a "
+                "key may need key_password)"
+            ) from None
+    return context
+
+
+def tls_failure(error: BaseException) -> str:
+    """Why a TLS connection could not be made, or has ended, and what to do.
+
+    Args:
+        error: of `ssl`, or what ended the connection.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{TLS_FAILED}{error.verify_message or error}: {_VERIFY_CURES.get(error.verify_code, _UNTRUSTED)}"
+    reason = getattr(error, "reason", None) or ""
+    words = reason.replace("_", " ").lower()
+    if any(part in reason for part in _CLIENT_REFUSED):
+        return (
+            f"{TLS_FAILED}the server asks for a client certificate, or refuses this one ({words}): give certificate and key "
+            "(--tls-cert, --tls-key)"
+        )
+    if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason or "NO_SHARED" in reason:
+        return f"{TLS_FAILED}client and server have no version or cipher in common ({words})"
+    return f"no TLS handshake, as with a port that speaks plain TCP: {words or error}"
+
+
+TLS_FAILED: Final = "TLS: "
+"""With this begins what `tls_failure` knows the cause of."""
+_UNTRUSTED: Final = "it is signed by no authority that is trusted here: give that as ca (--tls-ca)"
+_WRONG_NAME: Final = "dial the server by a name in its certificate, or give check_host_name=False (--tls-any-host-name)"
+_VERIFY_CURES: Final = {
+    9: "check the clocks of both machines",
+    10: "the server needs a new certificate",
+    62: _WRONG_NAME,
+    64: _WRONG_NAME,
+}
+"""By the numbers of OpenSSL's `X509_V_ERR_*`."""
+_CLIENT_REFUSED: Final = (
+    "CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "HANDSHAKE_FAILURE", "ALERT_CERTIFICATE",
+    "ALERT_ACCESS_DENIED", "ALERT_DECRYPT_ERROR",
+)  # fmt: skip
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return reason.replace("_", " ").lower() if reason else getattr(error, "strerror", None) or str(error)
 
 
 def _forget_parents_streams() -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from triomq._transport.dialing import NowaitStream
+from triomq._transport.dialing import TLS_FAILED, NowaitStream
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import (
     ConnectFailed,
@@ -323,7 +323,7 @@ class Link:
             remark = "" if first else NEVER_ANSWERED
             self.close(LinkLost("the peer closed the connection", address=self.address, remark=remark))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            remark = str(error) if first else f"{error}; {NEVER_ANSWERED}"
+            remark = str(error) if first or tells_cause(str(error)) else f"{error}; {NEVER_ANSWERED}"
             self.close(LinkLost("the connection broke", address=self.address, remark=remark))
         except ProtocolError as error:
             other = None if framed else other_protocol(first)
@@ -453,11 +453,16 @@ def other_protocol(first: bytes) -> str | None:
     if first.startswith(b"HTTP/"):
         return "the peer speaks HTTP: this is a web server's port"
     if len(first) > 1 and first[0] in (TLS_ALERT, TLS_HANDSHAKE) and first[1] == TLS_MAJOR:
-        return "the peer speaks TLS: give open_client(dial=triomq.plugins.tls_dialer(...))"
+        return "the peer speaks TLS: give open_client(tls=True), or --tls"
     # As a frame's length, four letters are more than half a gigabyte.
     if len(first) >= 4 and first.isascii() and first.decode("ascii").replace("\r", "").replace("\n", "").isprintable():
         return f"the peer's first bytes are the text {first.decode('ascii')!r}, and no frame"
     return None
+
+
+def tells_cause(remark: str | None) -> bool:
+    """Whether a connection ended for a cause that TLS knows, so that nothing need be guessed from the end itself."""
+    return (remark or "").startswith(TLS_FAILED)
 
 
 def connect_failed(address: str, why: str) -> ConnectFailed:

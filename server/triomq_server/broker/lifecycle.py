@@ -54,16 +54,19 @@ from triomq_server.restarting import restarted
 from triomq_server.store import Disk, MessageStore, RealDisk, open_store, wall_ms
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import (
+    Certificates,
     Dial,
     Limits,
     Link,
     Listen,
     WriteBatch,
+    accept_tls,
     dial_tcp,
     incomplete_budget,
     listen_tcp,
     open_link,
     serve,
+    tls_dial,
     unsent_budget,
 )
 
@@ -100,8 +103,8 @@ async def serve_broker(
 
     Raises:
         StoreLocked: another process uses the store directory.
-        ConfigError: a setting has a value that no file could have given it, or access control is asked for and its
-            files cannot be used.
+        ConfigError: a setting has a value that no file could have given it, or the files of access control or TLS
+            cannot be used.
         ConfigFileDamaged: a table cannot be read and has no usable backup.
         OSError: a port is taken, or the disk fails.
     """
@@ -144,7 +147,7 @@ class _Run:
         self._config = config
         self._ha_settings = HaSettings.from_config(config.store, compat_49=config.store.compat_49)
         self._disk = disk
-        self._dial = dial
+        self._dial = self._ha_dial = dial
         self._listen = listen
         self._clock = clock
         self._chance = chance
@@ -152,6 +155,7 @@ class _Run:
         self._role_path = role_path
         self._stop = stop
         self._acl: AclFiles | None = None
+        self._certificates = Certificates(config.tls)
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerAddresses]) -> None:
         config = self._config
@@ -160,6 +164,7 @@ class _Run:
             assert config.rocketmq_home is not None
             self._acl = AclFiles(config.rocketmq_home, self._clock, self._disk.run)
             self._acl.load()
+        self._load_certificates()
         with trio.CancelScope() as scope:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (
@@ -182,6 +187,18 @@ class _Run:
                     broker.filters.persist()
                     for table in (broker.topics, broker.groups):
                         table.persist_if_unsaved()
+
+    def _load_certificates(self) -> None:
+        """Read them, and let the broker's own links speak TLS where that is asked for."""
+        config, certificates = self._config, self._certificates
+        tls = certificates.config
+        # The file `tls.config.file` may ask for TLS where the broker's own settings do not.
+        if not config.use_tls and tls.dials_tls(None) and not config.tls.dials_tls(None):
+            config.use_tls = True
+        certificates.load(dials=config.use_tls or tls.ha_use_tls)
+        secured = tls_dial(self._dial, certificates.client, tls.handshake_timeout_ms / 1000)
+        self._ha_dial = secured if tls.ha_use_tls else self._dial
+        self._dial = secured if config.use_tls else self._dial
 
     # -- starting
 
@@ -271,10 +288,14 @@ class _Run:
                     )
         host = bind_host(config.broker_ip1)
         replication = broker.replication
-        await background.start(partial(replication.serve, host, config.store.ha_listen_port, listen=self._listen))
+        certificates = self._certificates
+        secure = partial(accept_tls, tls=certificates.settings) if certificates.config.ha_use_tls else None
+        await background.start(
+            partial(replication.serve, host, config.store.ha_listen_port, listen=self._listen, secure=secure)
+        )
         write_batch = WriteBatch()
         replication.releasing = lambda: write_batch
-        roles = Roles(broker, self._ha_settings, background, dial=self._dial, open_link=opener)
+        roles = Roles(broker, self._ha_settings, background, dial=self._ha_dial, open_link=opener)
         if other is not None:
             await roles.step_down(other)
         elif config.store.is_slave and not config.store.compat_49:
@@ -306,9 +327,12 @@ class _Run:
                     on_batch_end=store.notify_arrivals,
                     idle_s=config.server_channel_max_idle_time_seconds,
                     limits=limits,
+                    tls=certificates.settings,
                     write_batch=write_batch,
                 )
             )
+        if certificates.watched:
+            background.start_soon(restarted, partial(certificates.watch, self._disk.run))
         background.start_soon(restarted, broker.held_pulls.run)
         background.start_soon(restarted, broker.notifications.run)
         background.start_soon(restarted, broker.topics.write_large)

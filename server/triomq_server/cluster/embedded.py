@@ -135,7 +135,8 @@ async def open_cluster(
       directory: keeps the files; a temporary directory, removed at the end, if absent.
       sync_replication: masters answer a send when a slave has it.
       sync_flush: brokers answer a send when the disk has it.
-      settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``.
+      settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; those of TLS are
+        for name servers too.
 
     Raises:
       OSError: no free ports, or the disk fails.

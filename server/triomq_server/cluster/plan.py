@@ -13,7 +13,7 @@ from string import ascii_lowercase
 
 import attrs
 
-from triomq_server.config import BrokerConfig, ConfigError, NamesrvConfig, PropertiesError, load_properties
+from triomq_server.config import TLS_KEYS, BrokerConfig, ConfigError, NamesrvConfig, PropertiesError, load_properties
 
 NAMESRV = "namesrv"
 BROKER = "broker"
@@ -120,7 +120,7 @@ def plan_cluster(
       name_servers: name servers; every broker registers at all of them.
       sync_replication: masters wait for a slave (``SYNC_MASTER``).
       sync_flush: brokers answer when the disk has the message (``SYNC_FLUSH``).
-      settings: RocketMQ keys for every broker, over what is worked out here.
+      settings: RocketMQ keys for every broker, over what is worked out here; those of TLS are for name servers too.
       ports: first ports of the nodes in starting order, a broker's HA port is the next one; free ones are looked for if
           absent.
 
@@ -134,7 +134,8 @@ def plan_cluster(
     if ports is None:
         ports = free_ports(node_count(masters, slaves, name_servers))
     addresses = [f"{HOST}:{port}" for port in ports[:name_servers]]
-    nodes = [_namesrv(directory, index, address) for index, address in enumerate(addresses)]
+    tls = {key: value for key, value in (settings or {}).items() if key in TLS_KEYS}
+    nodes = [_namesrv(directory, index, address, tls) for index, address in enumerate(addresses)]
     common = {
         "brokerClusterName": "DefaultCluster",
         "brokerIP1": HOST,
@@ -183,7 +184,7 @@ def check_settings(plan: ClusterPlan, *, strict: bool = False) -> list[str]:
     return list(found)
 
 
-def _namesrv(directory: Path, index: int, address: str) -> NodePlan:
+def _namesrv(directory: Path, index: int, address: str, tls: Mapping[str, str]) -> NodePlan:
     name = f"{NAMESRV}-{index}"
     home = directory / name
     properties = {
@@ -191,6 +192,7 @@ def _namesrv(directory: Path, index: int, address: str) -> NodePlan:
         "bindAddress": HOST,
         "kvConfigPath": str(home / "kvConfig.json"),
         "configStorePath": str(home / "namesrv.properties"),
+        **tls,
     }
     return NodePlan(name, NAMESRV, address, properties, home)
 

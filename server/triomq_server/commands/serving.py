@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from triomq_server.commands.options import EXIT_FAILED, fail
+from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
 
 if TYPE_CHECKING:
     from triomq_server.config import BrokerConfig, NamesrvConfig
@@ -22,7 +22,7 @@ IMPORTANT_KEYS = (
     "namesrvAddr", "brokerIP1", "brokerIP2", "brokerName", "brokerClusterName", "brokerId", "brokerPermission", "listenPort",
     "haListenPort", "haMasterAddress", "brokerRole", "flushDiskType", "storePathRootDir", "storePathCommitLog",
     "defaultTopicQueueNums", "autoCreateTopicEnable", "autoCreateSubscriptionGroup", "rejectTransactionMessage",
-    "enablePropertyFilter", "slaveReadEnable", "compat",
+    "enablePropertyFilter", "slaveReadEnable", "compat", "tls.server.mode",
 )  # fmt: skip
 """What ``-m`` prints: the settings that operators look at."""
 
@@ -30,13 +30,27 @@ IMPORTANT_KEYS = (
 def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, print_some: bool) -> None:
     """Print settings and exit if that was asked for; the keys without effect follow as comments.
 
+    Settings of TLS that contradict each other end the command in any case.
+
     ``-p`` prints all of them, ``-m`` those that are not at their defaults.
     """
+    from triomq_server.config import (
+        WITHOUT_EFFECT,
+        BrokerConfig,
+        ConfigError,
+        changed_without_effect,
+        shown_text,
+    )
+    from triomq_server.wire.certificates import effective
+
+    try:
+        tls = effective(config.tls)
+        tls.check()
+    except ConfigError as error:
+        fail(f"bad configuration: {error}", EXIT_USAGE)
     if not (print_all or print_some):
         return
-    from triomq_server.config import WITHOUT_EFFECT, BrokerConfig, changed_without_effect
-
-    settings = config.to_properties()
+    settings = shown_text({**config.to_properties(), **tls.to_properties()})
     for key, value in sorted(settings.items()):
         if print_all or key in IMPORTANT_KEYS:
             click.echo(f"{key}={value}")

@@ -12,10 +12,12 @@ from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.properties import MOST_SETTINGS_BYTES, PropertiesError, dump_properties, load_properties
 from triomq_server.config.settings import ConfigError, Unusable
 from triomq_server.config.store import BrokerRole, FlushDiskType, StoreConfig
+from triomq_server.config.tls import TLS_KEYS, TlsConfig, read_tls_file, shown_text
 from triomq_server.config.without_effect import WITHOUT_EFFECT, WithoutEffect, changed_without_effect
 
 __all__ = [
     "MOST_SETTINGS_BYTES",
+    "TLS_KEYS",
     "WITHOUT_EFFECT",
     "BrokerConfig",
     "BrokerRole",
@@ -25,16 +27,20 @@ __all__ = [
     "PropertiesError",
     "ServerNetworkConfig",
     "StoreConfig",
+    "TlsConfig",
     "Unusable",
     "WithoutEffect",
     "changed_without_effect",
     "dump_properties",
     "load_properties",
     "printed",
+    "read_tls_file",
     "register_period_ms",
+    "shown_text",
 ]
 
 
 def printed(config: BrokerConfig | NamesrvConfig) -> str:
-    """All settings as ``key=value`` lines without escapes, sorted; the form of ``-p`` and of codes 26 and 319."""
-    return "".join(f"{key}={value}\n" for key, value in sorted(config.to_properties().items()))
+    """All settings as ``key=value`` lines without escapes, sorted; the form of ``-p`` and of codes 26 and 319. Passwords
+    are not shown."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(shown_text(config.to_properties()).items()))

@@ -38,6 +38,7 @@ from triomq_server.config.settings import (
     to_text,
 )
 from triomq_server.config.store import LARGE_BATCH_BYTES, SEND_WAIT_MS, StoreConfig
+from triomq_server.config.tls import TlsConfig
 from triomq_server.config.without_effect import without_effect_lines
 
 register_period_ms = clamped(10_000, 60_000)
@@ -78,7 +79,8 @@ class BrokerConfig(ServerNetworkConfig):
     compressed_register: bool = False
     region_id: str = setting("DefaultRegion", check=unusable_region)
     trace_on: bool = True
-    use_tls: bool = setting(False, key="useTLS")
+    use_tls: bool = setting(False, key="useTLS", fixed=True)
+    """Whether links to name servers and other brokers speak TLS; unset in a file: by ``tls.enable``."""
     high_speed_mode: bool = False
     isolate_log_enable: bool = False
     message_store_plug_in: str = ""
@@ -207,6 +209,8 @@ class BrokerConfig(ServerNetworkConfig):
         known, unusable, misread = _apply(config, spelled)
         if "storePathRootDir" in spelled and "storePathCommitLog" not in spelled:
             config.store.store_path_commit_log = ""
+        if "useTLS" not in spelled:
+            config.use_tls = config.tls.dials_tls(None)
         if "slaveReadEnable" not in spelled:
             config.slave_read_enable = not config.store.compat_49
         if "cleanFileForciblyEnable" not in spelled:
@@ -230,7 +234,7 @@ class BrokerConfig(ServerNetworkConfig):
             *findings.misread(misread),
             *findings.without_effect(_without_effect(config)),
             *findings.slaves_sent_elsewhere(config.broker_ip1, config.broker_ip2, only_ip1=only_ip1),
-            *findings.unknown(config.extra, [*keys_of(cls), *keys_of(StoreConfig)]),
+            *findings.unknown(config.extra, [*keys_of(cls), *keys_of(StoreConfig), *keys_of(TlsConfig)]),
         ]
         warnings = findings.warnings_of(found, strict=strict)
         config.derive()
@@ -268,6 +272,7 @@ class BrokerConfig(ServerNetworkConfig):
         spelled, renamed = respell(values)
         changed = copy.copy(self)
         changed.store = copy.copy(self.store)
+        changed.tls = copy.copy(self.tls)
         known, unusable, misread = _apply(changed, spelled, running=True)
         refuse_change(unusable)
         changed.store.check_relations()
@@ -284,7 +289,7 @@ class BrokerConfig(ServerNetworkConfig):
 
     def check(self) -> None:
         """Raise ConfigError for values that a program has set and no file could have, and for contradictions."""
-        refuse_out_of_range(self, self.store)
+        refuse_out_of_range(self, self.store, self.tls)
         self.derive()
         self.check_access()
 
@@ -304,8 +309,9 @@ class BrokerConfig(ServerNetworkConfig):
             )
 
     def to_properties(self) -> dict[str, str]:
-        """All keys as text: broker, network, store, and the unknown ones of the start-up file."""
-        return {**to_text(self), **to_text(self.store), **self.extra}
+        """All keys as text: broker, network, store, those of TLS where they are set, and the unknown ones of the
+        start-up file."""
+        return {**to_text(self), **to_text(self.store), **self.tls.changed(), **self.extra}
 
     @property
     def name_servers(self) -> list[str]:
@@ -321,11 +327,17 @@ class BrokerConfig(ServerNetworkConfig):
 def _apply(
     config: BrokerConfig, values: Mapping[str, str], *, running: bool = False
 ) -> tuple[set[str], list[Unusable], list[Unusable]]:
-    """`apply` on the keys of the broker and of its store."""
-    known, unusable, misread = apply(config, values, running=running)
-    store_known, store_unusable, store_misread = apply(config.store, values, running=running)
+    """`apply` on the keys of the broker, of its store and of TLS."""
+    known: set[str] = set()
+    unusable: list[Unusable] = []
+    misread: list[Unusable] = []
+    for part in (config, config.store, config.tls):
+        of_part = apply(part, values, running=running)
+        known |= of_part[0]
+        unusable += of_part[1]
+        misread += of_part[2]
     config.store.update_in_memory_limit()
-    return known | store_known, unusable + store_unusable, misread + store_misread
+    return known, unusable, misread
 
 
 def _without_effect(config: BrokerConfig) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import attrs
 from triomq_server.config import findings
 from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.settings import (
+    Unusable,
     apply,
     keys_of,
     refuse_change,
@@ -19,6 +20,7 @@ from triomq_server.config.settings import (
     setting,
     to_text,
 )
+from triomq_server.config.tls import TlsConfig
 from triomq_server.config.without_effect import without_effect_lines
 
 
@@ -65,20 +67,21 @@ class NamesrvConfig(ServerNetworkConfig):
         """
         config = cls()
         spelled, renamed = respell(values)
-        known, unusable, misread = apply(config, spelled)
+        known, unusable, misread = _apply(config, spelled)
         config.extra = {key: value for key, value in spelled.items() if key not in known}
         found = [
             *findings.respelled(renamed),
             *findings.unusable(unusable),
             *findings.misread(misread),
             *findings.without_effect(without_effect_lines(config)),
-            *findings.unknown(config.extra, keys_of(cls)),
+            *findings.unknown(config.extra, [*keys_of(cls), *keys_of(TlsConfig)]),
         ]
-        return config, findings.warnings_of(found, strict=strict)
+        warnings = findings.warnings_of(found, strict=strict)
+        return config, warnings
 
     def check(self) -> None:
         """Raise ConfigError for values that a program has set and no file could have."""
-        refuse_out_of_range(self)
+        refuse_out_of_range(self, self.tls)
 
     def update(self, values: Mapping[str, str]) -> list[str]:
         """Change the running configuration (code 318); unknown keys change nothing. Returns warnings.
@@ -88,7 +91,8 @@ class NamesrvConfig(ServerNetworkConfig):
                 changed.
         """
         changed = copy.copy(self)
-        known, unusable, misread = apply(changed, values, running=True)
+        changed.tls = copy.copy(self.tls)
+        known, unusable, misread = _apply(changed, values, running=True)
         refuse_change(unusable)
         before = without_effect_lines(self)
         found = [
@@ -97,9 +101,18 @@ class NamesrvConfig(ServerNetworkConfig):
             *findings.unknown_at_run_time(values.keys() - known - self.extra.keys()),
         ]
         warnings = findings.warnings_of(found, running=True)
-        apply(self, values)
+        _apply(self, values)
         return warnings
 
     def to_properties(self) -> dict[str, str]:
-        """All keys as text, the unknown ones of the start-up file included."""
-        return {**to_text(self), **self.extra}
+        """All keys as text, those of TLS where they are set, and the unknown ones of the start-up file."""
+        return {**to_text(self), **self.tls.changed(), **self.extra}
+
+
+def _apply(
+    config: NamesrvConfig, values: Mapping[str, str], *, running: bool = False
+) -> tuple[set[str], list[Unusable], list[Unusable]]:
+    """`apply` on the keys of the name server and of TLS."""
+    known, unusable, misread = apply(config, values, running=running)
+    tls_known, tls_unusable, tls_misread = apply(config.tls, values, running=running)
+    return known | tls_known, unusable + tls_unusable, misread + tls_misread

@@ -11,6 +11,7 @@ import attrs
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.config.settings import INT32_MOST, setting
+from triomq_server.config.tls import TlsConfig
 
 MOST_ADDRESSES = 64
 """Servers in one setting; for each there is a task that keeps a connection."""
@@ -126,3 +127,6 @@ class ServerNetworkConfig:
     closed."""
     max_waiting_requests: int = setting(10_000, least=1, most=INT32_MOST)
     """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""
+
+    tls: TlsConfig = attrs.field(factory=TlsConfig, metadata={"triomq.skip": True})
+    """What `tls.properties` of RocketMQ has."""

@@ -36,8 +36,6 @@ def _table(warned: Mapping[str, str], silent: Mapping[str, str]) -> Mapping[str,
 
 
 _WARNED = {
-    # security
-    "useTLS": "links are not encrypted; the servers speak plain TCP",
     # where name servers and members are found
     "fetchNamesrvAddrByAddressServer": "no address server is asked; name servers are those of namesrvAddr",
     "rmqAddressServerDomain": "no address server is asked; name servers are those of namesrvAddr",

@@ -16,7 +16,15 @@ from triomq_server.namesrv.routes import RouteTable
 from triomq_server.restarting import restarted
 from triomq_server.store import Disk, RealDisk
 from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.wire import Limits, Listen, TlsSettings, incomplete_budget, listen_tcp, serve, unsent_budget
+from triomq_server.wire import (
+    Certificates,
+    Limits,
+    Listen,
+    incomplete_budget,
+    listen_tcp,
+    serve,
+    unsent_budget,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +44,6 @@ async def serve_namesrv(
     listen: Listen = listen_tcp,
     disk: Disk | None = None,
     clock: Callable[[], int] = _monotonic_ms,
-    tls: TlsSettings | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Run a name server until cancelled.
@@ -46,16 +53,17 @@ async def serve_namesrv(
         listen: how to listen; TCP by default.
         disk: where the key-value configuration is kept; real files by default.
         clock: milliseconds from any fixed time, for the expiry of brokers.
-        tls: with it, the port also accepts TLS connections.
         task_status: receives the address, ``ip:port``, once it listens.
 
     Raises:
-        ConfigError: a setting has a value that no file could have given it.
+        ConfigError: a setting has a value that no file could have given it, or a certificate cannot be used.
         OSError: the address cannot be listened on, or the key-value file cannot be read.
         ConfigFileDamaged: the key-value file and its backup are broken.
     """
     config.check()
     files = disk or RealDisk()
+    certificates = Certificates(config.tls)
+    certificates.load(dials=False)
     server = NameServer(
         config=config,
         routes=RouteTable(compat_49=config.compat_49),
@@ -80,7 +88,7 @@ async def serve_namesrv(
             on_closed=server.link_closed,
             idle_s=config.server_channel_max_idle_time_seconds,
             limits=limits,
-            tls=tls,
+            tls=certificates.settings,
             task_status=task_status,
         )
 
@@ -89,6 +97,8 @@ async def serve_namesrv(
         _log.info("name server listens on %s", ", ".join(addresses))
         task_status.started(addresses[0])
         nursery.start_soon(restarted, server.remove_gone)
+        if certificates.watched:
+            nursery.start_soon(restarted, partial(certificates.watch, files.run))
         await restarted(partial(_expire_forever, server))
 
 

@@ -8,7 +8,7 @@ wakes the writing tasks at once. Where a stream starts and which reports count i
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
@@ -37,8 +37,14 @@ _REPORTS_BYTES = 4096
 _PUSH_BYTES = 65536
 """So much is sent to a slave from the very append that made it; more is the business of the slave's own task."""
 
+_TLS_HANDSHAKE = 0x1603
+"""With these two bytes TLS begins; as an offset they would be more than an exabyte."""
+
 _ACCEPT_PAUSE_S = 0.1
 """After a failed accept."""
+
+Secure = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
+"""Makes TLS of a connection; OSError says why it cannot."""
 
 REFUSED_REMEMBERED = 20
 _STRANGERS_LINE_S = 60.0
@@ -181,6 +187,7 @@ class HaMaster:
         port: int,
         *,
         listen: Listen = listen_tcp,
+        secure: Secure | None = None,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Accept slaves until cancelled.
@@ -189,6 +196,7 @@ class HaMaster:
           host: address to bind.
           port: port to bind; 0 takes a free one.
           listen: opens the listeners; tests hand in one of their own.
+          secure: makes TLS of each connection, before anything else is read from it; None: plain TCP.
           task_status: receives the port that slaves find this master on (0 where listeners have no ports).
 
         Raises:
@@ -200,13 +208,15 @@ class HaMaster:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(restarted, self._waiters.expire_forever)
                 for listener in listeners:
-                    nursery.start_soon(self._accept, listener, nursery)
+                    nursery.start_soon(self._accept, listener, secure, nursery)
                 task_status.started(_port_of(listeners))
         finally:
             self._log.append_listeners.remove(self._on_append)
             self._waiters.fail_all()
 
-    async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery) -> None:
+    async def _accept(
+        self, listener: trio.abc.Listener[trio.abc.Stream], secure: Secure | None, nursery: trio.Nursery
+    ) -> None:
         """Task: accept all connections that wait, so that a slave does not wait a turn for each stranger before it."""
         async with listener:
             while True:
@@ -218,11 +228,18 @@ class HaMaster:
                     await trio.sleep(_ACCEPT_PAUSE_S)
                     continue
                 for stream in streams:
-                    nursery.start_soon(self._serve_accepted, stream)
+                    nursery.start_soon(self._serve_accepted, stream, secure)
 
-    async def _serve_accepted(self, stream: trio.abc.Stream) -> None:
+    async def _serve_accepted(self, stream: trio.abc.Stream, secure: Secure | None) -> None:
+        peer = peer_name(stream)
         try:
-            await self.serve_slave(stream)
+            if secure is None or not self.is_known(peer):
+                await self.serve_slave(stream)
+            else:
+                await self.serve_slave(await secure(stream))
+        except OSError as error:
+            message = "refusing slave %s: %s (haUseTLS)"
+            self._peer_log.write(logging.WARNING, peer, message, peer, error)
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -350,6 +367,10 @@ class HaMaster:
         """Record the offset that a slave reports; False if the link must be closed."""
         log_max = self._log.log_max_offset
         first = link.acknowledged_offset is None
+        if first and offset >> 48 == _TLS_HANDSHAKE:
+            message = "closing %s: it speaks TLS, and this HA port does not (haUseTLS)"
+            self._peer_log.write(logging.WARNING, link.peer, message, link.peer)
+            return False
         decision = rules.check_report(offset, log_max=log_max, first=first, compat_49=self._settings.compat_49)
         if decision is not rules.Report.ACCEPT:
             self.refused.append(RefusedSlave(link.peer, offset, log_max, trio.current_time()))

@@ -273,7 +273,10 @@ class HaSlave:
             self._note_end(master, failure_reason(error))
         else:
             moved = self._link_scope.cancelled_caught
-            self._note_end(master, "the master has moved" if moved else "the master closed the connection")
+            closed = "the master closed the connection"
+            if self.status.last_received == before:
+                closed += " without a byte; its HA port may expect TLS (haUseTLS)"
+            self._note_end(master, "the master has moved" if moved else closed)
         finally:
             self.status.connected = False
             self._linked = None

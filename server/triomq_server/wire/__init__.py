@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from triomq_server.wire.budget import Budget
+from triomq_server.wire.certificates import Certificates
 from triomq_server.wire.dial import OpenLink, open_link
 from triomq_server.wire.handlers import (
     Answer,
@@ -21,7 +22,7 @@ from triomq_server.wire.handlers import (
 from triomq_server.wire.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
 from triomq_server.wire.server import serve
-from triomq_server.wire.tls import TlsMode, TlsSettings
+from triomq_server.wire.tls import TlsMode, TlsSettings, accept_tls, tls_dial
 from triomq_server.wire.transport import Dial, Listen, dial_tcp, listen_tcp
 from triomq_server.wire.write_batch import WriteBatch
 
@@ -30,6 +31,7 @@ __all__ = [
     "AnswerTimeoutError",
     "Budget",
     "BurstHandler",
+    "Certificates",
     "Dial",
     "Handlers",
     "Limits",
@@ -45,6 +47,7 @@ __all__ = [
     "TlsSettings",
     "WaitingHandler",
     "WriteBatch",
+    "accept_tls",
     "dial_tcp",
     "ignored",
     "incomplete_budget",
@@ -52,6 +55,7 @@ __all__ = [
     "not_supported",
     "open_link",
     "serve",
+    "tls_dial",
     "to_the_end",
     "unsent_budget",
 ]

@@ -93,8 +93,13 @@ class Connections:
     async def _read_polled(self, polled: PolledLink, poller: Poller) -> None:
         """Leave the reading to the poller, and do what it cannot do without waiting."""
         link = polled.link
-        poller.resume(polled)
         try:
+            if early := polled.early():
+                polled.commands = polled.decoder.feed(early)
+                self.hub.count_incomplete(link, len(polled.decoder.incomplete))
+                polled.needs_task.set()
+            else:
+                poller.resume(polled)
             while True:
                 await polled.needs_task.wait()
                 polled.needs_task = trio.Event()

@@ -36,6 +36,7 @@ class PolledLink:
 
     Attributes:
         link, decoder: the link, and its incomplete frame.
+        early: what had come before the poller reads.
         commands, taken: what has been read, and how much of it has been handled; the rest waits for the peer to take
             its answers.
         ended: the peer sends nothing any more.
@@ -43,12 +44,24 @@ class PolledLink:
         needs_task: set when the link's own task must go on: the link ends, or its peer does not take its answers.
     """
 
-    __slots__ = ("commands", "decoder", "ended", "error", "fileno", "link", "needs_task", "receive_now", "taken")
+    __slots__ = (
+        "commands",
+        "decoder",
+        "early",
+        "ended",
+        "error",
+        "fileno",
+        "link",
+        "needs_task",
+        "receive_now",
+        "taken",
+    )
 
     def __init__(self, link: Link, transport: SocketTransport, decoder: FrameDecoder) -> None:
         self.link = link
         self.decoder = decoder
         self.receive_now = transport.receive_now
+        self.early = transport.early
         self.fileno = transport.fileno()
         self.commands: list[Command] = []
         self.taken = 0

@@ -61,6 +61,10 @@ class SocketTransport(NonBlockingSocket):
         super().__init__(stream)
         self._stream = stream
 
+    def early(self) -> bytes:
+        """What had come before the first `receive_now`, and no readable socket tells of: nothing, but for TLS."""
+        return b""
+
     async def aclose(self) -> None:
         """See Transport. The descriptor is closed at once, by its owner."""
         self.release()
@@ -104,6 +108,8 @@ def transport_over(stream: trio.abc.Stream, peer: tuple[str, int] | None = None)
     """The fastest transport for a stream. Raises OSError when a socket has been closed meanwhile."""
     if isinstance(stream, trio.SocketStream):
         return SocketTransport(stream)
+    if isinstance(stream, trio.SSLStream) and isinstance(stream.transport_stream, trio.SocketStream):
+        peer = stream.transport_stream.socket.getpeername()[:2]
     return StreamTransport(stream, peer)
 
 
@@ -143,6 +149,8 @@ def _peer_of(name: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, by
 
 def peer_name(stream: trio.abc.Stream) -> str:
     """``ip:port`` of the other end for log lines, or what kind of stream it is."""
+    if isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
     if not isinstance(stream, trio.SocketStream):
         return type(stream).__name__
     try:

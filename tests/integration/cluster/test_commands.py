@@ -158,9 +158,9 @@ def test_keys_without_effect_are_printed_with_the_reason() -> None:
     everything = run("broker", "-p", "--set", "enableLmq=true")
     important = run("broker", "-m", "--set", "enableLmq=true")
     assert "# enableLmq has no effect: there are no light message queues" in everything.stdout
-    assert "# useTLS has no effect: links are not encrypted" in everything.stdout
     assert "# enableLmq has no effect: there are no light message queues" in important.stdout
     assert "useTLS" not in important.stdout
+    assert "tls.server.mode=permissive" in important.stdout
     assert "enableLmq=true has no effect: there are no light message queues" in important.stderr
 
 
@@ -183,7 +183,12 @@ def test_help(command: list[str]) -> None:
         (["broker", "--port", "65535"], 2, "it must lie between 3 and 65534"),
         (["broker", "--port", "0", "--set", "brokerIP1=no host"], 1, "a host name cannot be resolved; check brokerIP1"),
         (["broker", "--store", "/proc/nowhere"], 1, "/proc/nowhere"),
-        (["broker", "--set", "useTLS=true"], 2, "useTLS=true has no effect: links are not encrypted"),
+        (
+            ["broker", "--set", "tls.server.certPath=a.pem"],
+            2,
+            "tls.server.certPath is set and tls.server.keyPath is not",
+        ),
+        (["namesrv", "--set", "tls.config.file=/nowhere"], 2, "tls.config.file=/nowhere: there is no such file"),
         (["broker", "-p", "--set", "aclEnable=true"], 2, "aclEnable=true needs rocketmqHome"),
         (["broker", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
         (["namesrv", "--set", "listenPort=x"], 2, "listenPort=x: not a whole number"),

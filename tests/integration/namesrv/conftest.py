@@ -14,7 +14,7 @@ from triomq_server.namesrv import serve_namesrv
 def start_namesrv(nursery, tmp_path) -> Callable[..., Awaitable[str]]:
     """Start a name server in the test's nursery and return its address."""
 
-    async def start(tls=None, **settings: object) -> str:
+    async def start(**settings: object) -> str:
         config = NamesrvConfig(
             bind_address="127.0.0.1",
             **{"listen_port": 0, **settings},
@@ -23,7 +23,7 @@ def start_namesrv(nursery, tmp_path) -> Callable[..., Awaitable[str]]:
         )
 
         async def run(task_status):
-            await serve_namesrv(config, tls=tls, task_status=task_status)
+            await serve_namesrv(config, task_status=task_status)
 
         return await nursery.start(run)
 

@@ -1,4 +1,4 @@
-"""The name server on real sockets: many connections, peers that misbehave, TLS, stop and start."""
+"""The name server on real sockets: many connections, peers that misbehave, stop and start."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import random
 import resource
 import socket
-import ssl
 
 import pytest
 import trio
-import trustme
 
 from triomq_protocol.codes import RequestCode as Code
 from triomq_protocol.codes import ResponseCode
@@ -18,7 +16,7 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
-from triomq_server.wire import LinkClosedError, TlsMode, TlsSettings, open_link
+from triomq_server.wire import LinkClosedError, open_link
 
 
 def registration(topics: int = 1) -> Command:
@@ -193,69 +191,3 @@ async def test_stop_and_start_on_the_same_port(nursery, tmp_path) -> None:
             await link.request(Command.request(9999), 30)
     scope = trio.CancelScope()
     assert await nursery.start(run) == address
-
-
-@pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture
-def server_context(authority) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    return context
-
-
-async def ask_over_tls(address: str, authority: trustme.CA) -> int:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    stream = trio.SSLStream(await dial(address), context, server_hostname="127.0.0.1", https_compatible=True)
-    async with stream:
-        await stream.send_all(route().encode() * 3)
-        decoder, answers = FrameDecoder(), []
-        while len(answers) < 3:
-            data = await stream.receive_some()
-            assert data
-            answers += decoder.feed(bytes(data))
-        return answers[0].code
-
-
-async def ask_plainly(address: str) -> int:
-    async with open_link(address) as link:
-        return (await link.request(route(), 60)).code
-
-
-async def test_one_port_speaks_both(start_namesrv, authority, server_context) -> None:
-    address = await start_namesrv(TlsSettings(server_context))
-    assert await ask_over_tls(address, authority) == 17
-    assert await ask_plainly(address) == 17
-
-
-async def test_tls_only(start_namesrv, authority, server_context) -> None:
-    address = await start_namesrv(TlsSettings(server_context, TlsMode.ENFORCING))
-    assert await ask_over_tls(address, authority) == 17
-    stream = await dial(address)
-    async with stream:
-        await stream.send_all(route().encode())
-        # Closed with our request unread, which TCP reports as a reset.
-        with pytest.raises(trio.BrokenResourceError):
-            await stream.receive_some()
-
-
-async def test_tls_off(start_namesrv, authority, server_context) -> None:
-    address = await start_namesrv(TlsSettings(server_context, TlsMode.DISABLED))
-    assert await ask_plainly(address) == 17
-    with pytest.raises(trio.BrokenResourceError):
-        await ask_over_tls(address, authority)
-
-
-async def test_failed_handshakes_affect_no_other_link(start_namesrv, authority, server_context) -> None:
-    address = await start_namesrv(TlsSettings(server_context))
-    for data in (b"\x16", b"\x16\x03\x01\x00\x05hello", b"\x16" + bytes(100)):
-        stream = await dial(address)
-        async with stream:
-            await stream.send_all(data)
-    with pytest.raises(trio.BrokenResourceError):
-        await ask_over_tls(address, trustme.CA())
-    assert await ask_over_tls(address, authority) == 17

@@ -61,7 +61,7 @@ async def test_a_port_that_closes_silently_may_expect_tls(nursery, caplog, data)
     connections = []
     address = await listen(nursery, data, connections)
     async with triomq.open_client(address, route_wait_s=0) as client:
-        with pytest.raises(errors.NoNameServer, match=r"may expect TLS \(give open_client\(dial=") as caught:
+        with pytest.raises(errors.NoNameServer, match=r"may expect TLS \(give open_client\(tls=True\)") as caught:
             await client.admin.topics()
         assert address in str(caught.value)
         # One end says nothing, as when a server stops; another connection says more.
@@ -99,7 +99,7 @@ async def test_a_name_server_beside_others_is_asked_at_once(autojump_clock, clus
 
 async def test_tls_to_a_port_that_speaks_plain_tcp_is_named(nursery):
     address = await listen(nursery, b"plain")
-    async with triomq.open_client(address, dial=triomq.plugins.tls_dialer(verify=False), route_wait_s=0) as client:
+    async with triomq.open_client(address, dial=triomq.plugins.tls_dialer(insecure=True), route_wait_s=0) as client:
         with pytest.raises(errors.NoNameServer, match="no TLS handshake, as with a port that speaks plain TCP"):
             await client.admin.topics()
 

@@ -75,9 +75,9 @@ async def test_a_context_that_does_not_check_names(authority, name_server):
 
 
 async def test_not_verifying_has_to_be_asked_for(name_server):
-    assert await topics(f"127.0.0.1:{name_server}", verify=False) == ["secret"]
+    assert await topics(f"127.0.0.1:{name_server}", insecure=True) == ["secret"]
 
 
 def test_a_context_says_itself_what_it_verifies():
-    with pytest.raises(errors.InvalidCall, match="verify=False, not both"):
-        triomq.plugins.tls_dialer(ssl.create_default_context(), verify=False)
+    with pytest.raises(errors.InvalidCall, match="a context or other arguments, not both"):
+        triomq.plugins.tls_dialer(ssl.create_default_context(), insecure=True)

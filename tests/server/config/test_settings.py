@@ -167,8 +167,9 @@ def test_only_the_word_true_is_true(text: str, expected: bool) -> None:
         ("aclEnable", "true", "aclEnable"),
         ("aclEnable", "yes", "aclEnable=yes: it means false"),
         ("aclEnabled", "true", "unknown key aclEnabled (did you mean aclEnable?)"),
-        ("useTLS", "true", "useTLS=true has no effect: links are not encrypted"),
-        ("tls.server.mode", "enforcing", "unknown key tls.server.mode"),
+        ("useTLS", "yes", "useTLS=yes: it means false"),
+        ("tls.server.mode", "Enforcing", "tls.server.mode=Enforcing: must be disabled or permissive or enforcing"),
+        ("tls.server.certpath", "a.pem", "unknown key tls.server.certpath (did you mean tls.server.certPath?)"),
         ("fetchNamesrvAddrByAddressServer", "true", "has no effect: no address server is asked"),
         ("brokerRolle", "SYNC_MASTER", "unknown key brokerRolle (did you mean brokerRole?)"),
         ("flushDisktype", "SYNC_FLUSH", "unknown key flushDisktype (did you mean flushDiskType?)"),
@@ -195,9 +196,9 @@ def test_what_touches_safety_prevents_the_start(key: str, text: str, problem: st
 
 def test_the_error_names_everything_that_prevents_the_start() -> None:
     with pytest.raises(ConfigError) as refused:
-        BrokerConfig.from_properties({"brokerRole": "Slave", "useTLS": "true", "colour": "blue"})
+        BrokerConfig.from_properties({"brokerRole": "Slave", "useTLS": "yes", "colour": "blue"})
     assert "brokerRole=Slave" in str(refused.value)
-    assert "useTLS=true" in str(refused.value)
+    assert "useTLS=yes" in str(refused.value)
     assert "colour" not in str(refused.value)
 
 
