@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from triomq_protocol.java_text import utf8
 
+REFUSAL = "org.apache.rocketmq.acl.common.AclException"
+"""Remarks of refusals begin with it; clients and tools recognise them by it."""
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"

@@ -118,3 +118,50 @@ async def send_pull_and_push(servers: str, account: triomq.Credentials) -> None:
                         got.add(delivery.message.body)
                     if len(got) == 4:
                         break
+
+
+def copied(home: Path) -> tuple[bool, bool]:
+    """Whether a slave has the topic, and the message."""
+    topics, log = home / "store" / "config" / "topics.json", home / "store" / "commitlog" / f"{0:020}"
+    return (
+        topics.exists() and '"Guarded"' in topics.read_text(),
+        log.exists() and b"for the slave" in log.read_bytes(),
+    )
+
+
+@pytest.mark.parametrize(("master", "slave"), [(Kind.JAVA, Kind.OURS), (Kind.OURS, Kind.OURS), (Kind.OURS, Kind.JAVA)])
+def test_a_slave_signs_what_it_asks_its_master(
+    master: Kind, slave: Kind, servers: Any, scratch: Path, fresh_java_client: Any
+) -> None:
+    """Without a white list. The broker of 4.9.7 signs nothing: it copies the log, but no topics."""
+    name = f"acl-set-{master}-{slave}"
+    home, slave_home = scratch / f"{name}-master", scratch / f"{name}-slave"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "plain_acl.yml").write_text(f"{ACCOUNTS}- {{accessKey: the-set, secretKey: set-secret}}\n")
+    (scratch / f"{name}.yml").write_text("accessKey: the-set\nsecretKey: set-secret\n")
+    tools = scratch / f"{name}-operator" / "conf" / "tools.yml"
+    tools.parent.mkdir(parents=True)
+    tools.write_text("accessKey: operator\nsecretKey: operator-secret\n")
+    settings: dict[str, object] = {"aclEnable": True, "haSendHeartbeatInterval": 500}
+    if master is Kind.OURS:
+        settings |= {"rocketmqHome": home, "haSlaveAddresses": "127.0.0.1"}
+    follows: dict[str, object] = {"brokerRole": "SLAVE", "brokerId": 1, "haSendHeartbeatInterval": 500}
+    if slave is Kind.OURS:
+        follows["aclCredentialsFile"] = scratch / f"{name}.yml"
+    with (
+        servers.namesrv(Kind.OURS, f"{name}-namesrv") as names,
+        servers.broker(master, home.name, names.address, settings) as leading,
+        servers.broker(slave, slave_home.name, names.address, follows),
+        fresh_java_client(f"{name}-operator") as operator,
+    ):
+        created = operator.admin(names.address, "updateTopic", "-b", leading.address, "-t", "Guarded")
+        assert "success" in created
+        sent = operator.admin(names.address, "sendMessage", "-t", "Guarded", "-p", "for the slave")
+        assert "SEND_OK" in sent
+        wanted = (slave is Kind.OURS, True)
+        if slave is Kind.JAVA:
+            asked = "request code 21 of "
+            text = operator.eventually(leading.log.read_text, lambda text: asked in text)
+            assert "No accessKey is configured" in text[text.index(asked) :].partition("\n")[0]
+        found = operator.eventually(lambda: copied(slave_home), lambda found: found == wanted)
+        assert found == wanted

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 
+from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_server.repeats import PeerLog
 from triomq_server.wire import Answer, Handlers, Link
 from triomq_server.wire.handlers import PlainHandler, SlicedHandler, WaitingHandler
-
-_EXCEPTION = "org.apache.rocketmq.acl.common.AclException"
-"""Remarks begin with it, as RocketMQ's do: clients and tools recognise them by it."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,4 +63,4 @@ class _Guard:
             return None
         message = "request code %d of %s is refused: %s"
         self._peer_log.write(logging.WARNING, link.peer, message, command.code, link.peer, why)
-        return command.answer(ResponseCode.SYSTEM_ERROR, f"{_EXCEPTION}: {why}", serialize=0)
+        return command.answer(ResponseCode.SYSTEM_ERROR, f"{REFUSAL}: {why}", serialize=0)

@@ -5,24 +5,16 @@ Upstream: `AclUtils.getAclRPCHook`, `AclClientRPCHook` (docs/protocol/remoting.m
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 
 from triomq_protocol.acl import sign
 from triomq_protocol.wire.command import Command
 from triomq_server.acl.accounts import MOST_BYTES, AclError, parse
-
-
-class Asking(Protocol):
-    """What a signed link needs of a link."""
-
-    async def request(self, command: Command, timeout_s: float) -> Command:
-        """Send and wait for the answer."""
-        ...
+from triomq_server.wire import Asking, OpenLink
 
 
 @attrs.frozen
@@ -68,14 +60,17 @@ class _SignedLink:
         self._link = link
         self._account = account
 
+    @property
+    def closed(self) -> bool:
+        """Nothing is sent or received any more."""
+        return self._link.closed
+
     async def request(self, command: Command, timeout_s: float) -> Command:
         """Sign, send and wait for the answer."""
         return await self._link.request(signed_command(command, self._account), timeout_s)
 
 
-def signing(
-    open_link: Callable[[str], AbstractAsyncContextManager[Asking]], account: ToolAccount
-) -> Callable[[str], AbstractAsyncContextManager[Asking]]:
+def signing(open_link: OpenLink, account: ToolAccount) -> OpenLink:
     """Opens links as `open_link` does, whose requests are signed."""
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ import trio
 from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.wire.command import Command
 from triomq_server.acl import AclFiles, guarded, refusal
+from triomq_server.acl.signing import ToolAccount, read_tool_account, signing
 from triomq_server.broker.addresses import (
     FAST_PORT_DISTANCE,
     BrokerAddresses,
@@ -59,6 +60,7 @@ from triomq_server.wire import (
     Limits,
     Link,
     Listen,
+    OpenLink,
     WriteBatch,
     accept_tls,
     dial_tcp,
@@ -156,6 +158,7 @@ class _Run:
         self._stop = stop
         self._acl: AclFiles | None = None
         self._certificates = Certificates(config.tls)
+        self._account: ToolAccount | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerAddresses]) -> None:
         config = self._config
@@ -165,6 +168,8 @@ class _Run:
             self._acl = AclFiles(config.rocketmq_home, self._clock, self._disk.run)
             self._acl.load()
         self._load_certificates()
+        if config.acl_credentials_file is not None:
+            self._account = read_tool_account(config.acl_credentials_file)
         with trio.CancelScope() as scope:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (
@@ -199,6 +204,11 @@ class _Run:
         secured = tls_dial(self._dial, certificates.client, tls.handshake_timeout_ms / 1000)
         self._ha_dial = secured if tls.ha_use_tls else self._dial
         self._dial = secured if config.use_tls else self._dial
+
+    def _set_opener(self) -> OpenLink:
+        """Opens links to the other brokers of the set, which may check who asks."""
+        opener: OpenLink = partial(open_link, dial=self._dial)
+        return opener if self._account is None else signing(opener, self._account)
 
     # -- starting
 
@@ -274,7 +284,7 @@ class _Run:
     async def _start(self, broker: Broker, background: trio.Nursery) -> None:
         """Start listeners first, so that every registered address is served; then the background tasks."""
         config, store = broker.config, broker.store
-        opener = partial(open_link, dial=self._dial)
+        opener = self._set_opener()
         other = None
         if not config.store.is_slave and not config.store.compat_49:
             members = await members_of_set(config, opener)

@@ -33,7 +33,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.config import BrokerConfig, PropertiesError, load_properties, register_period_ms
 from triomq_server.pauses import Pauses
 from triomq_server.restarting import restarted
-from triomq_server.wire import Link, LinkError, OpenLink
+from triomq_server.wire import Asking, LinkError, OpenLink
 
 _log = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class _NameServer:
     def __init__(self, owner: Registration, address: str) -> None:
         self._owner = owner
         self._address = address
-        self._link: Link | None = None
+        self._link: Asking | None = None
         self._complaint: str | None = None
         self._pauses = Pauses(RETRY_LEAST_S, RETRY_MOST_S)
         self.scope = trio.CancelScope()
@@ -272,7 +272,7 @@ class _NameServer:
         except _FAILURES as error:
             _log.debug("name server %s: %s", self._address, error)
 
-    async def _keep_registered(self, link: Link) -> None:
+    async def _keep_registered(self, link: Asking) -> None:
         config = self._owner.config
         period_s = FIRST_PERIOD_S
         forced = True
@@ -288,7 +288,7 @@ class _NameServer:
             await self._wait(link, wait_s)
             forced = self.wanted.is_set()
 
-    async def _wait(self, link: Link, wait_s: float) -> None:
+    async def _wait(self, link: Asking, wait_s: float) -> None:
         """Until it is time, or something has changed, or the link is gone."""
         end = trio.current_time() + wait_s
         while not link.closed and trio.current_time() < end:
@@ -296,7 +296,7 @@ class _NameServer:
                 await self.wanted.wait()
                 return
 
-    async def _register(self, link: Link, *, forced: bool) -> RegistrationAnswer | None:
+    async def _register(self, link: Asking, *, forced: bool) -> RegistrationAnswer | None:
         """One round; None if the name server has the table already or did not take it."""
         owner = self._owner
         timeout_s = owner.config.register_broker_timeout_mills / 1000

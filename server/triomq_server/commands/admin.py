@@ -10,7 +10,6 @@ import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.acl.accounts import AclError
-from triomq_server.acl.signing import Asking, ToolAccount, read_tool_account, signing
+from triomq_server.acl.signing import ToolAccount, read_tool_account, signing
 from triomq_server.broker.admin.ha import (
     CHANGE_ROLE,
     CUT_LOG,
@@ -36,7 +35,7 @@ from triomq_server.broker.admin.ha import (
 from triomq_server.cluster.control import VERBS, ControlError, give_command
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
-from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, open_link
+from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, OpenLink, open_link
 
 TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 30.0
@@ -45,9 +44,6 @@ CHANGE_TIMEOUT_S = 30.0
 T = TypeVar("T")
 Options = TypeVar("Options", bound=Callable[..., Any])
 _FAILURES = (OSError, LinkError, ProtocolError, trio.TooSlowError)
-
-
-OpenLink = Callable[[str], AbstractAsyncContextManager[Asking]]
 
 
 class AdminError(Exception):

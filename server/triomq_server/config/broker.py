@@ -123,6 +123,9 @@ class BrokerConfig(ServerNetworkConfig):
     store_reply_message_enable: bool = True
     acl_enable: bool = setting(False, fixed=True)
     """Whether every request is checked, see `triomq_server.acl`."""
+    acl_credentials_file: str | None = setting(None, fixed=True)
+    """Ours, unknown to RocketMQ: a file like its ``tools.yml``, with the account that signs this broker's own requests
+    to the other brokers of its set; without, they are not signed."""
     start_accept_send_request_time_stamp: int = 0
     """Milliseconds since 1970."""
     enable_detail_stat: bool = True

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import attrs
 
+from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.record.check import claimed_size
@@ -19,7 +20,7 @@ from triomq_protocol.requests.query import ViewMessageRequest
 from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.store import ReadResult, ReadStatus
-from triomq_server.wire import Link
+from triomq_server.wire import Asking
 
 TIMEOUT_S = 3.0
 _STEPS_MAX = 200
@@ -109,7 +110,7 @@ class MasterLog(Protocol):
 class RemoteLog:
     """A master's log, seen through the requests that every 4.9 broker answers."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Asking) -> None:
         self._link = link
 
     async def bounds(self) -> tuple[int, int]:
@@ -141,7 +142,8 @@ class RemoteLog:
         """
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))
         answer = await self._link.request(command, TIMEOUT_S)
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
+        refused = (answer.remark or "").startswith(REFUSAL)
+        if refused or answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
             # Only SYSTEM_ERROR means that there is no such record. If a busy master's refusals meant that too, its log
             # would seem to differ from the first record on, and a cut would drop everything here.
             raise ConnectionError(

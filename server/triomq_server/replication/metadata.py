@@ -13,7 +13,7 @@ import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.wire.command import Command
-from triomq_server.wire import AnswerTimeoutError, Link, LinkError, OpenLink
+from triomq_server.wire import AnswerTimeoutError, Asking, LinkError, OpenLink
 from triomq_server.wire.transport import failure_reason
 
 _log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class MetadataSync:
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda body, _: tables.replace_groups(body)),
         )
 
-    async def _fetch(self, link: Link, code: RequestCode, take: Take) -> str | None:
+    async def _fetch(self, link: Asking, code: RequestCode, take: Take) -> str | None:
         """One table; what failed, None if nothing did. LinkError if the link is of no use for the next one either."""
         try:
             answer = await link.request(Command.request(code), TIMEOUT_S)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from triomq_server.wire.budget import Budget
 from triomq_server.wire.certificates import Certificates
-from triomq_server.wire.dial import OpenLink, open_link
+from triomq_server.wire.dial import Asking, OpenLink, open_link
 from triomq_server.wire.handlers import (
     Answer,
     BurstHandler,
@@ -29,6 +29,7 @@ from triomq_server.wire.write_batch import WriteBatch
 __all__ = [
     "Answer",
     "AnswerTimeoutError",
+    "Asking",
     "Budget",
     "BurstHandler",
     "Certificates",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 import trio
 
+from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.lengths import MAX_HEADER_BYTES
 from triomq_server.wire.connections import Connections
 from triomq_server.wire.handlers import Handlers
@@ -15,7 +17,21 @@ from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link
 from triomq_server.wire.transport import Dial, dial_tcp, transport_over
 
-OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
+
+class Asking(Protocol):
+    """What a broker needs of a link that it has dialed: it asks, and sees when the link has ended."""
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is sent or received any more."""
+        ...
+
+    async def request(self, command: Command, timeout_s: float) -> Command:
+        """Send and wait for the answer. Raises LinkError."""
+        ...
+
+
+OpenLink = Callable[[str], AbstractAsyncContextManager[Asking]]
 """Opens a link to ``host:port``, as ``open_link`` does."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_server.replication.divergence import (
@@ -164,8 +165,15 @@ async def test_a_master_that_does_not_answer_yet(store_pair, code: ResponseCode)
             await compare(both.slave, RemoteLog(master))
 
 
-@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])
-async def test_a_record_that_is_refused_is_not_another_record(store_pair, code: ResponseCode) -> None:
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (ResponseCode.SYSTEM_BUSY, "no"),
+        (ResponseCode.NO_PERMISSION, "no"),
+        (ResponseCode.SYSTEM_ERROR, f"{REFUSAL}: No accessKey is configured"),
+    ],
+)
+async def test_a_record_that_is_refused_is_not_another_record(store_pair, code: ResponseCode, remark: str) -> None:
     """Otherwise a busy master would seem to have another history, and an order to cut would drop the whole log."""
     async with store_pair() as both:
         both.put(both.master, 5)
@@ -175,11 +183,11 @@ async def test_a_record_that_is_refused_is_not_another_record(store_pair, code: 
 
         async def refuse(command: Command, timeout_s: float) -> Command:
             if command.code == RequestCode.VIEW_MESSAGE_BY_ID:
-                return command.answer(code, "no")
+                return command.answer(code, remark)
             return await answer(command, timeout_s)
 
         master.request = refuse
-        with pytest.raises(ConnectionError, match=f"refused for now, with code {code}: no"):
+        with pytest.raises(ConnectionError, match=f"refused for now, with code {code}: {remark}"):
             await compare(both.slave, RemoteLog(master))
 
 
