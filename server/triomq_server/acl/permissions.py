@@ -44,8 +44,8 @@ ADMIN_CODES = frozenset(
 )
 """What RocketMQ 4.9 leaves to administrators, and the requests of 5 that do the same for a list."""
 
-OWN_ADMIN_CODES = frozenset({29_001, 29_002, 29_003})
-"""Our own requests of operators: replication state, change of the role, truncation of a slave's log."""
+OWN_ADMIN_CODES = frozenset({29_001, 29_002, 29_003, 29_004})
+"""Our own requests of operators: replication state, change of the role, truncation of a slave's log, bytes of the log."""
 
 ACCOUNT_CODES = frozenset(
     {
