@@ -38,6 +38,28 @@ class Attempt:
     __repr__ = __str__
 
 
+ACCESS_ADVICE: Final = (
+    (
+        re.compile("No accessKey is configured"),
+        ("the request was not signed: give open_client(credentials=triomq.Credentials(access_key, secret_key))"),
+    ),
+    (
+        re.compile("No acl config for|No PlainAccessResource for"),
+        "the broker does not know this access key: check the credentials, or add the account to its plain_acl.yml",
+    ),
+    (re.compile("Check signature failed"), "the secret key is not the one in the broker's plain_acl.yml"),
+    (re.compile("Need admin permission"), "use an account with `admin: true` in the broker's plain_acl.yml"),
+    (
+        re.compile("No default permission for"),
+        (
+            "give the account the permission in the broker's plain_acl.yml: topicPerms for a topic, groupPerms for a "
+            "group; PUB to send, SUB to consume"
+        ),
+    ),
+)
+"""What a remark of a refusal holds -> what to do; the texts are RocketMQ 4.9's."""
+
+
 class MQError(Exception):
     """The root of all errors this package raises on purpose.
 
@@ -58,6 +80,9 @@ class MQError(Exception):
     advice: str = ""
     """What the caller can do."""
 
+    _advice_by_remark: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = ()
+    """Better advice for certain remarks of the peer; the first that is found in one counts."""
+
     def __init__(
         self,
         what: str,
@@ -73,6 +98,10 @@ class MQError(Exception):
         self.code = code
         self.remark = remark
         self.attempts: tuple[Attempt, ...] = tuple(attempts)
+        for pattern, advice in self._advice_by_remark:
+            if pattern.search(remark or ""):
+                self.advice = advice
+                break
 
     @property
     def reason(self) -> str:
@@ -171,20 +200,7 @@ class AccessRefused(BrokerFault):
     retriable = False
     advice = "check the account in the broker's plain_acl.yml, and open_client(credentials=...)"
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        address: str = "",
-        code: int | None = None,
-        remark: str | None = None,
-        attempts: Sequence[Attempt] = (),
-    ) -> None:
-        super().__init__(what, address=address, code=code, remark=remark, attempts=attempts)
-        for pattern, advice in ACCESS_ADVICE:
-            if pattern.search(remark or ""):
-                self.advice = advice
-                break
+    _advice_by_remark = ACCESS_ADVICE
 
 
 class AskerGone(BrokerFault):
@@ -382,27 +398,6 @@ CODE_ERRORS: dict[int, type[MQError]] = {
 }
 """Response code -> error class; a code that is not here becomes :class:`BrokerRefused`."""
 
-
-ACCESS_ADVICE: Final = (
-    (
-        re.compile("No accessKey is configured"),
-        ("the request was not signed: give open_client(credentials=triomq.Credentials(access_key, secret_key))"),
-    ),
-    (
-        re.compile("No acl config for|No PlainAccessResource for"),
-        "the broker does not know this access key: check the credentials, or add the account to its plain_acl.yml",
-    ),
-    (re.compile("Check signature failed"), "the secret key is not the one in the broker's plain_acl.yml"),
-    (re.compile("Need admin permission"), "use an account with `admin: true` in the broker's plain_acl.yml"),
-    (
-        re.compile("No default permission for"),
-        (
-            "give the account the permission in the broker's plain_acl.yml: topicPerms for a topic, groupPerms for a "
-            "group; PUB to send, SUB to consume"
-        ),
-    ),
-)
-"""What a remark of a refusal holds -> what to do; the texts are RocketMQ 4.9's."""
 
 FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
     (re.compile(r"\bAclException\b"), AccessRefused),

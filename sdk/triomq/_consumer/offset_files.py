@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from triomq._error_text import error_text
 from triomq._message.message import MessageQueue
 from triomq.errors import InvalidCall, MQError
 from triomq_protocol.errors import BodyError
@@ -155,7 +156,7 @@ class FileOffsets:
 
     def _cannot_write(self, error: OSError) -> MQError:
         what = f"the offset file {self._path} cannot be written"
-        return MQError(what, remark=f"{error}; check the folder's rights and the free space")
+        return MQError(what, remark=f"{error_text(error)}; check the folder's rights and the free space")
 
     def _table(self) -> dict[MessageQueue, int]:
         if self._offsets is None:
@@ -169,7 +170,7 @@ class FileOffsets:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise MQError(f"the offset file {path} cannot be read", remark=str(error)) from error
+                raise MQError(f"the offset file {path} cannot be read", remark=error_text(error)) from error
             if not data:
                 continue
             try:
@@ -178,7 +179,7 @@ class FileOffsets:
                 if last:
                     # Starting without offsets would repeat or skip everything in silence.
                     what = f"the offset file {path} cannot be read; repair it, or delete it to start without offsets"
-                    raise MQError(what, remark=str(error)) from error
+                    raise MQError(what, remark=error_text(error)) from error
         return {}
 
     @property

@@ -14,6 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import trio
 
+from triomq._error_text import error_text
 from triomq.errors import InvalidCall
 
 
@@ -128,7 +129,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
     def _broken(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
         if self._socket.fileno() < 0:
             return trio.ClosedResourceError("this stream was closed")
-        return trio.BrokenResourceError(f"the connection broke: {error}")
+        return trio.BrokenResourceError(f"the connection broke: {error_text(error)}")
 
 
 async def dial_tcp(address: str, /) -> trio.abc.HalfCloseableStream:

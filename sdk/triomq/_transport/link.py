@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from triomq._error_text import error_text
 from triomq._transport.dialing import TLS_FAILED, NowaitStream
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import (
@@ -323,7 +324,8 @@ class Link:
             remark = "" if first else NEVER_ANSWERED
             self.close(LinkLost("the peer closed the connection", address=self.address, remark=remark))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            remark = str(error) if first or tells_cause(str(error)) else f"{error}; {NEVER_ANSWERED}"
+            text = error_text(error)
+            remark = text if first or tells_cause(text) else f"{text}; {NEVER_ANSWERED}"
             self.close(LinkLost("the connection broke", address=self.address, remark=remark))
         except ProtocolError as error:
             other = None if framed else other_protocol(first)
@@ -386,7 +388,7 @@ class Link:
                     task_status.started()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_writer)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.close(LinkLost("the connection broke", address=self.address, remark=str(error)))
+            self.close(LinkLost("the connection broke", address=self.address, remark=error_text(error)))
             if not started:
                 # The task that started the writer waits for this, also when the first frames met a dead peer.
                 task_status.started()
@@ -400,7 +402,7 @@ class Link:
         try:
             sent = self._send_nowait(frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.close(LinkLost("the connection broke", address=self.address, remark=str(error)))
+            self.close(LinkLost("the connection broke", address=self.address, remark=error_text(error)))
             return
         if sent < len(frame):
             self._queue(frame[sent:])

@@ -16,6 +16,7 @@ import attrs
 import trio
 from cachetools import LRUCache
 
+from triomq._error_text import error_text
 from triomq._numbers import seconds, share
 from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer
@@ -225,7 +226,7 @@ class Links:
             try:
                 stream = await self._dial(address)
             except (OSError, ValueError, ssl.SSLError, trio.BrokenResourceError) as error:
-                why = str(error) or type(error).__name__
+                why = error_text(error)
             else:
                 self._dead.pop(address, None)
                 return stream

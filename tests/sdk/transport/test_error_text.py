@@ -1,0 +1,20 @@
+"""The text of errors that others raise."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from triomq._error_text import error_text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(111, "Connection refused"), "[Errno 111] Connection refused"),
+        (trio.BrokenResourceError(), "BrokenResourceError"),
+        (ValueError(""), "ValueError"),
+    ],
+)
+def test_an_error_that_says_nothing_is_named(error: Exception, text: str) -> None:
+    assert error_text(error) == text
