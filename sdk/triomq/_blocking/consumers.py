@@ -134,6 +134,12 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
     unsubscribe = blocking_method(_push.PushConsumer.unsubscribe)
     run = blocking_method(_push.PushConsumer.run)
     reply = blocking_method(_push.PushConsumer.reply)
+    pause = plain_method(_push.PushConsumer.pause)
+    resume = plain_method(_push.PushConsumer.resume)
+    seek = blocking_method(_push.PushConsumer.seek)
+    seek_to_begin = blocking_method(_push.PushConsumer.seek_to_begin)
+    seek_to_end = blocking_method(_push.PushConsumer.seek_to_end)
+    seek_to_time = blocking_method(_push.PushConsumer.seek_to_time)
     drain = plain_method(_push.PushConsumer.drain)
 
     def __iter__(self) -> Iterator[Delivery]:

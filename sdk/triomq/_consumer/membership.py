@@ -31,7 +31,7 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import construct
 from triomq._consumer.filter_checks import FilterChecks
-from triomq._consumer.group.allocate import AllocateStrategy
+from triomq._consumer.group.allocate import AllocateStrategy, sorted_queues
 from triomq._consumer.group.callbacks import ConsumerCallbacks, limit_at_end, reporter
 from triomq._consumer.group.positions import END_TIMEOUT_S, IllegalOffset, Positions, StartFrom, consume_from_where
 from triomq._consumer.group.process_queue import FlowLimits
@@ -43,7 +43,7 @@ from triomq._consumer.puller import Puller
 from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.message import MessageQueue, check_group
-from triomq._message.subscription import Subscription
+from triomq._message.subscription import Subscription, retry_topic
 from triomq._transport.links import Links
 from triomq.errors import ClientClosed, InvalidCall, MQError
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
@@ -357,6 +357,21 @@ class Membership(ABC):
                 await self.rebalance.run()
         finally:
             self._rebalancing_ended.set()
+
+    def assignment(self) -> list[MessageQueue]:
+        """The assigned queues, sorted, the retry topic's aside."""
+        return sorted_queues([queue for queue in self.engine.queues if queue.topic != retry_topic(self.group)])
+
+    def go_to(self, queue: MessageQueue, offset: int) -> None:
+        """Go on elsewhere in a queue; what was pulled is given up.
+
+        Raises:
+            InvalidCall: it is not assigned any more.
+        """
+        if queue not in self.engine.queues:
+            raise InvalidCall(f"{queue} was given up meanwhile; seek again when it is assigned")
+        self.positions.update(queue, offset, increase_only=False)
+        self.engine.seek(queue, offset)
 
     def owned_queues(self) -> list[MessageQueue]:
         """The assigned queues, with their positions up to date."""

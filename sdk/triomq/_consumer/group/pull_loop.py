@@ -209,6 +209,7 @@ class PullEngine:
         """Queue -> its state; changed by :meth:`start` and :meth:`stop` alone."""
         self.statistics = ConsumerStatistics()
         self.suspended = False
+        self.paused = False
         self._puller = puller
         self._positions = positions
         self._subscription = subscription
@@ -270,8 +271,17 @@ class PullEngine:
         self.queues[queue].paused = False
         self.queues[queue].wake()
 
+    def pause_all(self) -> None:
+        """Pull nothing for now, also of queues that are assigned later."""
+        self.paused = True
+
+    def resume_all(self) -> None:
+        """End :meth:`pause_all`."""
+        self.paused = False
+        self.wake()
+
     def suspend(self, suspended: bool) -> None:
-        """Pause, or go on with, all queues."""
+        """Pause all queues, or go on with them, while an operator resets offsets."""
         self.suspended = suspended
         self.wake()
 
@@ -379,6 +389,7 @@ class PullEngine:
     def _must_wait(self, source: PulledQueue) -> bool:
         return (
             source.paused
+            or self.paused
             or self.suspended
             or source.is_full
             or (self._held_back is not None and self._held_back(source))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 
 import trio
 
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S
-from triomq._constructors import NoPublicConstructor
+from triomq._consumer.assigned_queues import AssignedQueues
 from triomq._consumer.lite.membership import LiteMembership
 from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions
@@ -30,7 +29,7 @@ POLL_S: Final = 5.0
 """How long a poll waits for messages (``pollTimeoutMillis``)."""
 
 
-class LitePullConsumer(metaclass=NoPublicConstructor):
+class LitePullConsumer(AssignedQueues):
     """Polls messages of one group; handed out by ``client.lite_pull_consumer(group)``, used in ``async with``.
 
     ::
@@ -40,6 +39,8 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
             while batch := await consumer.poll():
                 ...
     """
+
+    _member: LiteMembership
 
     def __init__(
         self,
@@ -155,17 +156,7 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are pulled now, sorted."""
-        return sorted(self._member.engine.queues)
-
-    def pause(self, *queues: MessageQueue) -> None:
-        """Fetch these queues no further; what is fetched already is still polled."""
-        for queue in self._own(queues):
-            self._member.engine.pause(queue)
-
-    def resume(self, *queues: MessageQueue) -> None:
-        """Fetch them again."""
-        for queue in self._own(queues):
-            self._member.engine.resume(queue)
+        return self._assigned()
 
     # --- messages --------------------------------------------------------------------------------------------
 
@@ -240,41 +231,7 @@ class LitePullConsumer(metaclass=NoPublicConstructor):
         self._own([queue])
         return self._member.position(queue)
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on elsewhere in an assigned queue; what was fetched is given up.
-
-        Raises:
-            InvalidCall: the queue is not assigned, or has no such offset.
-        """
-        self._own([queue])
-        low, high = await self._member.bounds.min_offset(queue), await self._member.bounds.max_offset(queue)
-        if not low <= offset <= high:
-            raise InvalidCall(f"{queue} has no offset {offset}, only {low} to {high}")
-        self._member.go_to(queue, offset)
-
-    async def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Go to the queues' first messages; without queues, of all that are assigned."""
-        for queue in self._own(queues or self.assignment()):
-            self._member.go_to(queue, await self._member.bounds.min_offset(queue))
-
-    async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go behind the queues' last messages."""
-        for queue in self._own(queues or self.assignment()):
-            self._member.go_to(queue, await self._member.bounds.max_offset(queue))
-
-    async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
-        """Go to the first message stored at a time (int: ms since 1970) or later."""
-        for queue in self._own(queues or self.assignment()):
-            self._member.go_to(queue, await self._member.positions.offset_at(queue, moment))
-
     # --- small things ----------------------------------------------------------------------------------------
-
-    def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        self._check_open()
-        for queue in (found := list(queues)):
-            if queue not in self._member.engine.queues:
-                raise InvalidCall(f"{queue} is not assigned to this consumer; see assignment()")
-        return found
 
     def _choose_mode(self, *, assigns: bool) -> None:
         self._check_open()

@@ -21,7 +21,7 @@ from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.trace import ConsumeTrace
 from triomq._message.message import MessageQueue
 from triomq._message.received import ReceivedMessage
-from triomq.errors import InvalidCall, MQError
+from triomq.errors import MQError
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
 
@@ -90,10 +90,7 @@ class LiteMembership(Membership):
         Raises:
             InvalidCall: it is not assigned any more.
         """
-        if queue not in self.engine.queues:
-            raise InvalidCall(f"{queue} was given up meanwhile; seek again when it is assigned")
-        self.positions.update(queue, offset, increase_only=False)
-        self.engine.seek(queue, offset)
+        super().go_to(queue, offset)
         self._resume_fetching()
 
     async def close(self, patience_s: float) -> None:

@@ -12,8 +12,7 @@ from typing import Self
 
 import trio
 
-from triomq._constructors import NoPublicConstructor
-from triomq._consumer.group.allocate import sorted_queues
+from triomq._consumer.assigned_queues import AssignedQueues
 from triomq._consumer.membership import ClientResources, GroupOptions
 from triomq._consumer.push.delivery import Delivery
 from triomq._consumer.push.handlers import Handler, Handlers
@@ -30,11 +29,13 @@ from triomq_protocol.names import MAX_TOPIC_BYTES
 log = logging.getLogger("triomq.consumer")
 
 
-class PushConsumer(metaclass=NoPublicConstructor):
+class PushConsumer(AssignedQueues):
     """A member of a consumer group; handed out by ``client.push_consumer(group)``, used by ``async with``.
 
     Messages come by ``async for delivery in consumer`` or to a handler by :meth:`run`; either way at least once.
     """
+
+    _member: PushMembership
 
     def __init__(
         self, client: ClientResources, options: GroupOptions, push: PushOptions, *, left: Callable[[], object]
@@ -46,7 +47,7 @@ class PushConsumer(metaclass=NoPublicConstructor):
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this member's now, the retry topic's aside."""
-        return sorted_queues([queue for queue in self._member.engine.queues if queue.topic != retry_topic(self.group)])
+        return self._assigned()
 
     async def subscribe(self, topic: str, expression: str | Sql | ClassFilter | None = ALL) -> None:
         """Take messages of a topic; all members of a group must subscribe alike.

@@ -1,0 +1,92 @@
+"""What push and lite pull consumers offer for the queues that are theirs: pause, resume, seek (docs/protocol/consumer.md §5).
+
+Upstream: ``DefaultLitePullConsumer``; of a push consumer Java has ``suspend`` and ``resume`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from triomq._constructors import NoPublicConstructor
+from triomq._consumer.membership import Membership
+from triomq._message.message import MessageQueue
+from triomq.errors import InvalidCall
+
+
+class AssignedQueues(metaclass=NoPublicConstructor):
+    """The base of push and lite pull consumers."""
+
+    _member: Membership
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull these queues no further; without queues, pull nothing, also of queues that come later.
+
+        What has been pulled already is still polled or handled.
+
+        Raises:
+            InvalidCall: a queue is not assigned.
+        """
+        if not queues:
+            self._member.check_open()
+            self._member.engine.pause_all()
+        for queue in self._own(queues):
+            self._member.engine.pause(queue)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Pull them again; without queues, end a :meth:`pause` without queues.
+
+        Raises:
+            InvalidCall: a queue is not assigned.
+        """
+        if not queues:
+            self._member.check_open()
+            self._member.engine.resume_all()
+        for queue in self._own(queues):
+            self._member.engine.resume(queue)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on elsewhere; what was pulled of the queue and not given out yet is dropped.
+
+        A handler that is at work on one of its messages runs on, and its end no longer moves the group's offset.
+
+        Args:
+            queue: one that is assigned.
+            offset: of the next message to be given out.
+
+        Raises:
+            InvalidCall: the queue is not assigned, or has no such offset.
+        """
+        self._own([queue])
+        low, high = await self._member.bounds.min_offset(queue), await self._member.bounds.max_offset(queue)
+        if not low <= offset <= high:
+            raise InvalidCall(f"{queue} has no offset {offset}, only {low} to {high}")
+        self._member.go_to(queue, offset)
+
+    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Go to the queues' first messages; without queues, of all that are assigned."""
+        for queue in self._own(queues or self._assigned()):
+            self._member.go_to(queue, await self._member.bounds.min_offset(queue))
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go behind the queues' last messages; without queues, of all that are assigned."""
+        for queue in self._own(queues or self._assigned()):
+            self._member.go_to(queue, await self._member.bounds.max_offset(queue))
+
+    async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
+        """Go to the first message stored at a time (int: ms since 1970) or later; without queues, of all assigned."""
+        for queue in self._own(queues or self._assigned()):
+            self._member.go_to(queue, await self._member.positions.offset_at(queue, moment))
+
+    def _assigned(self) -> list[MessageQueue]:
+        """The queues that are this member's now, sorted, the retry topic's aside."""
+        return self._member.assignment()
+
+    def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        self._member.check_open()
+        for queue in (found := list(queues)):
+            if queue not in self._member.engine.queues:
+                raise InvalidCall(
+                    f"{queue} is not assigned to this consumer; its `assignment` lists the queues that are"
+                )
+        return found
