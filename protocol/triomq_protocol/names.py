@@ -92,6 +92,8 @@ CLUSTER: Final = "CLUSTER"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+INSTANCE_ID: Final = "INSTANCE_ID"
+"""The client's namespace."""
 CORRELATION_ID: Final = "CORRELATION_ID"
 """Of a request and its reply."""
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
@@ -127,7 +129,7 @@ RESERVED_PROPERTIES: Final = frozenset(
         "TRACE_ON",
         UNIQ_KEY,
         "CONSUME_START_TIME",
-        "INSTANCE_ID",
+        INSTANCE_ID,
         CORRELATION_ID,
         REPLY_TO_CLIENT,
         TTL,

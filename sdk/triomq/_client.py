@@ -42,6 +42,7 @@ from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
+from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
 from triomq._numbers import check_count, check_seconds
 from triomq._producer.faults import FaultStrategy
@@ -72,6 +73,8 @@ class ClientOptions(TypedDict, total=False):
     client_ip: str
     instance_name: str
     unit_name: str
+    unit_mode: bool
+    namespace: str
     trace: bool
     trace_topic: str
     default_topic: str
@@ -151,10 +154,13 @@ class Client(metaclass=NoPublicConstructor):
             credentials=credentials,
         )
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
-        self._requests = BrokerRequests(nursery.start_soon, self._name_servers, self._clock())
+        self._namespace = Namespace(options.get("namespace", ""))
+        self._unit_mode = options.get("unit_mode", False)
+        self._requests = BrokerRequests(nursery.start_soon, self._name_servers, self._clock(), self._namespace)
         handlers.update(self._requests.handlers())
         self._routes = Routes(
             self._name_servers,
+            namespace=self._namespace,
             default_topic=options.get("default_topic", DEFAULT_TOPIC),
             default_topic_queues=options.get("default_topic_queues", DEFAULT_TOPIC_QUEUES),
             refresh_every_s=options.get("refresh_every_s", REFRESH_EVERY_S),
@@ -188,6 +194,7 @@ class Client(metaclass=NoPublicConstructor):
             clock=self._clock,
             chance=self._chance,
             route_wait=self._route_wait,
+            unit_mode=self._unit_mode,
         )
         self._traces = options.get("trace", False)
         self._trace_topic = _checked_trace_topic(options.get("trace_topic", TRACE_TOPIC))
@@ -262,7 +269,7 @@ class Client(metaclass=NoPublicConstructor):
             InvalidCall: a number is out of range, or the group's name cannot be used or is in use.
         """
         self._check_open()
-        check_group(group)
+        group = self._group(group)
         check_seconds("send_timeout_s", send_timeout_s)
         check_count("max_in_flight", max_in_flight, 1)
         check_count("max_in_flight_bytes", max_in_flight_bytes, 1)
@@ -274,6 +281,7 @@ class Client(metaclass=NoPublicConstructor):
             compressor=compressor,
             policy=retry if retry is not None else Retries(),
             route_wait_s=self._route_wait.wait_s,
+            unit_mode=self._unit_mode,
             faults=faults,
         )
         if transactions is not None:
@@ -341,7 +349,7 @@ class Client(metaclass=NoPublicConstructor):
             lambda left: construct(
                 PullConsumer,
                 self._resources,
-                group,
+                self._group(group),
                 offset_store=offset_store,
                 read_preference=read_preference,
                 pull_hooks=pull_hooks,
@@ -403,7 +411,7 @@ class Client(metaclass=NoPublicConstructor):
             tracer=self._tracer(trace, trace_topic),
         )
         options = GroupOptions(
-            group=group,
+            group=self._group(group),
             model=model,
             start_from=start_from,
             read_preference=read_preference,
@@ -472,7 +480,7 @@ class Client(metaclass=NoPublicConstructor):
             auto_commit=auto_commit, batch_max=batch_max, held_max=held_max, tracer=self._tracer(trace, trace_topic)
         )
         options = GroupOptions(
-            group=group,
+            group=self._group(group),
             model=model,
             start_from=start_from,
             read_preference=read_preference,
@@ -486,11 +494,20 @@ class Client(metaclass=NoPublicConstructor):
         )
         return self._add_consumer(lambda left: construct(LitePullConsumer, self._resources, options, lite, left=left))
 
+    def _group(self, group: str) -> str:
+        """A group's name as brokers know it."""
+        check_group(group)
+        group = self._namespace.wrap(group)
+        check_group(group)
+        return group
+
     def _tracer(self, trace: bool | None, topic: str | None) -> Tracer | None:
         """What sends a member's traces; None: it has none."""
         if not (self._traces if trace is None else trace):
             return None
         topic = self._trace_topic if topic is None else _checked_trace_topic(topic)
+        # The topic of traces is the brokers', whatever the namespace, as Java has it.
+        self._namespace.plain.add(topic)
         tracer = self._tracers.get(topic)
         if tracer is None:
             sender = Sender(
@@ -502,7 +519,7 @@ class Client(metaclass=NoPublicConstructor):
                 chance=self._chance,
                 settings=SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()),
             )
-            tracer = self._tracers[topic] = Tracer(topic, sender, self._clock)
+            tracer = self._tracers[topic] = Tracer(topic, sender, self._clock, self._namespace)
             self._nursery.start_soon(tracer.run)
         return tracer
 

@@ -42,6 +42,9 @@ async def open_client(
         instance_name: distinguishes clients of one address; default ``pid#nanoseconds``. The offset files of
             broadcasting consumers have it in their path: without one, offsets end with the client.
         unit_name: third part of the client id.
+        unit_mode: whether heartbeats and requests say that the client belongs to a unit (``unitMode``).
+        namespace: a prefix that tells topics and groups of several instances apart on the same brokers. Here topics have no
+            prefix; ``group`` of a producer or consumer has it.
         trace: whether producers and consumers send traces of their messages to a broker, unless they are told otherwise.
         trace_topic: where to; default ``RMQ_SYS_TRACE_TOPIC``.
         default_topic: whose queues an unknown topic borrows.

@@ -61,6 +61,7 @@ ONE_SET_OF_SERVERS = {"test_mqadmin", "test_other_clients", "test_replication"}
 ONE_SET_PER_KIND = {
     "test_group_operators",
     "test_java_client",
+    "test_namespaces",
     "test_mixed",
     "test_operators_sdk",
     "test_push_java",
@@ -202,8 +203,11 @@ class JavaClient:
     def _call(self, op: str, servers: str, **fields: object) -> dict[str, Any]:
         return self.driver.call({"op": op, "nameServers": servers, **fields}, CALL_LIMIT_S)
 
-    def send(self, servers: str, topic: str, messages: Sequence[Sample], mode: str = "sync") -> list[dict[str, Any]]:
-        found = self._call("send", servers, topic=topic, mode=mode, messages=[one.for_java() for one in messages])
+    def send(
+        self, servers: str, topic: str, messages: Sequence[Sample], mode: str = "sync", namespace: str | None = None
+    ) -> list[dict[str, Any]]:
+        bodies = [one.for_java() for one in messages]
+        found = self._call("send", servers, topic=topic, mode=mode, messages=bodies, namespace=namespace)
         return list(found["results"])
 
     def pull(self, servers: str, topic: str, tags: str = "*", group: str = "java_consumer") -> list[Seen]:

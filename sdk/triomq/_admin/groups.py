@@ -110,6 +110,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     def __init__(self, admin: Admin, routes: Routes, links: Links, route_wait: RouteWait) -> None:
         self._admin = admin
         self._routes = routes
+        self._wrap = routes.namespace.wrap
         self._links = links
         self._route_wait = route_wait
         self._brokers = BrokerLinks(routes, links)
@@ -142,7 +143,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             BrokerNotFound: no member is known, and no broker of some set answers.
         """
         check_group(group)
-        header = GetConsumerConnectionListRequest(consumer_group=group)
+        header = GetConsumerConnectionListRequest(consumer_group=self._wrap(group))
         what = f"the members of group {group}"
         found = await self._ask_sets(
             lambda: Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header), ADMIN_TIMEOUT_S
@@ -179,7 +180,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             MQError: a broker refused.
         """
         check_group(group)
-        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        header = GetConsumeStatsRequest(
+            consumer_group=self._wrap(group), topic=self._wrap(topic) if topic is not None else None
+        )
         found = await self._ask_sets(lambda: Command.request(RequestCode.GET_CONSUME_STATS, header), STATS_TIMEOUT_S)
         offsets: dict[MessageQueue, OffsetWrapper] = {}
         for each in found.answers:
@@ -189,7 +192,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 # A broker that has no such group, or not this topic.
                 log.info("%s: %s", each.address, error.reason)
                 continue
-            offsets.update(_body(ConsumeStats, answer, each.address).offset_table)
+            table = _body(ConsumeStats, answer, each.address).offset_table
+            offsets.update((self._routes.namespace.unwrap_queue(queue), offset) for queue, offset in table.items())
         return GroupProgress(dict(sorted(offsets.items())), found.without_master)
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
@@ -201,7 +205,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             NotFound: no broker has it online.
             BrokerNotFound: no broker of some set answers, and it may be online there.
         """
-        header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
+        header = GetConsumerRunningInfoRequest(
+            consumer_group=self._wrap(group), client_id=client_id, jstack_enable=stacks
+        )
         what = f"running info of {client_id}"
         failure: MQError = NotFound(f"{client_id} is not online in group {group}")
         silent: dict[str, str] = {}
@@ -262,14 +268,15 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return [each for _, queues in sorted(done.items()) for each in queues]
 
     async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
-        header = ResetOffsetRequest(topic=topic, group=group, timestamp=time_ms, is_force=True)
+        header = ResetOffsetRequest(topic=self._wrap(topic), group=self._wrap(group), timestamp=time_ms, is_force=True)
         request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         try:
             answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
         except NotFound:
             return await self._reset_offline(group, topic, name, time_ms)
         table = _body(ResetOffsetBody, answer, address).offset_table
-        return [ResetQueue(queue, offset, True) for queue, offset in sorted(table.items())]
+        unwrap = self._routes.namespace.unwrap_queue
+        return [ResetQueue(unwrap(queue), offset, True) for queue, offset in sorted(table.items())]
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int], *, force: bool = False) -> None:
         """Set the brokers' offsets of a group of which no member is online.
@@ -285,7 +292,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         """
         if not force:
             await self.check_offline(group)
-        at_brokers = BrokerOffsets(group, self._brokers)
+        at_brokers = BrokerOffsets(self._wrap(group), self._brokers)
         for queue, offset in offsets.items():
             one = {queue: offset}
             await self._route_wait.until_there(partial(at_brokers.commit, one), OFFSET_TIMEOUT_S, queue=queue)
@@ -307,7 +314,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                     0,
                     await (bounds.max_offset(queue) if time_ms == self.END else bounds.offset_by_time(queue, time_ms)),
                 )
-        await BrokerOffsets(group, self._brokers).commit(offsets)
+        await BrokerOffsets(self._wrap(group), self._brokers).commit(offsets)
         return [ResetQueue(queue, offset, False) for queue, offset in offsets.items()]
 
     async def _ask_sets(self, make_request: Callable[[], Command], timeout_s: float) -> SetAnswers:

@@ -132,7 +132,7 @@ class Admin(metaclass=NoPublicConstructor):
         if perm & ~PERM_BITS:
             raise InvalidCall(f"perm is {perm}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")
         header = CreateTopicRequest(
-            topic=topic,
+            topic=self._routes.namespace.wrap(topic),
             default_topic=DEFAULT_TOPIC,
             read_queue_nums=queues if read_queues is None else read_queues,
             write_queue_nums=queues if write_queues is None else write_queues,
@@ -175,9 +175,11 @@ class Admin(metaclass=NoPublicConstructor):
         _check_own_topic(topic)
         await self._check_masters_of(topic)
         for address in (await self._masters(None, cluster))[0]:
-            request = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=topic))
+            request = Command.request(
+                RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=self._routes.namespace.wrap(topic))
+            )
             await self._request(address, request, f"delete topic {topic}")
-        header = DeleteTopicFromNamesrvRequest(topic=topic)
+        header = DeleteTopicFromNamesrvRequest(topic=self._routes.namespace.wrap(topic))
         for address in self._name_servers.addresses:
             request = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
             answer = await self._name_servers.ask_at(address, request)
@@ -219,7 +221,7 @@ class Admin(metaclass=NoPublicConstructor):
         """
         data = await self.route(topic)
         sets = addresses_of({broker.broker_name or "": broker for broker in data.broker_datas or []})
-        header = GetTopicStatsInfoRequest(topic=topic)
+        header = GetTopicStatsInfoRequest(topic=self._routes.namespace.wrap(topic))
         found = await ask_sets(
             self._links, sets, lambda: Command.request(RequestCode.GET_TOPIC_STATS_INFO, header), ADMIN_TIMEOUT_S
         )
@@ -227,9 +229,10 @@ class Admin(metaclass=NoPublicConstructor):
         for each in found.answers:
             what = f"statistics of topic {topic}"
             try:
-                table.update(TopicStatsTable.decode(_check(each.answer, what, each.address).body).offset_table)
+                found_there = TopicStatsTable.decode(_check(each.answer, what, each.address).body).offset_table
             except BodyError as error:
                 raise ProtocolViolation(what, address=each.address, remark=str(error)) from error
+            table.update((self._routes.namespace.unwrap_queue(queue), each) for queue, each in found_there.items())
         return TopicStats(table, found.without_master)
 
     async def without_master(self) -> dict[str, str]:

@@ -28,6 +28,11 @@ class BrokerLinks:
     def __init__(self, routes: Routes, links: Links) -> None:
         self._routes = routes
         self._links = links
+        self.namespace = routes.namespace
+
+    def topic_of(self, queue: MessageQueue) -> str:
+        """A queue's topic as its broker knows it."""
+        return self.namespace.wrap(queue.topic)
 
     async def of(self, queue: MessageQueue, *, only_master: bool = False) -> Link:
         """The link to the queue's broker: the master, or the next one at once when it cannot be reached.

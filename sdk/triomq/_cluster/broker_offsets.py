@@ -41,7 +41,10 @@ class BrokerOffsets:
         """Ask the broker (code 14)."""
         link = await self._brokers.of(queue)
         header = QueryConsumerOffsetRequest(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+            consumer_group=self._group,
+            topic=self._brokers.topic_of(queue),
+            queue_id=queue.queue_id,
+            bname=queue.broker_name,
         )
         answer = await link.request(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -66,7 +69,7 @@ class BrokerOffsets:
             link = await self._brokers.of(queue, only_master=True)
             header = UpdateConsumerOffsetRequest(
                 consumer_group=self._group,
-                topic=queue.topic,
+                topic=self._brokers.topic_of(queue),
                 queue_id=queue.queue_id,
                 commit_offset=offset,
                 bname=queue.broker_name,

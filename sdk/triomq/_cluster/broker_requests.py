@@ -20,6 +20,7 @@ import trio
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.spawn import Spawn
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq._message.received import ReceivedMessage
 from triomq._transport.link import Handler, Link
 from triomq._transport.peer_log import PeerLog
@@ -89,9 +90,13 @@ class BrokerRequests:
         spawn: starts tasks.
         name_servers: whose addresses operators see.
         started_ms: when the client opened, in ms since 1970.
+        namespace: whose prefix brokers know topics by.
     """
 
-    def __init__(self, spawn: Spawn, name_servers: NameServerGroup, started_ms: int) -> None:
+    def __init__(
+        self, spawn: Spawn, name_servers: NameServerGroup, started_ms: int, namespace: Namespace | None = None
+    ) -> None:
+        self._namespace = namespace if namespace is not None else Namespace()
         self.consumers: dict[str, AskedConsumer] = {}
         """Consumer group -> its consumer."""
         self.producers: dict[str, AskedProducer] = {}
@@ -136,8 +141,9 @@ class BrokerRequests:
             self._lines.write(logging.INFO, link.address, text, header.group)
             return
         # Tools in C++ send a list instead; to Java's clients, too, only the table means something.
-        offsets = ResetOffsetBody.decode(command.body).offset_table
-        self._spawn(self._reset, link.address, consumer, header.topic, offsets)
+        table = ResetOffsetBody.decode(command.body).offset_table
+        offsets = {self._namespace.unwrap_queue(queue): offset for queue, offset in table.items()}
+        self._spawn(self._reset, link.address, consumer, self._namespace.unwrap_topic(header.topic), offsets)
 
     @trio.lowlevel.enable_ki_protection
     async def _reset(self, peer: str, consumer: AskedConsumer, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
@@ -153,7 +159,9 @@ class BrokerRequests:
     def _consumer_status(self, _link: Link, command: Command) -> Command:
         header = command.header(GetConsumerStatusRequest)
         consumer = self.consumers.get(header.group)
-        table = dict(consumer.positions_of(header.topic)) if consumer is not None else {}
+        namespace = self._namespace
+        positions = consumer.positions_of(namespace.unwrap_topic(header.topic)) if consumer is not None else {}
+        table = {namespace.wrap_queue(queue): offset for queue, offset in positions.items()}
         return command.answer(
             ResponseCode.SUCCESS, body=GetConsumerStatusBody(message_queue_table=table, consumer_table={}).encode()
         )
@@ -180,7 +188,9 @@ class BrokerRequests:
         header = command.header(CheckTransactionStateRequest)
         try:
             record = RecordView(command.body)
-            message = ReceivedMessage(record, MessageQueue(record.topic, header.bname or "", record.queue_id))
+            topic = self._namespace.unwrap(record.topic)
+            queue = MessageQueue(topic, header.bname or "", record.queue_id)
+            message = ReceivedMessage(record, queue, namespace=self._namespace)
             group = message.properties.get(PGROUP, "")
         except BodyError as error:
             text = "asks about a transaction, and sends no message: %s"

@@ -49,27 +49,33 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
     async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset of the queue's first message.  See ``BrokerLinks.of`` for `only_master`."""
-        header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        header = GetMinOffsetRequest(
+            topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
+        )
         answer = await self._query(queue, RequestCode.GET_MIN_OFFSET, header, GetMinOffsetResponse, only_master)
         return _checked(answer.offset, queue)
 
     async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset behind the queue's last message.  See ``BrokerLinks.of`` for `only_master`."""
-        header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        header = GetMaxOffsetRequest(
+            topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
+        )
         answer = await self._query(queue, RequestCode.GET_MAX_OFFSET, header, GetMaxOffsetResponse, only_master)
         return _checked(answer.offset, queue)
 
     async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
         """The offset of the message stored nearest to a time, in ms since 1970, within the queue's range."""
         header = SearchOffsetRequest(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms, bname=queue.broker_name
+            topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, timestamp=time_ms, bname=queue.broker_name
         )
         answer = await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, SearchOffsetResponse)
         return _checked(answer.offset, queue)
 
     async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
-        header = GetEarliestMsgStoretimeRequest(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+        header = GetEarliestMsgStoretimeRequest(
+            topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
+        )
         code = RequestCode.GET_EARLIEST_MSG_STORETIME
         stored_ms = (await self._query(queue, code, header, GetEarliestMsgStoretimeResponse)).timestamp
         return stored_ms if stored_ms >= 0 else None

@@ -18,6 +18,7 @@ from cachetools import LRUCache
 
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq.errors import (
     BrokerNotFound,
     ClientClosed,
@@ -240,12 +241,14 @@ class Routes:
         default_topic_queues: how many of them at most, per broker.
         refresh_every_s: period of the refresh.
         max_topics: how many topics' routes are kept.
+        namespace: topics are asked for with its prefix, and known here without it.
     """
 
     def __init__(
         self,
         name_servers: NameServerGroup,
         *,
+        namespace: Namespace | None = None,
         default_topic: str = DEFAULT_TOPIC,
         default_topic_queues: int = DEFAULT_TOPIC_QUEUES,
         refresh_every_s: float = REFRESH_EVERY_S,
@@ -255,6 +258,7 @@ class Routes:
         """Called with every route that is new or has changed."""
         self.forgotten: list[Callable[[str], None]] = []
         """Called with every topic whose route is dropped; it is looked up again when it is needed."""
+        self.namespace = namespace if namespace is not None else Namespace()
         self.default_topic = default_topic
         self.default_topic_queues = default_topic_queues
         self._name_servers = name_servers
@@ -406,7 +410,7 @@ class Routes:
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
         """Ask the chosen name server, past the cache; None when it does not know the topic."""
-        header = GetRouteInfoRequest(topic=topic)
+        header = GetRouteInfoRequest(topic=self.namespace.wrap(topic))
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header))
         what, address = f"the route of topic {topic}", self._name_servers.chosen or ""
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:

@@ -64,7 +64,7 @@ class FilterChecks:
         others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in brokers]
         link = await self._first_reachable([*brokers, *others])
         body = CheckClientConfigBody(
-            client_id=self._client_id, group=group, subscription_data=subscription.data()
+            client_id=self._client_id, group=group, subscription_data=subscription.data(self._routes.namespace)
         ).encode()
         answer = await link.request(Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body), CHECK_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:

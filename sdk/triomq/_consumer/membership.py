@@ -75,6 +75,7 @@ class ClientResources:
         clock: wall clock in ms.
         chance: source of random choices.
         route_wait: how calls of users wait for a broker.
+        unit_mode: whether its groups belong to a unit.
     """
 
     client_id: str
@@ -89,6 +90,7 @@ class ClientResources:
     clock: Clock
     chance: random.Random
     route_wait: RouteWait
+    unit_mode: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -289,8 +291,8 @@ class Membership(ABC):
             consume_type=CONSUME_ACTIVELY if self._lite else CONSUME_PASSIVELY,
             group_name=self.group,
             message_model=MODELS[self._model],
-            subscription_data_set=[each.data() for each in subscriptions.values()],
-            unit_mode=False,
+            subscription_data_set=[each.data(self._client.routes.namespace) for each in subscriptions.values()],
+            unit_mode=self._client.unit_mode,
         )
 
     # --- tasks -----------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
     ) -> None:
         check_group(group)
         preference = read_preference_of(read_preference)
-        client.heartbeats.add_consumer(group, _heartbeat_data(group))
+        client.heartbeats.add_consumer(group, _heartbeat_data(group, unit_mode=client.unit_mode))
         self.group = group
         self._client = client
         self._make_puller = partial(
@@ -345,7 +345,7 @@ def _checked(sql: str) -> Sql:
     return Sql(sql)
 
 
-def _heartbeat_data(group: str) -> ConsumerData:
+def _heartbeat_data(group: str, *, unit_mode: bool) -> ConsumerData:
     return ConsumerData(
         # Upstream reports this whatever is configured, and an empty subscription (docs/protocol/consumer.md §4).
         consume_from_where=CONSUME_FROM_LAST_OFFSET,
@@ -353,7 +353,7 @@ def _heartbeat_data(group: str) -> ConsumerData:
         group_name=group,
         message_model=CLUSTERING,
         subscription_data_set=[],
-        unit_mode=False,
+        unit_mode=unit_mode,
     )
 
 

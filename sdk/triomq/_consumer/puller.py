@@ -100,7 +100,7 @@ class PullCall:
         self.commit_offset = commit_offset
         self.lite = lite
 
-    def frame(self, group: str, opaque: int, *, to_slave: bool = False) -> bytes:
+    def frame(self, group: str, topic: str, opaque: int, *, to_slave: bool = False) -> bytes:
         """The request for one broker; slaves do not get the commit bit (docs/protocol/consumer.md §2.2)."""
         wanted = self.subscription
         sys_flag = flags.PULL_SUSPEND if self.suspend_ms else 0
@@ -115,7 +115,7 @@ class PullCall:
         return encode_pull_request(
             opaque,
             consumer_group=group,
-            topic=self.queue.topic,
+            topic=topic,
             queue_id=self.queue.queue_id,
             queue_offset=self.offset,
             max_msg_nums=self.max_messages,
@@ -168,7 +168,9 @@ class _Pull(Waiter):
         self._opaque = opaque = link.next_opaque()
         # At once: the broker looks for the next messages while these are taken here. Kept until a whole round of
         # answers is taken, the requests would let the broker idle in the meantime, and its answers us.
-        link.submit(self._call.frame(self._puller.group, opaque, to_slave=self._node.is_slave), opaque, self, now=True)
+        topic = self._puller.brokers.topic_of(self._call.queue)
+        frame = self._call.frame(self._puller.group, topic, opaque, to_slave=self._node.is_slave)
+        link.submit(frame, opaque, self, now=True)
 
     def answered(self, answer: Command) -> None:
         try:
@@ -488,6 +490,7 @@ class Puller:
             lacks_offset=lacks_offset,
             starts=starts,
             wanted=self._wanted,
+            namespace=self.brokers.namespace,
         )
 
     def _filter_server(self, queue: MessageQueue, node: Node) -> str:

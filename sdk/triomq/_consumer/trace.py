@@ -68,7 +68,7 @@ class ConsumeTrace:
             record = encode_consuming(
                 time_ms=now_ms,
                 region=message.properties.get("MSG_REGION"),
-                group=context.group,
+                group=tracer.namespace.unwrap(context.group),
                 request_id=request_id,
                 message_id=message_id,
                 retry_times=message.reconsume_times,
@@ -95,7 +95,7 @@ class ConsumeTrace:
                 keys=keys,
                 outcome=outcome,
                 time_ms=now_ms,
-                group=context.group,
+                group=tracer.namespace.unwrap(context.group),
             )
             tracer.add(record, message_id, keys)
 

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Iterator
 
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq._message.received import Page, ReceivedMessage, received_messages
 from triomq_protocol.filters.tags import TagFilter
 from triomq_protocol.record.view import record_starts
@@ -42,6 +43,7 @@ class PullResult:
             it exists: its master may have it. The status is ``NO_NEW_MESSAGE`` then.
         taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
         body: the records' bytes, one behind the other.
+        namespace: whose prefix the stored topics may have.
     """
 
     __slots__ = (
@@ -54,6 +56,7 @@ class PullResult:
         "lacks_offset",
         "max_offset",
         "min_offset",
+        "namespace",
         "next_offset",
         "queue",
         "status",
@@ -76,6 +79,7 @@ class PullResult:
         lacks_offset: bool = False,
         starts: list[int] | None = None,
         wanted: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None,
+        namespace: Namespace | None = None,
     ) -> None:
         self.status = status
         self.queue = queue
@@ -90,6 +94,7 @@ class PullResult:
         self._starts = starts
         self._tags = tags if tags is not None and tags.tags else None
         self._wanted = wanted
+        self.namespace = namespace
         self._messages: list[ReceivedMessage] | None = None
 
     @property
@@ -106,7 +111,7 @@ class PullResult:
         if self._messages is None:
             messages: list[ReceivedMessage] = []
             if self.status is PullStatus.FOUND:
-                page = Page(self.body, self.queue, self.min_offset, self.max_offset)
+                page = Page(self.body, self.queue, self.min_offset, self.max_offset, self.namespace)
                 messages = received_messages(page, self.record_starts)
                 if (tags := self._tags) is not None:
                     # The broker compares 32-bit hashes only.

@@ -9,6 +9,7 @@ import attrs
 
 from triomq._message.compression import MAX_DECOMPRESSED_BYTES, decompress
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq_protocol.errors import BodyError, LocalProtocolError
 from triomq_protocol.hosts import pack_host
 from triomq_protocol.java_text import utf8
@@ -28,16 +29,25 @@ class Page:
         queue: where they were pulled from.
         min_offset: first offset of the queue when it was pulled.
         max_offset: offset behind the last one then.
+        namespace: whose prefix the stored topics may have; None: there is none.
     """
 
-    __slots__ = ("body", "decompressed_bytes", "max_offset", "min_offset", "queue")
+    __slots__ = ("body", "decompressed_bytes", "max_offset", "min_offset", "namespace", "queue")
 
-    def __init__(self, body: bytes, queue: MessageQueue, min_offset: int = -1, max_offset: int = -1) -> None:
+    def __init__(
+        self,
+        body: bytes,
+        queue: MessageQueue,
+        min_offset: int = -1,
+        max_offset: int = -1,
+        namespace: Namespace | None = None,
+    ) -> None:
         self.body = body
         self.decompressed_bytes = 0  # what its messages keep of decompressed bodies
         self.queue = queue
         self.min_offset = min_offset
         self.max_offset = max_offset
+        self.namespace = namespace or None
 
 
 class ReceivedMessage:
@@ -48,6 +58,7 @@ class ReceivedMessage:
         queue: where it was pulled from.
         min_offset: first offset of the queue when it was pulled.
         max_offset: offset behind the last one then.
+        namespace: whose prefix its topic may have; None: there is none.
     """
 
     # Pulled ones come by the hundred thousand a second: they know their page and where they stand in it, no more.
@@ -57,8 +68,15 @@ class ReceivedMessage:
     _body: bytes | None
     _properties: dict[str, str] | None
 
-    def __init__(self, record: RecordView, queue: MessageQueue, min_offset: int = -1, max_offset: int = -1) -> None:
-        self.page = Page(b"", queue, min_offset, max_offset)
+    def __init__(
+        self,
+        record: RecordView,
+        queue: MessageQueue,
+        min_offset: int = -1,
+        max_offset: int = -1,
+        namespace: Namespace | None = None,
+    ) -> None:
+        self.page = Page(b"", queue, min_offset, max_offset, namespace)
         self._at = 0
         self._record = record
         self._body = None
@@ -89,8 +107,9 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic it is stored under."""
-        return self.record.topic
+        """The topic it is stored under, without the client's namespace."""
+        topic, namespace = self.record.topic, self.page.namespace
+        return topic if namespace is None else namespace.unwrap(topic)
 
     @property
     def body(self) -> bytes:

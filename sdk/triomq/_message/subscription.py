@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from triomq._message.namespace import Namespace
 from triomq.errors import InvalidCall
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.tags import TagFilter, check_tags
@@ -84,8 +85,8 @@ class Subscription:
         """The same with a version that brokers take for newer."""
         return attrs.evolve(self, version_ms=max(version_ms, self.version_ms + 1))
 
-    def data(self) -> SubscriptionData:
-        """As heartbeats and the client check carry it."""
+    def data(self, namespace: Namespace | None = None) -> SubscriptionData:
+        """As heartbeats and the client check carry it, with the topic's name in a namespace."""
         tags = self.tags.tags if self.tags is not None else ()
         codes = self.tags.codes if self.tags is not None else frozenset()
         return SubscriptionData(
@@ -95,7 +96,7 @@ class Subscription:
             sub_string=self.expression,
             sub_version=self.version_ms,
             tags_set=list(tags),
-            topic=self.topic,
+            topic=self.topic if namespace is None else namespace.wrap(self.topic),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._producer.outgoing import Outgoing
 from triomq._producer.send_template import SendTemplate
@@ -54,9 +55,21 @@ class SendRequests:
         group: the producer group.
         default_topic: template topic of auto-creation.
         default_topic_queues: upper bound of an auto-created topic's queues.
+        namespace: whose prefix topics get.
+        unit_mode: whether the producer belongs to a unit.
     """
 
-    def __init__(self, group: str, default_topic: str, default_topic_queues: int) -> None:
+    def __init__(
+        self,
+        group: str,
+        default_topic: str,
+        default_topic_queues: int,
+        *,
+        namespace: Namespace,
+        unit_mode: bool = False,
+    ) -> None:
+        self._wrap = namespace.wrap
+        self._unit_mode = unit_mode
         self._group = group
         self._default_topic = default_topic
         self._default_topic_queues = default_topic_queues
@@ -64,12 +77,12 @@ class SendRequests:
     def encode(self, out: Outgoing, target: Target, opaque: int, *, oneway: bool = False) -> bytes:
         """The request of one attempt: queue and broker are this attempt's own (docs/protocol/client.md §6.9)."""
         queue = target.queue
-        if out.sys_flag or out.flag or out.code is not _PLAIN or oneway or out.retry is not None:
+        if out.sys_flag or out.flag or out.code is not _PLAIN or oneway or out.retry is not None or self._unit_mode:
             times, max_times = out.retry if out.retry is not None else (0, None)
             return encode_send_request_v2(
                 opaque,
                 producer_group=self._group,
-                topic=out.topic,
+                topic=self._wrap(out.topic),
                 queue_id=queue.queue_id,
                 sys_flag=out.sys_flag,
                 born_timestamp=out.born_ms,
@@ -84,12 +97,13 @@ class SendRequests:
                 default_topic_queue_nums=self._default_topic_queues,
                 code=out.code,
                 oneway=oneway,
+                unit_mode=self._unit_mode,
             )
         template = target.template
         if template is None:
             template = target.template = SendTemplate(
                 producer_group=self._group,
-                topic=out.topic,
+                topic=self._wrap(out.topic),
                 queue_id=queue.queue_id,
                 broker_name=queue.broker_name,
                 default_topic=self._default_topic,

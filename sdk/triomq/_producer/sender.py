@@ -46,6 +46,7 @@ class SendSettings:
         compressor: how; None sends everything as it is.
         policy: what is tried again.
         route_wait_s: how long a send may wait for a route and a master; None: until its deadline.
+        unit_mode: whether the producer belongs to a unit (``unitMode``).
         faults: which brokers are avoided; None chooses round robin (``sendLatencyFaultEnable=false``).
 
     Raises:
@@ -58,6 +59,7 @@ class SendSettings:
     compressor: Compressor | None
     policy: RetryPolicy
     route_wait_s: float | None = None
+    unit_mode: bool = False
     faults: FaultStrategy | None = None
 
 
@@ -104,7 +106,15 @@ class Sender:
                 policy.attempt_timeout_s(settings.timeout_s, policy.attempts, elsewhere=True),
             ),
         )
-        self.requests = SendRequests(group, routes.default_topic, routes.default_topic_queues)
+        namespace = routes.namespace
+        self._instance_id = namespace.name or None
+        self.requests = SendRequests(
+            group,
+            routes.default_topic,
+            routes.default_topic_queues,
+            namespace=namespace,
+            unit_mode=settings.unit_mode,
+        )
         self.attempts = Attempts(
             self.targets,
             self.requests,
@@ -143,6 +153,8 @@ class Sender:
             message.check(settings.max_body_bytes)
         born_ms = self.clock()
         unique_key = self._unique_keys.next(born_ms)
+        if self._instance_id is not None:
+            own = {**(own or {}), names.INSTANCE_ID: self._instance_id}
         out = Outgoing(
             topic,
             message.body,
@@ -178,6 +190,8 @@ class Sender:
         self, topic: str, body: bytes, unique_keys: Sequence[str], born_ms: int, *, wait_store_ok: bool, now: float
     ) -> Outgoing:
         properties = f"{names.WAIT}\x01{'true' if wait_store_ok else 'false'}"
+        if self._instance_id is not None:
+            properties = f"{properties}\x02{names.INSTANCE_ID}\x01{self._instance_id}"
         deadline = now + self.settings.timeout_s
         out = Outgoing(topic, body, properties, ",".join(unique_keys), born_ms, deadline)
         out.code = RequestCode.SEND_BATCH_MESSAGE

@@ -17,6 +17,7 @@ import trio
 from triomq._cluster.identity import Clock
 from triomq._message.hooks import SendContext
 from triomq._message.message import Message, MessageQueue
+from triomq._message.namespace import Namespace
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._message.transaction import TransactionEnd, TransactionState
 from triomq._producer.sender import Sender
@@ -61,9 +62,11 @@ class Tracer:
         topic: the trace topic.
         sender: sends the messages that hold records.
         clock: wall clock.
+        namespace: whose prefix the names of groups have; records are without it.
     """
 
-    def __init__(self, topic: str, sender: Sender, clock: Clock) -> None:
+    def __init__(self, topic: str, sender: Sender, clock: Clock, namespace: Namespace) -> None:
+        self.namespace = namespace
         self.topic = topic
         self.clock = clock
         self._sender = sender
@@ -188,7 +191,7 @@ class SendTrace:
         record = encode_sent(
             time_ms=context.born_ms,
             region=outcome.region_id,
-            group=context.group,
+            group=tracer.namespace.unwrap(context.group),
             topic=message.topic,
             message_id=context.message_id,
             tags=message.tags,
@@ -209,7 +212,7 @@ class SendTrace:
         record = encode_transaction_end(
             time_ms=self._tracer.clock(),
             region=end.region or DEFAULT_REGION,
-            group=end.group,
+            group=self._tracer.namespace.unwrap(end.group),
             topic=end.topic,
             message_id=end.message_id,
             tags=end.tags,

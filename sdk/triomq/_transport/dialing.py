@@ -303,7 +303,7 @@ _CLIENT_REFUSED: Final = (
 
 def _why(error: Exception) -> str:
     reason = getattr(error, "reason", None)
-    return reason.replace("_", " ").lower() if reason else getattr(error, "strerror", None) or str(error)
+    return reason.replace("_", " ").lower() if reason else getattr(error, "strerror", None) or error_text(error)
 
 
 def _forget_parents_streams() -> None:

@@ -329,7 +329,7 @@ class Link:
             self.close(LinkLost("the connection broke", address=self.address, remark=remark))
         except ProtocolError as error:
             other = None if framed else other_protocol(first)
-            remark = other or str(error)
+            remark = other or error_text(error)
             log.warning("closing the link to %s: %s", self.address, remark)
             kind = ProtocolViolation if other is None else OtherProtocol
             self.close(kind("the peer's bytes are no RocketMQ frames", address=self.address, remark=remark))

@@ -99,16 +99,18 @@ public final class InteropClient {
 
     private static DefaultMQProducer producer(JSONObject command) throws Exception {
         String nameServers = command.getString("nameServers");
-        DefaultMQProducer producer = PRODUCERS.get(nameServers);
+        String namespace = command.getString("namespace");
+        String key = namespace == null ? nameServers : nameServers + "#namespace-" + namespace;
+        DefaultMQProducer producer = PRODUCERS.get(key);
         if (producer == null) {
-            producer = new DefaultMQProducer("java_producer");
+            producer = new DefaultMQProducer(namespace, "java_producer");
             producer.setNamesrvAddr(nameServers);
-            producer.setInstanceName("producer-" + PROCESS + "-" + nameServers.hashCode());
+            producer.setInstanceName("producer-" + PROCESS + "-" + key.hashCode());
             producer.setSendMsgTimeout(TIMEOUT_MS);
             producer.setRetryTimesWhenSendFailed(0);
             producer.setRetryTimesWhenSendAsyncFailed(0);
             producer.start();
-            PRODUCERS.put(nameServers, producer);
+            PRODUCERS.put(key, producer);
         }
         return producer;
     }

@@ -63,7 +63,7 @@ public final class PushConsumer {
      * --ordered true, --allocate average|circle|consistent-hash, --from first|last|yyyyMMddHHmmss, --instance, --threads,
      * --batch, --work-ms (per message), --fail-first (deliveries of each message that fail), --fail-body (only messages whose body
      * begins so fail), --delay-level (of failures), --max-reconsume-times, --suspend-ms (ordered failures),
-     * --await-ms (how long its shutdown waits for listeners), --reply true (to requests, with `re: ` and the body).
+     * --await-ms (how long its shutdown waits for listeners), --namespace, --reply true (to requests, with `re: ` and the body).
      */
     public static void main(String[] arguments) throws Exception {
         try {
@@ -79,6 +79,9 @@ public final class PushConsumer {
         consumer.setNamesrvAddr(option("name-servers", null));
         // The default of three seconds may be too short for a first answer on a loaded machine.
         consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
+        if (options.containsKey("namespace")) {
+            consumer.setNamespace(options.get("namespace"));
+        }
         if (options.containsKey("instance")) {
             consumer.setInstanceName(options.get("instance"));
         }

@@ -11,6 +11,7 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._message.namespace import Namespace
 from triomq._producer.trace import BODY_BYTES, KEYS_BYTES, WAITING_BYTES_MAX, WAITING_MAX, Tracer
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import MAX_PROPERTIES_BYTES, TRACE_TOPIC
@@ -158,7 +159,7 @@ async def test_the_end_of_a_client_does_not_hang_on_traces(autojump_clock, clust
 
 def make_tracer() -> Tracer:
     unused: Any = None
-    return Tracer(TRACE_TOPIC, unused, lambda: 0)
+    return Tracer(TRACE_TOPIC, unused, lambda: 0, Namespace())
 
 
 @pytest.mark.parametrize(("size", "most"), [(10, WAITING_MAX), (10_000, WAITING_BYTES_MAX // 10_000)])

@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq._message.received import Page, ReceivedMessage
 from triomq._numbers import counts
 from triomq_protocol.record.view import RecordView
@@ -89,6 +90,7 @@ class HeldPage(Page):
         queue: where they were pulled from.
         min_offset: first offset of the queue when it was pulled.
         max_offset: offset behind the last one then.
+        namespace: whose prefix the stored topics may have; None: there is none.
 
     Attributes:
         holder: who keeps the messages.
@@ -103,8 +105,15 @@ class HeldPage(Page):
 
     holder: ProcessQueue
 
-    def __init__(self, body: bytes, queue: MessageQueue, min_offset: int = -1, max_offset: int = -1) -> None:
-        super().__init__(body, queue, min_offset, max_offset)
+    def __init__(
+        self,
+        body: bytes,
+        queue: MessageQueue,
+        min_offset: int = -1,
+        max_offset: int = -1,
+        namespace: Namespace | None = None,
+    ) -> None:
+        super().__init__(body, queue, min_offset, max_offset, namespace)
         self.messages: Sequence[HeldMessage] = ()
         self.passed = 0
         self.left = 0
@@ -138,7 +147,7 @@ class HeldMessage(ReceivedMessage):
     @property
     def topic(self) -> str:
         """The topic it was sent to."""
-        return self.original_topic if self.original_topic is not None else self.record.topic
+        return self.original_topic if self.original_topic is not None else super().topic
 
     @property
     def reconsume_times(self) -> int:

@@ -424,7 +424,7 @@ class PullEngine:
             return  # given up while the answer was under way: it begins again elsewhere
         source.next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
-            page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset)
+            page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset, result.namespace)
             wanted = self._wanted(held_messages(page, result.record_starts), source.queue, subscription)
             if self._filter_hooks:
                 wanted = wanted_messages(self._filter_hooks, self._puller.group, wanted)
@@ -440,8 +440,10 @@ class PullEngine:
         self, messages: list[HeldMessage], queue: MessageQueue, subscription: Subscription
     ) -> list[HeldMessage]:
         if queue.topic == self._settings.retry_topic:
+            namespace = self._puller.brokers.namespace
             for message in messages:
-                message.original_topic = message.properties.get("RETRY_TOPIC")
+                original = message.properties.get("RETRY_TOPIC")
+                message.original_topic = namespace.unwrap(original) if original is not None else None
             return messages
         tags = subscription.exact_tags
         # The broker compares 32-bit hashes only.

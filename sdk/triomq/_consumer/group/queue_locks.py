@@ -85,7 +85,8 @@ class QueueLocks:
             wait: for the brokers' answers, as at the end of a consumer.
         """
         for part in _by_broker(queues):
-            body = UnlockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=part)
+            queues_there = self._brokers.namespace.wrap_queues(part)
+            body = UnlockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=queues_there)
             command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
             try:
                 link = await self._brokers.of(part[0], only_master=True)
@@ -108,13 +109,16 @@ class QueueLocks:
 
     async def _ask(self, queues: list[MessageQueue]) -> set[MessageQueue]:
         link = await self._brokers.of(queues[0], only_master=True)
-        body = LockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=queues)
+        namespace = self._brokers.namespace
+        body = LockBatchRequestBody(
+            client_id=self._client_id, consumer_group=self._group, mq_set=namespace.wrap_queues(queues)
+        )
         answer = await link.request(Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode()), LOCK_TIMEOUT_S)
         what = f"locking {len(queues)} queues for group {self._group}"
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
         try:
-            return set(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+            return {namespace.unwrap_queue(queue) for queue in LockBatchResponseBody.decode(answer.body).lock_ok_mq_set}
         except BodyError as error:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
 

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from triomq._cluster.routes import Route, Routes
-from triomq._consumer.group.allocate import AllocateStrategy, Average, sorted_members, sorted_queues
+from triomq._consumer.group.allocate import AllocateStrategy, Average, ConsistentHash, sorted_members, sorted_queues
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Links
@@ -292,7 +292,17 @@ class Rebalance:
         if self._members is None:
             return not queues or await self._apply(topic, queues, 0)
         members = await self._members.of(topic) if queues else None
-        share = work_out_share(self._client_id, queues, members, self._strategy, was_absent=topic in self._absent)
+        namespace, hashes = self._routes.namespace, isinstance(self._strategy, ConsistentHash)
+        share = work_out_share(
+            self._client_id,
+            # What is hashed must be what Java's members of the group hash.
+            namespace.wrap_queues(queues) if hashes else queues,
+            members,
+            self._strategy,
+            was_absent=topic in self._absent,
+        )
+        if hashes and share.queues is not None:
+            share = attrs.evolve(share, queues=tuple(map(namespace.unwrap_queue, share.queues)))
         if members:
             self._note_duplicates(members)
         if not share.is_member:

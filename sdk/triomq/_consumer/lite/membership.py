@@ -199,7 +199,7 @@ class LiteMembership(Membership):
         return ConsumerRunningInfo(
             properties=consumer_properties(CONSUME_ACTIVELY)
             | {"autoCommit": str(self.auto_commit).lower(), "pullThresholdForAll": str(self._held_max)},
-            subscription_set=[each.data() for each in self.subscriptions.values()],
+            subscription_set=[each.data(self._client.routes.namespace) for each in self.subscriptions.values()],
         )
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:

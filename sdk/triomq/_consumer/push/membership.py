@@ -108,7 +108,11 @@ class PushMembership(Membership):
             settings=SendSettings(policy=Retries(), compressor=None),
         )
         max_times = push.retries.limit(ordered=push.ordered)
-        self._send_back = SendBack(group, brokers, self.sender, max_times=max_times) if clustering else None
+        self._send_back = (
+            SendBack(group, brokers, self.sender, max_times=max_times, unit_mode=client.unit_mode)
+            if clustering
+            else None
+        )
         self._locks = QueueLocks(group, client.client_id, brokers) if clustering and push.ordered else None
         self._ordered: OrderedDispatch | None = None
         self._concurrent: ConcurrentDispatch | None = None
@@ -313,9 +317,15 @@ class PushMembership(Membership):
         zero_ms = self._client.clock() - int(trio.current_time() * 1000)
         return ConsumerRunningInfo(
             properties=properties,
-            subscription_set=[each.data() for each in self.subscriptions.values()],
-            mq_table={queue: self._queue_info(source, zero_ms) for queue, source in self.engine.queues.items()},
-            status_table={topic: self.engine.statistics.status(topic) for topic in self.subscriptions},
+            subscription_set=[each.data(self._client.routes.namespace) for each in self.subscriptions.values()],
+            mq_table={
+                self._client.routes.namespace.wrap_queue(queue): self._queue_info(source, zero_ms)
+                for queue, source in self.engine.queues.items()
+            },
+            status_table={
+                self._client.routes.namespace.wrap(topic): self.engine.statistics.status(topic)
+                for topic in self.subscriptions
+            },
         )
 
     def _queue_info(self, source: PulledQueue, zero_ms: int) -> ProcessQueueInfo:
@@ -347,8 +357,9 @@ class PushMembership(Membership):
             record = RecordView(message)
             topic = record.topic
             original = record.properties.get("RETRY_TOPIC") if topic.startswith(RETRY_PREFIX) else None
-            queue = MessageQueue(original or topic, broker_name, record.queue_id)
-            await self.handlers.call(HeldMessage(record, queue, original))
+            seen_as = self._client.routes.namespace.unwrap(original or topic)
+            queue = MessageQueue(seen_as, broker_name, record.queue_id)
+            await self.handlers.call(HeldMessage(record, queue, seen_as))
             result.consume_result = "CR_SUCCESS"
         except BodyError as error:
             result.consume_result, result.remark = "CR_THROW_EXCEPTION", str(error)

@@ -43,9 +43,13 @@ class SendBack:
         brokers: how the queues' masters are reached.
         sender: sends copies itself when a broker does not take a message back.
         max_times: how often a message comes again before it is a dead letter.
+        unit_mode: whether the group belongs to a unit.
     """
 
-    def __init__(self, group: str, brokers: BrokerLinks, sender: Sender, *, max_times: int) -> None:
+    def __init__(
+        self, group: str, brokers: BrokerLinks, sender: Sender, *, max_times: int, unit_mode: bool = False
+    ) -> None:
+        self._unit_mode = unit_mode
         self.max_times = max_times
         self._group = group
         self._brokers = brokers
@@ -95,8 +99,8 @@ class SendBack:
             group=self._group,
             delay_level=delay_level,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
-            unit_mode=False,
+            origin_topic=self._brokers.namespace.wrap(message.topic),
+            unit_mode=self._unit_mode,
             max_reconsume_times=self.max_times,
             bname=queue.broker_name,
         )
@@ -111,7 +115,7 @@ class SendBack:
         properties.pop("TRAN_MSG", None)
         times = message.reconsume_times + 1 if times is None else times
         properties |= {
-            "RETRY_TOPIC": message.topic,
+            "RETRY_TOPIC": self._brokers.namespace.wrap(message.topic),
             "RECONSUME_TIME": str(times),
             "MAX_RECONSUME_TIMES": str(self.max_times),
             "DELAY": str(delay_level),

@@ -10,6 +10,7 @@ import trio
 import triomq
 from triomq._consumer.group.allocate import Average
 from triomq._consumer.group.rebalance import Moves, Rebalance, Share, duplicate_ids, plan_moves, work_out_share
+from triomq._message.namespace import Namespace
 
 Q = [triomq.MessageQueue("T", "broker-a", number) for number in range(8)]
 
@@ -93,6 +94,8 @@ class Route:
 
 
 class Routes:
+    namespace = Namespace()
+
     def __init__(self) -> None:
         self.changed = []
         self.routes = {"T": Route("T", Q[:4])}
