@@ -132,7 +132,7 @@ def track_of(
         return TrackType.UNKNOWN
     if offsets is None or getattr(offsets, "consumer_offset", 0) <= message.queue_offset:
         return TrackType.NOT_CONSUME_YET
-    wanted = online.subscription_table.get(message.topic)
+    wanted = online.subscription_table.get(message.record.topic)
     if wanted is not None and not _takes(wanted, message.tags):
         return TrackType.CONSUMED_BUT_FILTERED
     return TrackType.CONSUMED
@@ -165,6 +165,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         self._admin = admin
         self._groups = groups
         self._brokers = brokers
+        self._namespace = brokers.namespace
         self._bounds = bounds
         self._links = links
         self._make_sender = make_sender
@@ -201,8 +202,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             record = RecordView(answer.body)
             if record.physical_offset != place.physical_offset:
                 raise NotFound(f"{what} is not stored: offset {place.physical_offset} is inside another message")
-            queue = MessageQueue(record.topic, await self._broker_at(address) or "", record.queue_id)
-            return ReceivedMessage(record, queue)
+            topic = self._namespace.unwrap(record.topic)
+            queue = MessageQueue(topic, await self._broker_at(address) or "", record.queue_id)
+            return ReceivedMessage(record, queue, namespace=self._namespace)
         except BodyError as error:
             raise NotFound(
                 f"{what} is not stored: no message begins at offset {place.physical_offset}",
@@ -296,7 +298,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         """
         header = PullMessageRequest(
             consumer_group=names.TOOLS_GROUP,
-            topic=queue.topic,
+            topic=self._brokers.topic_of(queue),
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=max_messages,
@@ -317,7 +319,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
                 records = list(iter_records(answer.body))
                 if not records or following is None:
                     raise ProtocolViolation(what, address=link.address, remark="the answer has no message")
-                return [ReceivedMessage(record, queue) for record in records], following
+                return [ReceivedMessage(record, queue, namespace=self._namespace) for record in records], following
         except (BodyError, HeaderError) as error:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
         if answer.code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -335,7 +337,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         not known to brokers.
         """
         sets = await self._sets_of(message.topic)
-        header = QueryTopicConsumeByWhoRequest(topic=message.topic)
+        header = QueryTopicConsumeByWhoRequest(topic=self._namespace.wrap(message.topic))
         found = await ask_sets(
             self._links, sets, lambda: Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header), ADMIN_TIMEOUT_S
         )
@@ -383,7 +385,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         """
         check_group(group)
         header = ConsumeMessageDirectlyRequest(
-            consumer_group=group,
+            consumer_group=self._namespace.wrap(group),
             client_id=client_id,
             msg_id=message.offset_message_id,
             broker_name=message.queue.broker_name or None,
@@ -404,7 +406,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             GroupNotFound: no broker has the group.
         """
         check_group(group)
-        if group not in await self._groups.names():
+        if self._namespace.wrap(group) not in await self._groups.names():
             raise GroupNotFound(f"no broker knows the consumer group {group}; nothing was sent")
         return await self.send_copy(message, retry_topic(group), group=group)
 
@@ -418,7 +420,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         """
         properties = {name: value for name, value in message.properties.items() if name not in _OF_ONE_DELIVERY}
         if group:
-            properties[names.RETRY_TOPIC] = origin_topic(message) or message.topic
+            properties[names.RETRY_TOPIC] = origin_topic(message) or self._namespace.wrap(message.topic)
         properties[names.ORIGIN_MESSAGE_ID] = message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
         unique_key = properties.setdefault(names.UNIQ_KEY, message.message_id)
         sender = self._make_sender(group or names.TOOLS_GROUP)
@@ -455,7 +457,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             raise InvalidCall(f"the key is {key!r}; a key has at least one character, and no blanks")
         sets = await self._sets_of(topic)
         header = QueryMessageRequest(
-            topic=topic,
+            topic=self._namespace.wrap(topic),
             key=key,
             max_num=most,
             begin_timestamp=max(0, start_ms - INDEX_STEP_MS),
@@ -475,9 +477,14 @@ class MessageAdmin(metaclass=NoPublicConstructor):
                 what = f"messages of topic {topic} with key {key}"
                 raise error_for_code(each.answer.code, each.answer.remark, what=what, address=each.address)
             for record in _decoded(lambda body: list(iter_records(body)), each):
-                message = ReceivedMessage(record, MessageQueue(record.topic, each.broker_name, record.queue_id))
+                queue = MessageQueue(self._namespace.unwrap(record.topic), each.broker_name, record.queue_id)
+                message = ReceivedMessage(record, queue, namespace=self._namespace)
                 # The index knows hashes only: what a broker finds may be another topic's, or have another key.
-                if message.topic == topic and fits(message) and start_ms <= message.stored_ms <= end_ms:
+                if (
+                    message.topic == self._namespace.unwrap(topic)
+                    and fits(message)
+                    and start_ms <= message.stored_ms <= end_ms
+                ):
                     messages.append(message)
         if not messages and found.silent:
             raise BrokerNotFound(
