@@ -54,6 +54,17 @@ from triomq._admin.topics import Admin, TopicStats
 from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
 from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
 from triomq._admin.messages import MessageAdmin, MessageTrack, TrackType
+from triomq._examination.doctor import Doctor
+from triomq._examination.findings import Finding, FindingLimits
+from triomq._examination.snapshot import (
+    BrokerView,
+    ClusterSnapshot,
+    GroupView,
+    MemberView,
+    NameServerView,
+    StuckQueue,
+    TopicView,
+)
 from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
 from triomq_protocol.requests import ClusterInfo, ConsumerConnection, OffsetWrapper, TopicOffset, TopicRouteData
 from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -115,6 +126,16 @@ __all__ = [
     "DeadLetter",
     "Redriven",
     "MessageAdmin",
+    "Doctor",
+    "Finding",
+    "FindingLimits",
+    "ClusterSnapshot",
+    "NameServerView",
+    "BrokerView",
+    "TopicView",
+    "GroupView",
+    "MemberView",
+    "StuckQueue",
     "MessageTrack",
     "TrackType",
     "ConsumeMessageDirectlyResult",

@@ -39,6 +39,7 @@ from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.pull_consumer import PullConsumer
 from triomq._consumer.push.options import ConsumeRetries, PullOptions, PushOptions
 from triomq._consumer.push.push_consumer import PushConsumer
+from triomq._examination.doctor import Doctor
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
 from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
@@ -111,6 +112,7 @@ class Client(metaclass=NoPublicConstructor):
         groups: administrative calls about consumer groups.
         messages: stored messages: finding them, who consumed them, sending them again.
         dead_letters: what groups gave up, and sending it again.
+        doctor: what is wrong with the cluster.
         bounds: offsets of queues.
     """
 
@@ -119,6 +121,7 @@ class Client(metaclass=NoPublicConstructor):
     groups: GroupAdmin
     messages: MessageAdmin
     dead_letters: DeadLetterAdmin
+    doctor: Doctor
     bounds: QueueBounds
 
     def __init__(self, name_servers: NameServers | None, nursery: trio.Nursery, options: ClientOptions) -> None:
@@ -208,6 +211,7 @@ class Client(metaclass=NoPublicConstructor):
         self.messages = construct(
             MessageAdmin, self.admin, self.groups, brokers, self.bounds, self._links, self._copy_sender
         )
+        self.doctor = construct(Doctor, self._name_servers, self._links, self._clock, self.client_id)
         self.dead_letters = construct(DeadLetterAdmin, self.groups, self.messages, self._routes, brokers, self.bounds)
 
     def _copy_sender(self, group: str) -> Sender:

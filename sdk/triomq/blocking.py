@@ -37,6 +37,7 @@ from triomq._cluster.client_statistics import ClientStatistics
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer import pull_consumer as _pull
+from triomq._examination import doctor as _doctor
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import Transaction, TransactionState
@@ -50,6 +51,7 @@ __all__ = [
     "Client",
     "DeadLetterAdmin",
     "Delivery",
+    "Doctor",
     "GroupAdmin",
     "LitePullConsumer",
     "MessageAdmin",
@@ -267,6 +269,13 @@ class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
     redrive = blocking_method(_dead_letters.DeadLetterAdmin.redrive)
 
 
+class Doctor(Proxy[_doctor.Doctor]):
+    """Looks at a whole cluster; see :class:`triomq.Doctor`."""
+
+    findings = blocking_method(_doctor.Doctor.findings)
+    look = blocking_method(_doctor.Doctor.look)
+
+
 class Client(metaclass=NoPublicConstructor):
     """A client without ``await``; opened by :func:`open_client`, closed by :meth:`close` or the end of its ``with``."""
 
@@ -282,6 +291,8 @@ class Client(metaclass=NoPublicConstructor):
         """Stored messages."""
         self.dead_letters = construct(DeadLetterAdmin, self._loop, lambda client: client.dead_letters)
         """What groups gave up."""
+        self.doctor = construct(Doctor, self._loop, lambda client: client.doctor)
+        """What is wrong with the cluster."""
 
     @property
     def client_id(self) -> str:

@@ -1,4 +1,4 @@
-"""What operators ask by our SDK and commands, of the real 4.9.7 and of ours: stored messages, dead letters."""
+"""What operators ask by our SDK and commands, of the real 4.9.7 and of ours: stored messages, dead letters, doctor."""
 
 # ruff: noqa: ASYNC110 - what is waited for happens in other processes
 
@@ -111,3 +111,28 @@ async def test_dead_letters(client: triomq.Client, topic: str) -> None:
             nursery.cancel_scope.cancel()
     assert sorted(seen) == [(topic, b"m%d" % n, 0) for n in range(5)]
     assert [letter.redriven for letter in await client.dead_letters.read(group)] == [True] * 5
+
+
+async def test_doctor(client: triomq.Client, topic: str) -> None:
+    await client.admin.create_topic(topic, queues=3)
+    snapshot = await client.doctor.look()
+    (broker,) = snapshot.brokers
+    assert (broker.is_master, broker.error, snapshot.unknown) == (True, "", ())
+    assert broker.runtime["brokerVersionDesc"] == "V4_9_7"
+    assert broker.clock_ms is not None
+    assert abs(broker.clock_ms) < 2000 + broker.clock_error_ms
+    assert broker.topics[topic].read_queues == 3
+    # Brokers of this suite have a disk of their own and no slave.
+    kinds = {each.kind for each in await client.doctor.findings()}
+    assert kinds <= {"one_copy", "disk_full", "disk_filling", "lag"}, kinds
+    group = f"G-{topic}"[:80]
+    async with client.push_consumer(group, start_from="earliest", drain_s=1) as consumer:
+        await consumer.subscribe(topic, "a")
+        with trio.fail_after(120):
+            while True:
+                found = [each for each in (await client.doctor.look()).groups if each.name == group]
+                if found and found[0].members and found[0].members[0].subscriptions:
+                    break
+                await trio.sleep(0.2)
+    (member,) = found[0].members or ()
+    assert (member.client_id, (member.subscriptions or {}).get(topic)) == (client.client_id, "a")

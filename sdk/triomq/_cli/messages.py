@@ -14,6 +14,7 @@ import trio
 
 from triomq import Client, Message, MessageQueue, MQError, PullConsumer, PullStatus, SendResult
 from triomq._cli.dead_letters import dlq
+from triomq._cli.doctor import doctor
 from triomq._cli.groups import consume, groups, offsets
 from triomq._cli.options import (
     checked_queue,
@@ -286,7 +287,7 @@ def _print_sent(result: SendResult, *, as_json: bool) -> None:
     say(row, text, as_json=as_json)
 
 
-for _command in (consume, groups, offsets, topics, message_command, dlq, cluster_status):
+for _command in (consume, groups, offsets, topics, message_command, dlq, cluster_status, doctor):
     triomq.add_command(_command)
 
 

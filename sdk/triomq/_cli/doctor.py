@@ -1,0 +1,61 @@
+"""``triomq doctor``: what is wrong with a cluster."""
+
+from __future__ import annotations
+
+import textwrap
+
+import click
+
+from triomq import Client, Finding, FindingLimits
+from triomq._cli.options import json_option, name_servers_option, positive, say, with_client
+from triomq.errors import ConnectFailed, NoNameServer
+
+COULD_NOT_LOOK = 2
+WIDTH = 110
+
+
+@click.command()
+@name_servers_option
+@click.option("--timeout", "timeout_s", type=float, callback=positive, default=30.0, show_default=True,
+              help="Seconds to look at most.")  # fmt: skip
+@click.option("--lag", type=click.IntRange(1), default=FindingLimits().lag, show_default=True,
+              help="Messages that a group may lag by.")  # fmt: skip
+@click.option("--problems", "only_problems", is_flag=True, help="Leave out what may be on purpose.")
+@json_option
+def doctor(name_servers: str, timeout_s: float, lag: int, only_problems: bool, as_json: bool) -> None:
+    """Look at a whole cluster: say what is wrong, and what to do.
+
+    Nothing is changed. Exit status: 0 there is no problem, 1 there are problems, 2 no name server answers.
+    """
+    found: list[Finding] = []
+
+    async def work(client: Client) -> None:
+        findings = await client.doctor.findings(timeout_s=timeout_s, limits=FindingLimits(lag=lag))
+        found.extend(each for each in findings if each.level == "problem" or not only_problems)
+
+    try:
+        with_client(name_servers, work, route_wait_s=0)
+    except (NoNameServer, ConnectFailed) as error:
+        click.echo(f"Error: {error}", err=True)
+        click.get_current_context().exit(COULD_NOT_LOOK)
+    for each in found:
+        row = {"level": each.level, "kind": each.kind, "about": each.about, "what": each.what, "cure": each.cure}
+        say(row, _paragraph(each), as_json=as_json)
+    problems = sum(each.level == "problem" for each in found)
+    if not as_json:
+        click.echo(_summary(problems, len(found) - problems))
+    if problems:
+        click.get_current_context().exit(1)
+
+
+def _paragraph(finding: Finding) -> str:
+    head = f"{finding.level.upper():<8}"
+    body = textwrap.fill(f"{finding.what} {finding.cure}", WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.indent(body, " " * len(head)).replace(" " * len(head), head, 1) + "\n"
+
+
+def _summary(problems: int, notices: int) -> str:
+    if not problems and not notices:
+        return "The cluster is healthy."
+    parts = [f"{problems or 'no'} problem{'s'[: problems != 1]}", f"{notices or 'no'} notice{'s'[: notices != 1]}"]
+    return ", ".join(parts)

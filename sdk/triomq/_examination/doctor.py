@@ -1,0 +1,431 @@
+"""Looking at a whole cluster: asks name servers, brokers and members what findings are computed from.
+
+Everything is asked side by side and within one deadline: a dead node costs its own answer, no other one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import attrs
+import trio
+
+from triomq._admin.broker_sets import addresses_of
+from triomq._admin.groups import GroupAdmin
+from triomq._cluster.identity import Clock
+from triomq._cluster.name_servers import NameServerGroup
+from triomq._constructors import NoPublicConstructor
+from triomq._examination.findings import Finding, FindingLimits, findings_of
+from triomq._examination.snapshot import (
+    CONTESTED_KEY,
+    BrokerView,
+    ClusterSnapshot,
+    GroupView,
+    MemberView,
+    NameServerView,
+    StuckQueue,
+    TopicView,
+)
+from triomq._transport.links import Links
+from triomq.errors import (
+    MQError,
+    NoNameServer,
+    NotFound,
+    ProtocolViolation,
+    RequestTimeout,
+    UnsupportedRequest,
+    error_for_code,
+)
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError
+from triomq_protocol.requests import (
+    ClusterInfo,
+    ConsumerConnection,
+    ConsumeStatsList,
+    GetConsumerConnectionListRequest,
+    GetConsumerRunningInfoRequest,
+    GetConsumeStatsInBrokerRequest,
+    HeartbeatData,
+    KVTable,
+    ProducerData,
+    ProducerTableInfo,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    UnregisterClientRequest,
+)
+from triomq_protocol.requests.group_admin import ConsumerRunningInfo
+from triomq_protocol.requests.heartbeat import CONSUME_PASSIVELY
+from triomq_protocol.wire.body import Body
+from triomq_protocol.wire.command import Command
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+
+ANSWER_S: Final = 5.0
+"""How long a server or a member may take for an answer."""
+
+LONG_ANSWER_S: Final = 15.0
+"""The same for the progress of all groups."""
+
+AGAIN_S: Final = 2.0
+"""After how long a slave that is behind is asked again."""
+
+AT_ONCE: Final = 32
+"""Groups and members that are asked about at the same time."""
+
+GROUPS_MAX: Final = 2000
+MEMBERS_MAX: Final = 500
+"""Of how many groups the members are asked for, and how many members for their state; those with the most lag first."""
+
+IDLE_S: Final = 60
+"""A queue whose messages are held so long without any being finished is stuck, as mqadmin has it."""
+
+HA_STATUS: Final = 29_001
+"""Our brokers' state of replication; others answer that they do not know the code."""
+
+CLOCK_GROUP: Final = "triomq_doctor"
+"""The producer group of a heartbeat whose time of arrival shows the broker's clock."""
+
+
+class _Following(Body, kw_only=True):
+    connected: bool = False
+    relation: str = ""
+
+
+class _HaStatus(Body, kw_only=True):
+    following: _Following | None = None
+
+
+@attrs.define
+class _Asked:
+    """What became known so far; it counts, too, when time is up."""
+
+    brokers: dict[str, BrokerView] = attrs.field(factory=dict)
+    groups: dict[str, GroupView] = attrs.field(factory=dict)
+    online_at: dict[str, str] = attrs.field(factory=dict)
+    unknown: list[str] = attrs.field(factory=list)
+
+
+class Doctor(metaclass=NoPublicConstructor):
+    """Looks at a whole cluster; ``client.doctor``."""
+
+    def __init__(self, name_servers: NameServerGroup, links: Links, clock: Clock, client_id: str) -> None:
+        self._name_servers = name_servers
+        self._links = links
+        self._clock = clock
+        self._client_id = f"{client_id}#doctor"
+
+    async def findings(self, *, timeout_s: float = 30.0, limits: FindingLimits | None = None) -> list[Finding]:
+        """What is wrong with the cluster, and what to do; empty for a healthy one.
+
+        Args:
+            timeout_s: how long to look at most; what is not known then is a finding of its own.
+            limits: from which size on something is a problem.
+
+        Raises:
+            NoNameServer: none answers.
+        """
+        return findings_of(await self.look(timeout_s=timeout_s), limits)
+
+    async def look(self, *, timeout_s: float = 30.0) -> ClusterSnapshot:
+        """The cluster's state now.
+
+        Nothing is changed. Brokers see one heartbeat of a producer group ``triomq_doctor``, which ends at once.
+
+        Raises:
+            NoNameServer: none answers.
+        """
+        servers: dict[str, NameServerView] = {}
+        asked = _Asked()
+        addresses = self._name_servers.addresses
+
+        async def ask_server(address: str) -> None:
+            servers[address] = await self._name_server(address)
+
+        with trio.move_on_after(timeout_s) as scope:
+            await _side_by_side(ask_server, addresses)
+            if all(server.error for server in servers.values()):
+                reasons = "; ".join(f"{each.address}: {each.error}" for each in servers.values())
+                raise NoNameServer("no name server answers", remark=reasons or "no address is known")
+            await self._look_at_brokers(servers.values(), asked)
+            await self._look_at_groups(asked)
+        late = f"not within {timeout_s:g} s"
+        views = [servers.get(address) or NameServerView(address, late) for address in sorted(addresses)]
+        if scope.cancelled_caught:
+            asked.unknown.append(f"The cluster could not be looked at wholly within {timeout_s:g} s.")
+        return ClusterSnapshot(
+            tuple(views),
+            tuple(sorted(asked.brokers.values(), key=lambda each: (each.name, each.broker_id or 0, each.address))),
+            tuple(asked.groups[name] for name in sorted(asked.groups)),
+            tuple(asked.unknown),
+        )
+
+    # --- name servers --------------------------------------------------------------------------------------------
+
+    async def _name_server(self, address: str) -> NameServerView:
+        try:
+            command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            info = await self._body(address, command, ClusterInfo)
+        except MQError as error:
+            return NameServerView(address, _why(error))
+        sets = addresses_of(info.broker_addr_table or {})
+        clusters = {name: frozenset(members) for name, members in (info.cluster_addr_table or {}).items()}
+        return NameServerView(address, "", sets, clusters)
+
+    # --- brokers -------------------------------------------------------------------------------------------------
+
+    async def _look_at_brokers(self, servers: Iterable[NameServerView], asked: _Asked) -> None:
+        for server in servers:
+            for name, ids in server.sets.items():
+                for broker_id, address in ids.items():
+                    late = "not in time"
+                    asked.brokers.setdefault(address, BrokerView(name, broker_id, address, late))
+
+        async def look(address: str) -> None:
+            seen = asked.brokers[address]
+            view = await self._broker(seen.name, seen.broker_id, address)
+            asked.brokers[address] = view
+
+        await _side_by_side(look, list(asked.brokers))
+        # Two brokers with one id hide each other: name servers list one.
+        hidden = [
+            BrokerView(view.name, None, other, "not in time")
+            for view in list(asked.brokers.values())
+            if (other := view.runtime.get(CONTESTED_KEY)) and other not in asked.brokers
+        ]
+        for view in hidden:
+            asked.brokers[view.address] = view
+        await _side_by_side(look, [view.address for view in hidden])
+        await self._look_again(asked)
+
+    async def _broker(self, name: str, broker_id: int | None, address: str) -> BrokerView:
+        view = BrokerView(name, broker_id, address)
+        try:
+            runtime = await self._body(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), KVTable)
+        except MQError as error:
+            return attrs.evolve(view, error=_why(error))
+        found: dict[str, Any] = {"runtime": runtime.table}
+
+        async def ask(question: Callable[[str], Awaitable[Mapping[str, object]]]) -> None:
+            with suppress(MQError):  # what it does not show is not known
+                found.update(await question(address))
+
+        questions: list[Callable[[str], Awaitable[Mapping[str, object]]]] = [
+            self._config, self._replication, self._clock_of,
+        ]  # fmt: skip
+        if view.is_master:
+            questions += [self._topics, self._slow_reads]
+        await _side_by_side(ask, questions)
+        return attrs.evolve(view, **found)
+
+    async def _config(self, address: str) -> Mapping[str, object]:
+        answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_CONFIG))
+        lines = answer.body.decode("utf-8", "replace").splitlines()
+        pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+        return {"config": {key.strip(): value.strip() for key, equals, value in pairs if equals}}
+
+    async def _replication(self, address: str) -> Mapping[str, object]:
+        try:
+            following = (await self._body(address, Command.request(HA_STATUS), _HaStatus)).following
+        except UnsupportedRequest:
+            return {}
+        return {} if following is None else {"relation": following.relation, "connected": following.connected}
+
+    async def _clock_of(self, address: str) -> Mapping[str, object]:
+        beat = HeartbeatData(client_id=self._client_id, producer_data_set=[ProducerData(group_name=CLOCK_GROUP)])
+        before = self._clock()
+        await self._ask(address, Command.request(RequestCode.HEART_BEAT, body=beat.encode()))
+        after = self._clock()
+        try:
+            known = await self._body(address, Command.request(RequestCode.GET_ALL_PRODUCER_INFO), ProducerTableInfo)
+        finally:
+            leaving = UnregisterClientRequest(client_id=self._client_id, producer_group=CLOCK_GROUP)
+            with suppress(MQError):
+                await self._ask(address, Command.request(RequestCode.UNREGISTER_CLIENT, leaving))
+        for producer in known.data.get(CLOCK_GROUP, []):
+            if producer.client_id == self._client_id:
+                middle = (before + after) // 2
+                return {
+                    "clock_ms": producer.last_update_timestamp - middle,
+                    "clock_error_ms": (after - before + 1) // 2,
+                }
+        return {}
+
+    async def _topics(self, address: str) -> Mapping[str, object]:
+        command = Command.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+        table = (await self._body(address, command, TopicConfigTable)).topic_config_table
+        return {
+            "topics": {
+                name: TopicView(each.read_queue_nums, each.write_queue_nums, each.perm) for name, each in table.items()
+            }
+        }
+
+    async def _slow_reads(self, address: str) -> Mapping[str, object]:
+        command = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table = (await self._body(address, command, SubscriptionGroupTable)).subscription_group_table
+        users = {name: group for name, group in table.items() if not GroupAdmin.is_system_group(name)}
+        return {"slow_reads": {name: group.which_broker_when_consume_slowly for name, group in users.items()}}
+
+    async def _look_again(self, asked: _Asked) -> None:
+        """Ask slaves that are behind, and their masters, once more: those that follow have grown meanwhile."""
+        ends = {view.name: view.log_end for view in asked.brokers.values() if view.is_master}
+        behind = {
+            view.name
+            for view in asked.brokers.values()
+            if not view.is_master and view.log_end is not None and view.log_end != ends.get(view.name, view.log_end)
+        }
+        again = [view.address for view in asked.brokers.values() if view.name in behind and not view.error]
+        if not again:
+            return
+        await trio.sleep(AGAIN_S)
+
+        async def look(address: str) -> None:
+            with suppress(MQError):
+                command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+                later = (await self._body(address, command, KVTable)).table
+                view = asked.brokers[address]
+                asked.brokers[address] = attrs.evolve(view, log_end_later=attrs.evolve(view, runtime=later).log_end)
+
+        await _side_by_side(look, again)
+
+    # --- groups --------------------------------------------------------------------------------------------------
+
+    async def _look_at_groups(self, asked: _Asked) -> None:
+        masters = [view for view in asked.brokers.values() if view.is_master and not view.error]
+        names = {name for view in masters for name in view.slow_reads}
+        lags: dict[str, dict[str, int]] = {name: {} for name in names}
+
+        async def progress(view: BrokerView) -> None:
+            header = GetConsumeStatsInBrokerRequest(is_order=False)
+            command = Command.request(RequestCode.GET_BROKER_CONSUME_STATS, header)
+            try:
+                found = await self._body(view.address, command, ConsumeStatsList, LONG_ANSWER_S)
+            except MQError as error:
+                asked.unknown.append(f"Broker {view.label} does not say how far its groups are: {_why(error)}.")
+                return
+            for one in found.consume_stats_list:
+                for group, parts in one.items():
+                    if not GroupAdmin.is_system_group(group):
+                        _add_lags(lags.setdefault(group, {}), parts)
+
+        await _side_by_side(progress, masters)
+        asked.groups.update({name: GroupView(name, lags[name]) for name in lags})
+        order = sorted(asked.groups.values(), key=lambda group: (-group.lag, group.name))
+        if len(order) > GROUPS_MAX:
+            asked.unknown.append(f"The members of {len(order) - GROUPS_MAX} groups with little lag were not asked for.")
+        addresses = [view.address for view in masters]
+        await _side_by_side(partial(self._members, asked, addresses), [each.name for each in order[:GROUPS_MAX]])
+        await self._look_at_members(asked, order)
+
+    async def _members(self, asked: _Asked, addresses: Iterable[str], group: str) -> None:
+        """Ask for a group's members, one master after the other until one has some: members are on all of them."""
+        for address in addresses:
+            header = GetConsumerConnectionListRequest(consumer_group=group)
+            command = Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+            try:
+                online = await self._body(address, command, ConsumerConnection)
+            except NotFound:
+                asked.groups[group] = attrs.evolve(asked.groups[group], members=())
+                continue
+            except MQError:
+                continue
+            members = tuple(
+                MemberView(each.client_id or "", each.client_addr or "")
+                for each in sorted(online.connection_set, key=lambda each: each.client_id or "")
+            )
+            asked.groups[group] = attrs.evolve(asked.groups[group], members=members)
+            if online.consume_type == CONSUME_PASSIVELY:
+                asked.online_at[group] = address
+            return
+
+    async def _look_at_members(self, asked: _Asked, order: Iterable[GroupView]) -> None:
+        wanted = [
+            (group.name, number)
+            for group in order
+            if group.name in asked.online_at
+            for number in range(len(asked.groups[group.name].members or ()))
+        ]
+        if len(wanted) > MEMBERS_MAX:
+            asked.unknown.append(f"{len(wanted) - MEMBERS_MAX} members of groups were not asked for their state.")
+
+        async def look(place: tuple[str, int]) -> None:
+            name, number = place
+            members = asked.groups[name].members or ()
+            view = await self._member(asked.online_at[name], name, members[number])
+            now = list(asked.groups[name].members or ())
+            now[number] = view
+            asked.groups[name] = attrs.evolve(asked.groups[name], members=tuple(now))
+
+        await _side_by_side(look, wanted[:MEMBERS_MAX])
+
+    async def _member(self, address: str, group: str, member: MemberView) -> MemberView:
+        header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=member.client_id, jstack_enable=False)
+        command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        try:
+            info = await self._body(address, command, ConsumerRunningInfo)
+        except (UnsupportedRequest, NotFound, ProtocolViolation):
+            return member
+        except MQError as error:
+            if "not online" in (error.remark or ""):
+                return member  # it has left since
+            return attrs.evolve(member, error=_why(error))
+        wanted = {each.topic or "": each.sub_string or "*" for each in info.subscription_set}
+        return attrs.evolve(member, subscriptions=wanted, stuck=stuck_queues(info, self._clock()))
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    async def _body(self, address: str, command: Command, kind: type[B], timeout_s: float = ANSWER_S) -> B:
+        answer = await self._ask(address, command, timeout_s)
+        try:
+            return kind.decode(answer.body)
+        except BodyError as error:
+            raise ProtocolViolation("the answer", address=address, remark=str(error)) from error
+
+    async def _ask(self, address: str, command: Command, timeout_s: float = ANSWER_S) -> Command:
+        with trio.move_on_after(timeout_s):
+            link = await self._links.get(address, patient=False)
+            answer = await link.request(command, timeout_s)
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_for_code(answer.code, answer.remark, what=f"request {command.code}", address=address)
+            return answer
+        raise RequestTimeout(f"request {command.code}", address=address, remark=f"not within {timeout_s:g} s")
+
+
+def _add_lags(known: dict[str, int], parts: Iterable[object]) -> None:
+    for stats in parts:
+        for queue, offsets in getattr(stats, "offset_table", {}).items():
+            known[queue.topic] = known.get(queue.topic, 0) + max(0, offsets.broker_offset - offsets.consumer_offset)
+
+
+def stuck_queues(info: ConsumerRunningInfo, now_ms: int) -> tuple[StuckQueue, ...]:
+    """The queues that a member holds messages of, and has finished none of for a minute.
+
+    Args:
+        info: what the member reports; its times are by its own clock.
+        now_ms: ms since 1970.
+    """
+    found = []
+    for queue, state in sorted(info.mq_table.items()):
+        idle_s = (now_ms - state.last_consume_timestamp) // 1000
+        if state.cached_msg_count > 0 and state.last_consume_timestamp > 0 and idle_s >= IDLE_S and not state.droped:
+            found.append(StuckQueue(queue.topic, queue.broker_name, queue.queue_id, state.cached_msg_count, idle_s))
+    return tuple(found)
+
+
+def _why(error: MQError) -> str:
+    return (error.remark or error.what).rstrip(".")
+
+
+async def _side_by_side(call: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
+    limit = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(item: T) -> None:
+        async with limit:
+            await call(item)
+
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            nursery.start_soon(one, item)

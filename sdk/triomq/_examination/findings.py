@@ -1,0 +1,522 @@
+"""What is wrong with a cluster, and what to do: functions of a snapshot, without I/O and without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final, Literal
+
+import attrs
+
+from triomq._examination.snapshot import CONTESTED_KEY, BrokerView, ClusterSnapshot, GroupView, NameServerView
+from triomq_protocol.names import MASTER_ID, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+
+Level = Literal["problem", "notice"]
+
+EXAMPLES: Final = 5
+"""How many topics, groups or members one sentence names."""
+
+DISK_NOTICE: Final = 0.75
+DISK_PROBLEM: Final = 0.85
+"""Parts of the disk in use: brokers delete expired files from the first one on, and refuse messages soon behind the
+second."""
+
+PERM_READ_WRITE: Final = 6
+
+SAME_EVERYWHERE: Final[Mapping[str, str]] = {
+    "messageDelayLevel": "the same delay level lasts differently long",
+    "aclEnable": "requests that one broker refuses, another one carries out",
+    "maxMessageSize": "a message that one broker takes, another one refuses",
+    "autoCreateTopicEnable": "a new topic is created on some of them only",
+    "enablePropertyFilter": "SQL92 subscriptions work on some of them only",
+    "fileReservedTime": "they keep messages differently long",
+}
+"""Settings that masters of one cluster should share -> what happens otherwise."""
+
+
+@attrs.frozen
+class FindingLimits:
+    """From which size on something is a problem.
+
+    Args:
+        lag: messages that a group has not committed.
+        behind_bytes: what a slave lacks of its master's log.
+        clock_ms: the difference of two brokers' clocks.
+    """
+
+    lag: int = 10_000
+    behind_bytes: int = 64 << 20
+    clock_ms: int = 5000
+
+
+@attrs.frozen
+class Finding:
+    """Something that is wrong, or worth knowing.
+
+    Args:
+        level: ``problem``: it needs an operator; ``notice``: it may be on purpose.
+        kind: a word for machines, the same in every version.
+        about: the server, set, group or cluster that it is about.
+        what: what is the case, a sentence.
+        cure: what to do about it, a sentence.
+    """
+
+    level: Level
+    kind: str
+    about: str
+    what: str
+    cure: str
+
+
+def findings_of(snapshot: ClusterSnapshot, limits: FindingLimits | None = None) -> list[Finding]:
+    """All findings, problems first."""
+    bounds = limits if limits is not None else FindingLimits()
+    found = [finding for look in _LOOKS for finding in look(snapshot, bounds)]
+    return sorted(found, key=lambda finding: (finding.level != "problem",))
+
+
+def _problem(kind: str, about: str, what: str, cure: str) -> Finding:
+    return Finding("problem", kind, about, what, cure)
+
+
+def _notice(kind: str, about: str, what: str, cure: str) -> Finding:
+    return Finding("notice", kind, about, what, cure)
+
+
+def _some(names: Iterable[str]) -> str:
+    known = sorted(names)
+    text = ", ".join(known[:EXAMPLES])
+    return text if len(known) <= EXAMPLES else f"{text} and {len(known) - EXAMPLES} more"
+
+
+# --- name servers ----------------------------------------------------------------------------------------------------
+
+
+def name_servers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Dead ones, and those that list other brokers than others."""
+    for server in snapshot.name_servers:
+        if server.error:
+            yield _problem(
+                "name_server_dead",
+                server.address,
+                f"Name server {server.address} does not answer: {server.error}.",
+                "Start it, or take it out of the addresses of clients and brokers.",
+            )
+    alive = [server for server in snapshot.name_servers if not server.error]
+    for one, other in combinations(alive, 2):
+        missing = _differences(one, other)
+        if missing:
+            yield _problem(
+                "name_servers_disagree",
+                f"{one.address}, {other.address}",
+                f"Name servers {one.address} and {other.address} disagree: {_some(missing)}.",
+                "Check that every broker's namesrvAddr has all name servers, and that it reaches them; brokers register "
+                "again every 30 s.",
+            )
+
+
+def _differences(one: NameServerView, other: NameServerView) -> list[str]:
+    mine, others = _places(one), _places(other)
+    found = [f"only {one.address} lists {place} at {mine[place]}" for place in mine.keys() - others.keys()]
+    found += [f"only {other.address} lists {place} at {others[place]}" for place in others.keys() - mine.keys()]
+    found += [
+        f"{place} is at {mine[place]} and at {others[place]}"
+        for place in mine.keys() & others.keys()
+        if mine[place] != others[place]
+    ]
+    return found
+
+
+def _places(server: NameServerView) -> dict[str, str]:
+    return {f"{name}:{number}": address for name, ids in server.sets.items() for number, address in ids.items()}
+
+
+# --- brokers ---------------------------------------------------------------------------------------------------------
+
+
+def masters(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Sets without a master, and no broker at all."""
+    if not snapshot.brokers and any(not server.error for server in snapshot.name_servers):
+        yield _problem(
+            "no_brokers",
+            "cluster",
+            "No broker is registered.",
+            "Start the brokers, and check their namesrvAddr; they register within seconds.",
+        )
+    for name, brokers in snapshot.sets().items():
+        if not any(broker.is_master for broker in brokers):
+            slaves = ", ".join(broker.label for broker in brokers)
+            yield _problem(
+                "no_master",
+                name,
+                f"Broker set {name} has no master; {slaves} cannot take messages.",
+                "Start the master, or make the slave with the longest log the master: with triomq's brokers "
+                f"`triomq admin role {name}:ID master`.",
+            )
+
+
+def silent_brokers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Brokers that are registered and do not answer."""
+    for broker in snapshot.brokers:
+        if broker.error:
+            yield _problem(
+                "broker_silent",
+                broker.label,
+                f"Broker {broker.label} does not answer: {broker.error}.",
+                "Look at its process and its log: start it, or restart it if it hangs. Name servers drop a dead broker "
+                "after two minutes.",
+            )
+
+
+def contested_ids(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Two brokers with one id."""
+    pairs: set[tuple[str, ...]] = set()
+    for broker in snapshot.brokers:
+        other = broker.runtime.get(CONTESTED_KEY)
+        if other:
+            pairs.add((broker.name, *sorted((broker.address, other))))
+    places: dict[str, set[str]] = {}
+    for server in snapshot.name_servers:
+        for place, address in _places(server).items():
+            places.setdefault(place, set()).add(address)
+    answering = {broker.address for broker in snapshot.brokers if not broker.error}
+    for place, addresses in places.items():
+        pairs |= {(place.rpartition(":")[0], *pair) for pair in combinations(sorted(addresses & answering), 2)}
+    for name, one, other in sorted(pairs):
+        yield _problem(
+            "id_contested",
+            name,
+            f"{one} and {other} have the same name {name} and the same broker id: name servers list only the one that "
+            "registered last, and clients reach now the one, now the other.",
+            "Stop one of them, or give it another brokerId; with triomq's brokers `triomq admin role HOST:PORT slave "
+            "--id N`.",
+        )
+
+
+def roles(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Brokers whose role and id do not fit."""
+    for broker in snapshot.brokers:
+        role = broker.setting("brokerRole")
+        if role is None or broker.broker_id is None or (role == "SLAVE") != broker.is_master:
+            continue
+        yield _problem(
+            "role_and_id",
+            broker.label,
+            f"Broker {broker.label} has brokerRole={role} and is registered with id {broker.broker_id}; a master has id "
+            "0 and a slave another one.",
+            "Correct brokerRole or brokerId in its file and restart it.",
+        )
+
+
+def slaves(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding]:
+    """Slaves with another history, that do not follow, or that are far behind."""
+    for brokers in snapshot.sets().values():
+        master = next((broker for broker in brokers if broker.is_master), None)
+        for slave in brokers:
+            if not slave.is_master and not slave.error and slave.broker_id is not None:
+                yield from _slave(slave, master if master is not None and not master.error else None, limits)
+
+
+def _slave(slave: BrokerView, master: BrokerView | None, limits: FindingLimits) -> Iterator[Finding]:
+    master_end, end = None if master is None else master.log_end, slave.log_end
+    ahead = master_end is not None and end is not None and (slave.log_end_later or end) > master_end
+    grown = master_end is not None and master is not None and (master.log_end_later or master_end) >= (end or 0)
+    if slave.relation in ("AHEAD", "DIVERGED") or (not slave.relation and ahead and not grown):
+        state = "has another history than" if slave.relation == "DIVERGED" else "has more than"
+        yield _problem(
+            "slave_diverged",
+            slave.label,
+            f"Slave {slave.label} {state} its master, and does not follow it: messages that were acknowledged may be on "
+            "one of them only.",
+            "Find out which of the two has what must be kept. Then `triomq admin cut` drops what the slave has alone; a "
+            "slave of RocketMQ has to start with an empty store.",
+        )
+        return
+    if master is None or master_end is None or end is None:
+        return
+    behind = max(0, master_end - end)
+    stands = slave.log_end_later is not None and slave.log_end_later <= end
+    if slave.connected is False or (behind and stands and slave.connected is None):
+        yield _problem(
+            "slave_not_following",
+            slave.label,
+            f"Slave {slave.label} does not follow its master {master.address}: its log lacks {behind} bytes and does not "
+            "grow.",
+            "Look at its log; check that it reaches the master's haListenPort at the address that the master registers "
+            "(brokerIP2).",
+        )
+    elif behind >= limits.behind_bytes:
+        yield _problem(
+            "slave_behind",
+            slave.label,
+            f"Slave {slave.label} is {behind} bytes behind its master.",
+            "Wait if it has just been started; else look at its disk and at the network between the two.",
+        )
+
+
+def disks(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Disks that are nearly full."""
+    for broker in snapshot.brokers:
+        ratios = {"commit log": "commitLogDiskRatio", "consume queues": "consumeQueueDiskRatio"}
+        known = {what: used for what, key in ratios.items() if (used := _ratio(broker.runtime.get(key))) is not None}
+        if not known:
+            continue
+        what, used = max(known.items(), key=lambda pair: pair[1])
+        if used < DISK_NOTICE:
+            continue
+        cure = "Free space on it, shorten fileReservedTime, or add a larger disk."
+        text = f"The disk of broker {broker.label} with its {what} is {used:.0%} full"
+        if used >= DISK_PROBLEM:
+            yield _problem("disk_full", broker.label, f"{text}: it soon refuses messages, or does already.", cure)
+        else:
+            yield _notice("disk_filling", broker.label, f"{text}: it deletes expired files at any hour.", cure)
+
+
+def _ratio(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def clocks(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding]:
+    """Brokers whose clocks differ from each other, or all of them from this machine's."""
+    known = [broker for broker in snapshot.brokers if broker.clock_ms is not None]
+    if not known:
+        return
+    by_clock = sorted(known, key=lambda broker: broker.clock_ms or 0)
+    first, last = by_clock[0], by_clock[-1]
+    difference = (last.clock_ms or 0) - (first.clock_ms or 0) - first.clock_error_ms - last.clock_error_ms
+    advice = "Let all machines of the cluster take their time from the same source (NTP)."
+    if difference >= limits.clock_ms:
+        yield _problem(
+            "clocks_differ",
+            f"{first.label}, {last.label}",
+            f"The clock of broker {last.label} is {difference / 1000:.0f} s ahead of that of {first.label}: searches by "
+            "time, delays and retention differ.",
+            advice,
+        )
+    elif abs(first.clock_ms or 0) - first.clock_error_ms >= limits.clock_ms:
+        yield _notice(
+            "own_clock",
+            "this machine",
+            f"The brokers' clocks differ by {abs(first.clock_ms or 0) / 1000:.0f} s from this machine's.",
+            advice,
+        )
+
+
+def versions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Brokers of several versions."""
+    found: dict[str, list[str]] = {}
+    for broker in snapshot.brokers:
+        version = broker.runtime.get("brokerVersionDesc")
+        if version:
+            found.setdefault(version, []).append(broker.label)
+    if len(found) > 1:
+        texts = "; ".join(f"{version}: {_some(labels)}" for version, labels in sorted(found.items()))
+        yield _notice(
+            "versions_mixed",
+            "cluster",
+            f"The brokers have different versions: {texts}.",
+            "Finish the upgrade; until then, use only what the oldest version has.",
+        )
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def settings(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Settings that are unsafe, have no effect, or differ where they should not."""
+    for name, brokers in snapshot.sets().items():
+        master = next((broker for broker in brokers if broker.is_master and not broker.error), None)
+        followers = [broker for broker in brokers if not broker.is_master]
+        if master is not None:
+            yield from _master_settings(name, master, followers)
+    for cluster, names in snapshot.clusters.items():
+        known = [broker for broker in snapshot.brokers if broker.is_master and broker.name in names]
+        yield from _differing(cluster, known)
+
+
+def _master_settings(name: str, master: BrokerView, followers: Sequence[BrokerView]) -> Iterator[Finding]:
+    role = master.setting("brokerRole")
+    if role == "SYNC_MASTER" and not followers:
+        yield _problem(
+            "sync_without_slave",
+            name,
+            f"Master {master.label} is a SYNC_MASTER and has no slave: every send is answered SLAVE_NOT_AVAILABLE.",
+            "Start its slave, or set brokerRole=ASYNC_MASTER.",
+        )
+    if role == "ASYNC_MASTER" and master.setting("flushDiskType") == "ASYNC_FLUSH" and not followers:
+        yield _notice(
+            "one_copy",
+            name,
+            f"Master {master.label} acknowledges messages before they are on disk, and has no slave: a power failure "
+            "loses some, a broken disk all.",
+            "Add a slave, or set flushDiskType=SYNC_FLUSH.",
+        )
+    permission = master.setting("brokerPermission")
+    if permission is not None and permission.isdecimal() and int(permission) & PERM_READ_WRITE != PERM_READ_WRITE:
+        lacks = "messages" if not int(permission) & 2 else "pulls"
+        yield _notice(
+            "broker_permission",
+            name,
+            f"Master {master.label} refuses {lacks}: brokerPermission={permission}.",
+            "Set brokerPermission=6 when its maintenance is over.",
+        )
+    ids = {MASTER_ID, *(follower.broker_id for follower in followers)}
+    # Every group names slave 1 unless it is told otherwise: without any slave that means nothing.
+    lost = [group for group, number in master.slow_reads.items() if followers and number not in ids]
+    if lost and master.setting("slaveReadEnable") == "true":
+        yield _notice(
+            "slow_readers",
+            name,
+            f"Groups {_some(lost)} send slow readers to a broker id that set {name} does not have: "
+            "whichBrokerWhenConsumeSlowly has no effect.",
+            "Set it to the id of a slave.",
+        )
+
+
+def _differing(cluster: str, known: Sequence[BrokerView]) -> Iterator[Finding]:
+    for key, effect in SAME_EVERYWHERE.items():
+        values: dict[str, list[str]] = {}
+        for broker in known:
+            value = broker.setting(key)
+            if value is not None:
+                values.setdefault(value, []).append(broker.name)
+        if len(values) > 1:
+            texts = "; ".join(f"{value!r} on {_some(names)}" for value, names in sorted(values.items()))
+            yield _problem(
+                "settings_differ",
+                cluster,
+                f"The masters of cluster {cluster} have different values of {key} ({texts}): {effect}.",
+                "Give all of them the same value.",
+            )
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+def topics(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Topics that some masters of a cluster lack, or have fewer queues of."""
+    for cluster, names in snapshot.clusters.items():
+        known = [broker for broker in snapshot.brokers if broker.is_master and not broker.error and broker.topics]
+        known = [broker for broker in known if broker.name in names]
+        if len(known) < 2:
+            continue
+        system = {*SYSTEM_TOPICS, cluster, *(broker.name for broker in snapshot.brokers)}
+        every = {topic for broker in known for topic in broker.topics if not _is_internal(topic, system)}
+        for broker in known:
+            lacking = every - broker.topics.keys()
+            if lacking:
+                yield _notice(
+                    "topics_missing",
+                    broker.name,
+                    f"Master {broker.label} lacks {len(lacking)} topic{'s'[: len(lacking) != 1]} that others of cluster "
+                    f"{cluster} have: {_some(lacking)}; it takes no share of their messages.",
+                    "Create them on all masters: `triomq topics TOPIC --create --queues N`.",
+                )
+        uneven = {topic for topic in every if len({b.topics[topic] for b in known if topic in b.topics}) > 1}
+        if uneven:
+            yield _notice(
+                "topics_uneven",
+                cluster,
+                f"{len(uneven)} topic{'s'[: len(uneven) != 1]} of cluster {cluster} "
+                f"{'have' if len(uneven) > 1 else 'has'} different queues or permissions on its masters: {_some(uneven)}.",
+                "`triomq topics TOPIC` shows them; `triomq topics TOPIC --create --queues N` makes them equal.",
+            )
+
+
+def _is_internal(topic: str, system: set[str]) -> bool:
+    # Retry and dead letter topics are made where they are needed.
+    return (
+        topic in system
+        or topic.startswith((RETRY_PREFIX, "%DLQ%", SYSTEM_TOPIC_PREFIX))
+        or topic.endswith(REPLY_TOPIC_SUFFIX)
+    )
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def lags(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding]:
+    """Groups that are far behind."""
+    for group in sorted(snapshot.groups, key=lambda group: (-group.lag, group.name)):
+        if group.lag < limits.lag:
+            break
+        worst = max(group.lags, key=lambda topic: group.lags[topic])
+        if group.members is not None and not group.members:
+            state = "none of its members is online"
+            cure = "Start them; or delete the group when it is no longer used."
+        else:
+            state = f"most of them in topic {worst}"
+            cure = (
+                f"`triomq groups {group.name}` shows the queues; add members, up to one per queue, or make its handlers "
+                "faster."
+            )
+        yield _problem("lag", group.name, f"Group {group.name} lags by {group.lag} messages, {state}.", cure)
+
+
+def subscriptions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Groups whose members want different things: each of them misses messages."""
+    for group in snapshot.groups:
+        wanted = _wanted(group)
+        if len(wanted) > 1:
+            texts = "; ".join(f"{_some(ids)}: {text or 'nothing'}" for text, ids in sorted(wanted.items()))
+            yield _problem(
+                "subscriptions_differ",
+                group.name,
+                f"The members of group {group.name} have different subscriptions ({texts}): each queue belongs to one "
+                "member, and what that one does not want, no member gets.",
+                "Let all members of the group subscribe to the same topics with the same tags, or use two groups.",
+            )
+
+
+def _wanted(group: GroupView) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for member in group.members or ():
+        if member.subscriptions is not None:
+            wanted = {topic: text for topic, text in member.subscriptions.items() if not topic.startswith(RETRY_PREFIX)}
+            text = ", ".join(f"{topic} {expression}" for topic, expression in sorted(wanted.items()))
+            found.setdefault(text, []).append(member.client_id)
+    return found
+
+
+def stuck_members(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Members that do not answer, or hold messages and consume nothing."""
+    for group in snapshot.groups:
+        for member in group.members or ():
+            if member.error:
+                yield _problem(
+                    "member_silent",
+                    group.name,
+                    f"Member {member.client_id} of group {group.name} at {member.address} is connected, but does not "
+                    f"answer: {member.error}.",
+                    "Look at its process: it may be stopped (SIGSTOP), or out of memory. Its queues belong to it until "
+                    "its connection ends: end the process if it cannot go on.",
+                )
+            elif member.stuck:
+                held = sum(queue.held for queue in member.stuck)
+                idle = max(queue.idle_s for queue in member.stuck)
+                places = _some(f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in member.stuck)
+                yield _problem(
+                    "member_stuck",
+                    group.name,
+                    f"Member {member.client_id} of group {group.name} at {member.address} holds {held} messages of "
+                    f"{places} and has finished none for {idle} s.",
+                    "Its handlers hang: look at its threads (`mqadmin consumerStatus -s`), then restart it; others get "
+                    "its messages.",
+                )
+
+
+def unknown(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """What could not be looked at."""
+    for text in snapshot.unknown:
+        yield _notice("not_looked_at", "cluster", text, "Ask again when the above is corrected, or give it more time.")
+
+
+Look = Callable[[ClusterSnapshot, FindingLimits], Iterable[Finding]]
+
+_LOOKS: Final[tuple[Look, ...]] = (
+    name_servers, masters, silent_brokers, contested_ids, roles, slaves, disks, clocks, settings, stuck_members,
+    subscriptions, lags, topics, versions, unknown,
+)  # fmt: skip

@@ -1,0 +1,239 @@
+"""What is found wrong in a snapshot: one table of cases, the sentence of each."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from triomq._examination.doctor import stuck_queues
+from triomq._examination.findings import FindingLimits, findings_of
+from triomq._examination.snapshot import (
+    CONTESTED_KEY,
+    BrokerView,
+    ClusterSnapshot,
+    GroupView,
+    MemberView,
+    NameServerView,
+    StuckQueue,
+    TopicView,
+)
+from triomq_protocol.requests import MessageQueue
+from triomq_protocol.requests.group_admin import ConsumerRunningInfo, ProcessQueueInfo
+
+MASTER_SETTINGS = {"brokerRole": "ASYNC_MASTER", "flushDiskType": "SYNC_FLUSH", "brokerPermission": "6"}
+
+
+def runtime(end=1000, **more):
+    return {"commitLogMaxOffset": str(end), "commitLogDiskRatio": "0.10", "brokerVersionDesc": "V4_9_7", **more}
+
+
+MASTER = BrokerView(
+    "a", 0, "h:1", runtime=runtime(), config=MASTER_SETTINGS, clock_ms=3, topics={"T": TopicView(4, 4, 6)}
+)
+SLAVE = BrokerView("a", 1, "h:2", runtime=runtime(), config={"brokerRole": "SLAVE"}, clock_ms=-3, relation="CLEAN",
+                   connected=True)  # fmt: skip
+OTHER = attrs.evolve(MASTER, name="b", address="h:3")
+CLUSTERS = {"c": frozenset({"a", "b"})}
+SETS = {"a": {0: "h:1", 1: "h:2"}, "b": {0: "h:3"}}
+NAME_SERVER = NameServerView("n:1", "", SETS, CLUSTERS)
+HEALTHY = ClusterSnapshot((NAME_SERVER,), (MASTER, SLAVE, OTHER))
+
+
+def brokers(*changed):
+    return attrs.evolve(HEALTHY, brokers=changed)
+
+
+def groups(*views):
+    return attrs.evolve(HEALTHY, groups=views)
+
+
+def change(broker, **settings):
+    return attrs.evolve(broker, config={**broker.config, **settings})
+
+
+def members(*wanted):
+    return tuple(MemberView(f"m{n}", f"p:{n}", subscriptions=each) for n, each in enumerate(wanted))
+
+
+CASES = [
+    (
+        attrs.evolve(HEALTHY, name_servers=(NAME_SERVER, NameServerView("n:2", "refused"))),
+        "name_server_dead", "problem", "Name server n:2 does not answer: refused.",
+    ),
+    (
+        attrs.evolve(HEALTHY, name_servers=(NAME_SERVER, NameServerView("n:2", "", {"a": SETS["a"]}, CLUSTERS))),
+        "name_servers_disagree", "problem", "Name servers n:1 and n:2 disagree: only n:1 lists b:0 at h:3.",
+    ),
+    (attrs.evolve(HEALTHY, brokers=()), "no_brokers", "problem", "No broker is registered."),
+    (
+        brokers(SLAVE, OTHER),
+        "no_master", "problem", "Broker set a has no master; a:1 (h:2) cannot take messages.",
+    ),
+    (
+        brokers(MASTER, SLAVE, attrs.evolve(OTHER, error="refused", runtime={}, config=None)),
+        "broker_silent", "problem", "Broker b:0 (h:3) does not answer: refused.",
+    ),
+    (
+        brokers(attrs.evolve(MASTER, runtime=runtime(**{CONTESTED_KEY: "h:9"})), SLAVE, OTHER),
+        "id_contested", "problem", "h:1 and h:9 have the same name a and the same broker id",
+    ),
+    (
+        attrs.evolve(
+            HEALTHY,
+            name_servers=(NAME_SERVER, attrs.evolve(NAME_SERVER, address="n:2", sets=SETS | {"b": {0: "h:9"}})),
+            brokers=(MASTER, SLAVE, OTHER, attrs.evolve(OTHER, address="h:9")),
+        ),
+        "id_contested", "problem", "h:3 and h:9 have the same name b and the same broker id",
+    ),
+    (
+        brokers(MASTER, change(SLAVE, brokerRole="ASYNC_MASTER"), OTHER),
+        "role_and_id", "problem", "Broker a:1 (h:2) has brokerRole=ASYNC_MASTER and is registered with id 1",
+    ),
+    (
+        brokers(MASTER, attrs.evolve(SLAVE, relation="DIVERGED"), OTHER),
+        "slave_diverged", "problem", "Slave a:1 (h:2) has another history than its master",
+    ),
+    (
+        brokers(MASTER, attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(2000)), OTHER),
+        "slave_diverged", "problem", "Slave a:1 (h:2) has more than its master",
+    ),
+    (
+        brokers(MASTER, attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(400), log_end_later=400), OTHER),
+        "slave_not_following", "problem", "Slave a:1 (h:2) does not follow its master h:1: its log lacks 600 bytes",
+    ),
+    (
+        brokers(attrs.evolve(MASTER, runtime=runtime(10**9)), SLAVE, OTHER),
+        "slave_behind", "problem", "Slave a:1 (h:2) is 999999000 bytes behind its master.",
+    ),
+    (
+        brokers(attrs.evolve(MASTER, runtime=runtime(commitLogDiskRatio="0.86")), SLAVE, OTHER),
+        "disk_full", "problem", "The disk of broker a:0 (h:1) with its commit log is 86% full",
+    ),
+    (
+        brokers(attrs.evolve(MASTER, runtime=runtime(consumeQueueDiskRatio="0.80")), SLAVE, OTHER),
+        "disk_filling", "notice", "The disk of broker a:0 (h:1) with its consume queues is 80% full",
+    ),
+    (
+        brokers(MASTER, attrs.evolve(SLAVE, clock_ms=62_000), OTHER),
+        "clocks_differ", "problem", "The clock of broker a:1 (h:2) is 62 s ahead of that of",
+    ),
+    (
+        brokers(*(attrs.evolve(each, clock_ms=-60_000) for each in (MASTER, SLAVE, OTHER))),
+        "own_clock", "notice", "The brokers' clocks differ by 60 s from this machine's.",
+    ),
+    (
+        brokers(change(OTHER, brokerRole="SYNC_MASTER"), MASTER, SLAVE),
+        "sync_without_slave", "problem", "Master b:0 (h:3) is a SYNC_MASTER and has no slave",
+    ),
+    (
+        brokers(change(OTHER, flushDiskType="ASYNC_FLUSH"), MASTER, SLAVE),
+        "one_copy", "notice", "Master b:0 (h:3) acknowledges messages before they are on disk, and has no slave",
+    ),
+    (
+        brokers(change(MASTER, brokerPermission="4"), SLAVE, OTHER),
+        "broker_permission", "notice", "Master a:0 (h:1) refuses messages: brokerPermission=4.",
+    ),
+    (
+        brokers(attrs.evolve(change(MASTER, slaveReadEnable="true"), slow_reads={"G": 7, "H": 1}), SLAVE, OTHER),
+        "slow_readers", "notice", "Groups G send slow readers to a broker id that set a does not have",
+    ),
+    (
+        brokers(change(MASTER, aclEnable="true"), SLAVE, change(OTHER, aclEnable="false")),
+        "settings_differ", "problem",
+        "The masters of cluster c have different values of aclEnable ('false' on b; 'true' on a)",
+    ),
+    (
+        brokers(MASTER, SLAVE, attrs.evolve(OTHER, topics=OTHER.topics | {f"U{n:04}": TopicView(1, 1, 6) for n in range(9000)})),
+        "topics_missing", "notice",
+        "Master a:0 (h:1) lacks 9000 topics that others of cluster c have: U0000, U0001, U0002, U0003, U0004 and 8995 more",
+    ),
+    (
+        brokers(MASTER, SLAVE, attrs.evolve(OTHER, topics={"T": TopicView(8, 8, 6)})),
+        "topics_uneven", "notice", "1 topic of cluster c has different queues or permissions on its masters: T.",
+    ),
+    (
+        brokers(MASTER, SLAVE, attrs.evolve(OTHER, runtime=runtime(brokerVersionDesc="V5_1_0"))),
+        "versions_mixed", "notice", "V4_9_7: a:0 (h:1), a:1 (h:2); V5_1_0: b:0 (h:3)",
+    ),
+    (
+        groups(GroupView("G", {"T": 9000, "U": 2000}, members({"T": "*"}))),
+        "lag", "problem", "Group G lags by 11000 messages, most of them in topic T.",
+    ),
+    (
+        groups(GroupView("G", {"T": 10_000}, ())),
+        "lag", "problem", "Group G lags by 10000 messages, none of its members is online.",
+    ),
+    (
+        groups(GroupView("G", {}, members({"T": "a", "%RETRY%G": "*"}, {"T": "b"}))),
+        "subscriptions_differ", "problem", "The members of group G have different subscriptions (m0: T a; m1: T b)",
+    ),
+    (
+        groups(GroupView("G", {}, (MemberView("m", "p:1", error="not within 5 s"),))),
+        "member_silent", "problem", "Member m of group G at p:1 is connected, but does not answer: not within 5 s.",
+    ),
+    (
+        groups(GroupView("G", {}, (MemberView("m", "p:1", stuck=(StuckQueue("T", "a", 2, 30, 90),)),))),
+        "member_stuck", "problem", "Member m of group G at p:1 holds 30 messages of T a:2 and has finished none for 90 s.",
+    ),
+    (attrs.evolve(HEALTHY, unknown=("X.",)), "not_looked_at", "notice", "X."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "kind", "level", "sentence"), CASES, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_each_case_has_its_sentence(snapshot, kind, level, sentence):
+    found = [finding for finding in findings_of(snapshot) if finding.kind == kind]
+    assert [finding.level for finding in found] == [level]
+    assert sentence in found[0].what
+    assert found[0].cure.endswith((".", ")"))
+
+
+HARMLESS = [
+    HEALTHY,
+    # Asked a moment after its master, a slave has more: the master has grown meanwhile, too.
+    brokers(
+        attrs.evolve(MASTER, log_end_later=1500),
+        attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(1200), log_end_later=1500),
+        OTHER,
+    ),
+    # A slave of RocketMQ that follows.
+    brokers(MASTER, attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(900), log_end_later=950), OTHER),
+    brokers(MASTER, attrs.evolve(SLAVE, clock_ms=5100, clock_error_ms=2000), OTHER),
+    groups(GroupView("G", {"T": 9999}, members({"T": "a"}, {"T": "a", "%RETRY%G": "*"}))),
+    brokers(attrs.evolve(MASTER, slow_reads={"G": 1}), SLAVE, attrs.evolve(OTHER, slow_reads={"G": 1})),
+    brokers(attrs.evolve(MASTER, topics=MASTER.topics | {"%RETRY%G": TopicView(1, 1, 6)}), SLAVE, OTHER),
+]
+
+
+@pytest.mark.parametrize("snapshot", HARMLESS)
+def test_what_is_right_is_not_found(snapshot):
+    assert findings_of(snapshot) == []
+
+
+def test_problems_come_first():
+    snapshot = brokers(change(MASTER, brokerPermission="4"), SLAVE, attrs.evolve(OTHER, error="gone"))
+    levels = [finding.level for finding in findings_of(snapshot)]
+    assert levels == sorted(levels, reverse=True)
+    assert set(levels) == {"problem", "notice"}
+
+
+def test_limits_are_the_callers():
+    snapshot = groups(GroupView("G", {"T": 10}, ()))
+    assert findings_of(snapshot) == []
+    assert [finding.kind for finding in findings_of(snapshot, FindingLimits(lag=10))] == ["lag"]
+
+
+def test_a_queue_is_stuck_when_held_messages_are_not_finished():
+    def state(held, last, **more):
+        return ProcessQueueInfo(cached_msg_count=held, last_consume_timestamp=last, **more)
+
+    now = 1_000_000
+    table = {
+        MessageQueue("T", "a", 0): state(5, now - 60_000),
+        MessageQueue("T", "a", 1): state(5, now - 59_000),
+        MessageQueue("T", "a", 2): state(0, now - 90_000),
+        MessageQueue("T", "a", 3): state(5, 0),  # has never finished one: not known since when
+        MessageQueue("T", "a", 4): state(5, now - 90_000, droped=True),
+    }
+    assert stuck_queues(ConsumerRunningInfo(mq_table=table), now) == (StuckQueue("T", "a", 0, 5, 60),)
