@@ -186,7 +186,8 @@ class ResponseCode(enum.IntEnum):
 
 
 _FIRST_V4 = 212  # ordinal of V4_0_0_SNAPSHOT
-_FIRST_V5 = 412
+FIRST_VERSION_5 = 412
+"""What programs of RocketMQ 5 send as `version`, at least."""
 _HIGHER_VERSION = 612
 # The ordinals of 3.x are irregular; these are the ones on which behaviour depends (docs/protocol/remoting.md §7).
 _V3 = {26: "V3_0_6_SNAPSHOT", 28: "V3_0_7_SNAPSHOT", 37: "V3_0_11", 62: "V3_1_8_SNAPSHOT", 63: "V3_1_8",
@@ -202,7 +203,7 @@ def version_description(version: int) -> str:
         return "HIGHER_VERSION"
     if version < _FIRST_V4:
         return _V3.get(version, f"V3_{version}")
-    major, base = (5, _FIRST_V5) if version >= _FIRST_V5 else (4, _FIRST_V4)
+    major, base = (5, FIRST_VERSION_5) if version >= FIRST_VERSION_5 else (4, _FIRST_V4)
     release, odd = divmod(version - base, 2)
     suffix = "" if odd else "_SNAPSHOT"
     return f"V{major}_{release // 10}_{release % 10}{suffix}"

@@ -1,4 +1,4 @@
-"""Real Java 4.9.7 servers and clients beside ours.
+"""Real Java 4.9.7 servers and clients beside ours, and 5.5.0 where the name ends with `_5`.
 
 Every test of this suite is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
 cannot be downloaded. Servers run for the whole session unless a test needs to stop one; tests use different topic
@@ -57,7 +57,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-ONE_SET_OF_SERVERS = {"test_mqadmin", "test_other_clients", "test_replication"}
+JAVA_5 = "java5"
+"""Parameter of tests that run on the session's servers of 5.5.0, too."""
+SETTINGS_5 = {
+    "enablePropertyFilter": "true",
+    "messageDelayLevel": " ".join(["1s"] * 18),
+    "defaultTopicQueueNums": 4,
+    "transactionCheckInterval": 1000,
+    "transactionTimeOut": 1000,
+    "transactionCheckMax": 100,
+}
+"""Of the session's brokers for and of 5.5.0, which all tests share."""
+ONLY_5 = {"mappedFileSizeTimerLog": 1 << 20, "transactionOpBatchInterval": 100}
+"""Of 5.5.0, which else notes ends of transactions every three seconds, later than it asks here."""
+
+ONE_SET_OF_SERVERS = {"test_clients_5", "test_other_clients", "test_replication"}
 ONE_SET_PER_KIND = {
     "test_group_operators",
     "test_java_client",
@@ -77,6 +91,8 @@ ONE_SET_PER_KIND = {
 def worker_group(node_id: str) -> str:
     """Tests of one group share servers and run in one worker."""
     module = Path(node_id.partition("::")[0]).stem
+    if JAVA_5 in re.split(r"[\[\]-]", node_id):
+        return JAVA_5
     if module in ONE_SET_OF_SERVERS:
         return module
     if module in ONE_SET_PER_KIND and (kind := re.search(rf"[\[-]({'|'.join(Kind)})[\]-]", node_id)):
@@ -257,6 +273,11 @@ class JavaClient:
         found = self._call("request", servers, topic=topic, body=encoded, timeout=timeout_ms)
         return _seen(found["messages"][0])
 
+    def lite(self, servers: str, topic: str, group: str, count: int, tags: str = "*") -> list[Seen]:
+        """What a lite pull consumer gets, until there are so many."""
+        found = self._call("lite", servers, topic=topic, group=group, count=count, tags=tags)
+        return [_seen(one) for one in found["messages"]]
+
     def close(self, servers: str) -> None:
         """Close the clients of servers that are about to stop."""
         self._call("close", servers)
@@ -273,6 +294,14 @@ def java() -> Java:
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("interop")
+
+
+@pytest.fixture(scope="session")
+def java_5() -> Java:
+    try:
+        return find_java("5.5.0")
+    except ToolUnavailableError as error:
+        pytest.skip(f"RocketMQ 5.5.0 is not available: {error}")
 
 
 def _java_client(java: Java, home: Path, serialization: str) -> Driver:
@@ -297,6 +326,13 @@ def fresh_java_client(java: Java, scratch: Path) -> Callable[[str], AbstractCont
             yield JavaClient(driver)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def java_client_5(java_5: Java, scratch: Path) -> Iterator[JavaClient]:
+    """The Java client of 5.5.0 as it is by default."""
+    with _java_client(java_5, scratch / "client-5", "JSON") as driver:
+        yield JavaClient(driver)
 
 
 @pytest.fixture(scope="session")
@@ -389,6 +425,16 @@ def java_push(java: Java, scratch: Path) -> StartPush:
 
     With the `home` of an earlier one (its `log.parent`) it finds that one's local offsets.
     """
+    return _push_starter(java, scratch, "push")
+
+
+@pytest.fixture(scope="session")
+def java_push_5(java_5: Java, scratch: Path) -> StartPush:
+    """The same of 5.5.0."""
+    return _push_starter(java_5, scratch, "push-5")
+
+
+def _push_starter(java: Java, scratch: Path, name: str) -> StartPush:
     counter = count(1)
 
     def start(
@@ -401,8 +447,14 @@ def java_push(java: Java, scratch: Path) -> StartPush:
         **options: object,
     ) -> AbstractContextManager[PushMember]:
         number = next(counter)
-        home = home or scratch / f"push-{number}"
-        given = {"name_servers": name_servers, "group": group, "topic": topic, "instance": f"push-{number}", **options}
+        home = home or scratch / f"{name}-{number}"
+        given = {
+            "name_servers": name_servers,
+            "group": group,
+            "topic": topic,
+            "instance": f"{name}-{number}",
+            **options,
+        }
         argv = java.command(
             "PushConsumer",
             _as_arguments(given),
@@ -411,7 +463,7 @@ def java_push(java: Java, scratch: Path) -> StartPush:
             options=QUICK_JVM,
             properties=properties,
         )
-        return _running(f"Java push consumer {number}", argv, home / f"push-{number}.out")
+        return _running(f"Java {name} consumer {number}", argv, home / f"{name}-{number}.out")
 
     return start
 
@@ -478,9 +530,11 @@ def servers(java: Java, scratch: Path) -> Servers:
     return Servers(java, scratch)
 
 
-def _target(servers: Servers, kind: Kind, stack: ExitStack) -> SingleBroker:
-    names = stack.enter_context(servers.namesrv(kind, f"{kind}-namesrv"))
-    serving = stack.enter_context(servers.broker(kind, f"{kind}-broker", names.address))
+def _target(
+    servers: Servers, kind: Kind, stack: ExitStack, settings: Mapping[str, object] | None = None, name: str = ""
+) -> SingleBroker:
+    names = stack.enter_context(servers.namesrv(kind, f"{kind}{name}-namesrv"))
+    serving = stack.enter_context(servers.broker(kind, f"{kind}{name}-broker", names.address, settings))
     return SingleBroker(kind, names, serving)
 
 
@@ -498,10 +552,28 @@ def javas(servers: Servers) -> Iterator[SingleBroker]:
         yield _target(servers, Kind.JAVA, stack)
 
 
+@pytest.fixture(scope="session")
+def javas_5(java_5: Java, scratch: Path) -> Iterator[SingleBroker]:
+    """The name server and the broker of 5.5.0."""
+    with ExitStack() as stack:
+        yield _target(Servers(java_5, scratch / "5"), Kind.JAVA, stack, {**SETTINGS_5, **ONLY_5})
+
+
+@pytest.fixture(scope="session")
+def ours_for_5(servers: Servers) -> Iterator[SingleBroker]:
+    """Our name server and our broker with the settings of `javas_5`."""
+    with ExitStack() as stack:
+        yield _target(servers, Kind.OURS, stack, SETTINGS_5, "-for-5")
+
+
 @pytest.fixture(params=[Kind.OURS, Kind.JAVA])
 def either(request: pytest.FixtureRequest) -> SingleBroker:
-    """A cluster of each implementation: what holds on ours must hold on the real one, or the test itself is wrong."""
-    return request.getfixturevalue("ours" if request.param is Kind.OURS else "javas")  # type: ignore[no-any-return]
+    """A cluster of each implementation: what holds on ours must hold on the real one, or the test itself is wrong.
+
+    Modules that run on 5.5.0, too, give the parameters themselves.
+    """
+    name = {Kind.OURS: "ours", Kind.JAVA: "javas", JAVA_5: "javas_5"}[request.param]
+    return request.getfixturevalue(name)  # type: ignore[no-any-return]
 
 
 @pytest.fixture

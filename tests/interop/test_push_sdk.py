@@ -35,9 +35,12 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=[Kind.OURS, Kind.JAVA])
+@pytest.fixture(scope="module", params=[Kind.OURS, Kind.JAVA, "java5"])
 def target(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBroker]:
     kind = request.param
+    if kind == "java5":
+        yield request.getfixturevalue("javas_5")
+        return
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(kind, f"{kind}-sdk-push-namesrv"))
         serving = stack.enter_context(servers.broker(kind, f"{kind}-sdk-push-broker", names.address, SETTINGS))

@@ -12,8 +12,10 @@ import trio
 import triomq
 from triomq import errors
 from triomq_benchmarks.clusters.processes import DriverError
+from triomq_benchmarks.clusters.servers import Kind
 
 LIMIT_S = 60.0
+pytestmark = pytest.mark.parametrize("either", [Kind.OURS, Kind.JAVA, "java5"], indirect=True)
 
 
 @asynccontextmanager

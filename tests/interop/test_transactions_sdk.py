@@ -18,13 +18,16 @@ from triomq_benchmarks.clusters.cluster import SingleBroker
 from triomq_benchmarks.clusters.servers import Kind
 
 CHECKS = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000, "transactionCheckMax": 100}
-KINDS = [Kind.JAVA, Kind.OURS]
+KINDS = [Kind.JAVA, Kind.OURS, "java5"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def checking(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBroker]:
     """A cluster whose broker asks about transactions after a second."""
     kind = request.param
+    if kind == "java5":
+        yield request.getfixturevalue("javas_5")
+        return
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(kind, f"{kind}-transactions-namesrv"))
         broker = stack.enter_context(servers.broker(kind, f"{kind}-transactions-broker", names.address, CHECKS))

@@ -78,6 +78,8 @@ class OffsetWrapper(Body, kw_only=True):
     broker_offset: int = 0
     consumer_offset: int = 0
     last_timestamp: int = 0
+    pull_offset: int | None = None
+    """Of RocketMQ 5, whose tools subtract `consumer_offset` from it; absent for tools of 4.9."""
 
 
 class ConsumeStats(Body, kw_only=True):

@@ -16,6 +16,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.QueryResult;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
@@ -25,6 +26,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -78,6 +80,8 @@ public final class InteropClient {
                 return request(command);
             case "pull":
                 return pull(command);
+            case "lite":
+                return lite(command);
             case "offsets":
                 return offsets(command);
             case "commit":
@@ -326,6 +330,28 @@ public final class InteropClient {
             }
         }
         return found(all);
+    }
+
+    /** Messages of a topic as a lite pull consumer gets them, until there are so many. */
+    private static JSONObject lite(JSONObject command) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.getString("group"));
+        consumer.setNamesrvAddr(command.getString("nameServers"));
+        consumer.setInstanceName("lite-" + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setAutoCommit(false);
+        consumer.subscribe(command.getString("topic"), command.getString("tags"));
+        consumer.start();
+        try {
+            List<MessageExt> all = new ArrayList<>();
+            long deadline = System.currentTimeMillis() + TIMEOUT_MS;
+            while (all.size() < command.getIntValue("count") && System.currentTimeMillis() < deadline) {
+                all.addAll(consumer.poll(1000));
+            }
+            consumer.commitSync();
+            return found(all);
+        } finally {
+            consumer.shutdown();
+        }
     }
 
     private static TreeSet<MessageQueue> queues(DefaultMQPullConsumer consumer, JSONObject command) throws Exception {

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterable
 from functools import partial
 
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.codes import FIRST_VERSION_5, RequestCode, ResponseCode
 from triomq_protocol.requests import (
     ConsumeStats,
     ConsumeStatsList,
@@ -45,10 +45,12 @@ def consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
     header = command.header(GetConsumeStatsRequest)
     group = header.consumer_group
     topics = [header.topic] if header.topic else (yield from broker.offsets.topics_of(group))
+    pulled = command.version >= FIRST_VERSION_5
     stats = ConsumeStats()
     for config in _consumed_topics(broker, group, topics):
         stats.consume_tps += broker.stats.group_get_tps(_name(config), group)
-        stats.offset_table.update((yield from _offsets(broker, group, _name(config), config.read_queue_nums)))
+        offsets = _offsets(broker, group, _name(config), config.read_queue_nums, pulled=pulled)
+        stats.offset_table.update((yield from offsets))
     return command.answer(body=(yield from stats.encode_in_slices()))
 
 
@@ -85,11 +87,14 @@ def _consumed_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[
 
 
 def _offsets(
-    broker: Broker, group: str, topic: str, queues: int
+    broker: Broker, group: str, topic: str, queues: int, *, pulled: bool = False
 ) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
     table = {}
     for queue_id in range(queues):
-        table[MessageQueue(topic, broker.config.broker_name, queue_id)] = _offset(broker, group, topic, queue_id)
+        offset = _offset(broker, group, topic, queue_id)
+        if pulled:
+            offset.pull_offset = offset.consumer_offset  # what has been pulled is not counted here
+        table[MessageQueue(topic, broker.config.broker_name, queue_id)] = offset
         if not (queue_id + 1) % QUEUES_PER_SLICE:
             yield
     return table

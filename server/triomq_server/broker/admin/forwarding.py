@@ -186,6 +186,8 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
     if config is None:
         remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
         return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    if header.queue_id is not None and header.group not in broker.groups.table:
+        return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
     targets: dict[MessageQueue, int] = {}
     for queue_id in _queues_to_reset(header, config.write_queue_nums):
         target = _reset_target(broker, header, queue_id)
@@ -232,18 +234,19 @@ def _notify_all(members: list[Link], header: ResetOffsetRequest, body: bytes) ->
 
 
 def _reset_target(broker: Broker, header: ResetOffsetRequest, queue_id: int) -> int | None:
-    """The offset one queue is to go on from; None if the group has never committed any there, and none is given."""
+    """The offset one queue is to go on from. None if the group has never committed any there, which is no reason for
+    tools of RocketMQ 5: these always send a queue id, if only -1."""
     if header.queue_id is not None and header.queue_id >= 0 and header.offset is not None and header.offset >= 0:
         return min(header.offset, broker.store.queue_bounds(header.topic, queue_id)[1])
     committed = broker.offsets.query(header.group, header.topic, queue_id)
-    if committed < 0:
+    if committed < 0 and header.queue_id is None:
         return None
     if header.timestamp == -1:
         target = broker.store.queue_bounds(header.topic, queue_id)[1]
     else:
         target = broker.store.offset_by_time(header.topic, queue_id, header.timestamp)
     target = max(target, 0)
-    return target if header.is_force else min(target, committed)
+    return target if header.is_force or committed < 0 else min(target, committed)
 
 
 def _body_for_cpp(targets: dict[MessageQueue, int]) -> Generator[None, None, bytes]:

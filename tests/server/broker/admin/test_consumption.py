@@ -53,6 +53,15 @@ async def test_consume_stats_are_the_recorded_ones(desk: Any, exchanges: Any) ->
     assert await desk.frame(request) == response
 
 
+async def test_tools_of_rocketmq_5_get_an_offset_of_what_has_been_pulled(desk: Any) -> None:
+    make_live(desk)
+    header = GetConsumeStatsRequest(consumer_group="CG_live", topic="TopicLive")
+    for version, expected in ((411, [None] * 4), (513, [7, 10, 6, 6])):
+        answer = await desk.ask(RequestCode.GET_CONSUME_STATS, header, version=version)
+        offsets = ConsumeStats.decode(answer.body).offset_table.values()
+        assert [offset.pull_offset for offset in offsets] == expected
+
+
 async def stats_of(desk: Any, group: str, topic: str | None = None) -> ConsumeStats:
     header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
     return ConsumeStats.decode((await desk.ask(RequestCode.GET_CONSUME_STATS, header)).body)

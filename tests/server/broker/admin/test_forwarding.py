@@ -233,7 +233,7 @@ async def test_where_a_reset_leads(
 async def test_a_tool_of_rocketmq_5_may_reset_one_queue(
     desk: Any, client_link: Any, queue_id: int, offset: int | None, expected: dict[int, int]
 ) -> None:
-    live_topic(desk)
+    live_topic(desk, committed=False)
     link = client_link()
     await join(desk, link)
     header = ResetOffsetRequest(
@@ -285,6 +285,9 @@ async def test_resets_that_cannot_be_done(desk: Any, client_link: Any) -> None:
     await join(desk, old, version=27)
     code, remark = await ask()
     assert code == 1
+    header = ResetOffsetRequest(topic="TopicLive", group="Nobody", timestamp=5, is_force=True, queue_id=-1)
+    answer = await desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    assert (answer.code, answer.remark) == (26, "Group Nobody does not exist")
     assert remark is not None
     assert remark.startswith("the client does not support this feature. version=V3_")
     assert old.notified == []
