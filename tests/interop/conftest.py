@@ -250,10 +250,10 @@ class JavaClient:
     def commit(self, servers: str, topic: str, offset: int, group: str) -> None:
         self._call("commit", servers, topic=topic, offset=offset, group=group)
 
-    def admin(self, servers: str, *arguments: str) -> str:
-        """One mqadmin command line, and what it printed."""
-        line = [*arguments, "-n", servers]
-        return str(self.driver.call({"op": "admin", "arguments": line}, CALL_LIMIT_S)["output"])
+    def admin(self, servers: str, *arguments: str, limit_s: float = 0) -> str:
+        """One mqadmin command line, and what it printed; with a limit for commands that never end."""
+        command = {"op": "admin", "arguments": [*arguments, "-n", servers], "limitMs": int(limit_s * 1000)}
+        return str(self.driver.call(command, CALL_LIMIT_S)["output"])
 
     def status(self, servers: str, topic: str, group: str, client: str = "") -> dict[str, dict[str, int]]:
         """Client id to queue id to offset, as the members of an online group have them in memory."""
@@ -316,10 +316,22 @@ def _java_client(java: Java, home: Path, serialization: str) -> Driver:
     return Driver(f"Java client ({serialization})", argv, home / "client.out")
 
 
-@pytest.fixture(scope="session")
-def fresh_java_client(java: Java, scratch: Path) -> Callable[[str], AbstractContextManager[JavaClient]]:
-    """Starts one more Java client: some admin commands cache, within a process, the first cluster that they used."""
+FreshClient = Callable[[str], AbstractContextManager[JavaClient]]
 
+
+@pytest.fixture(scope="session")
+def fresh_java_client(java: Java, scratch: Path) -> FreshClient:
+    """Starts one more Java client: some admin commands cache, within a process, the first cluster that they used."""
+    return _client_starter(java, scratch)
+
+
+@pytest.fixture(scope="session")
+def fresh_java_client_5(java_5: Java, scratch: Path) -> FreshClient:
+    """The same of 5.5.0."""
+    return _client_starter(java_5, scratch)
+
+
+def _client_starter(java: Java, scratch: Path) -> FreshClient:
     @contextmanager
     def start(name: str) -> Iterator[JavaClient]:
         with _java_client(java, scratch / name, "JSON") as driver:
@@ -530,6 +542,12 @@ def servers(java: Java, scratch: Path) -> Servers:
     return Servers(java, scratch)
 
 
+@pytest.fixture(scope="session")
+def servers_5(java_5: Java, scratch: Path) -> Servers:
+    """Servers of 5.5.0, as `Kind.JAVA`."""
+    return Servers(java_5, scratch / "5")
+
+
 def _target(
     servers: Servers, kind: Kind, stack: ExitStack, settings: Mapping[str, object] | None = None, name: str = ""
 ) -> SingleBroker:
@@ -553,10 +571,10 @@ def javas(servers: Servers) -> Iterator[SingleBroker]:
 
 
 @pytest.fixture(scope="session")
-def javas_5(java_5: Java, scratch: Path) -> Iterator[SingleBroker]:
+def javas_5(servers_5: Servers) -> Iterator[SingleBroker]:
     """The name server and the broker of 5.5.0."""
     with ExitStack() as stack:
-        yield _target(Servers(java_5, scratch / "5"), Kind.JAVA, stack, {**SETTINGS_5, **ONLY_5})
+        yield _target(servers_5, Kind.JAVA, stack, {**SETTINGS_5, **ONLY_5})
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,9 @@ def test_the_real_tool_is_allowed_and_refused(
         assert "success" in added
         assert "visitor-secret" in file.read_text()
         assert "visitor" in operator.admin(names.address, "getAclConfig", "-b", broker.address)
+        versions = operator.admin(names.address, "clusterAclConfigVersion", "-b", broker.address)
+        assert broker.address in versions
+        assert "Exception" not in versions
         assert "success" in operator.admin(names.address, "deleteAclConfig", "-b", broker.address, "-a", "visitor")
         assert "visitor" not in file.read_text()
 

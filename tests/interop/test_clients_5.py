@@ -29,6 +29,8 @@ def test_failing_messages_are_retried_and_dead_lettered(
 ) -> None:
     group = f"G-{topic}"[:80]
     bodies = [f"{word} {number}" for word in ("good", "bad") for number in range(5)]
+    # A member looks for a retry topic that its own first heartbeat makes half a minute later.
+    java_client_5.admin(address, "updateTopic", "-c", "DefaultCluster", "-t", f"%RETRY%{group}", "-r", "1", "-w", "1")
     with java_push_5(address, group, topic, fail_first=9, fail_body="bad", max_reconsume_times=2) as member:
         java_client_5.send(address, topic, [make_sample(body.encode()) for body in bodies])
         member.wait_for(lambda: len(member.bodies(success=False)) == 15)

@@ -1,7 +1,8 @@
-"""The real mqadmin on our name server and broker: what it prints is what it prints on the real ones.
+"""The real mqadmin of 4.9.7 and of 5.5.0 on our name server and broker: what it prints is what it prints on the servers
+of its own version.
 
-The same script of commands runs against a fresh cluster of each kind; what cannot be equal (addresses, times, ids,
-rates) is replaced, everything else is compared line by line.
+The same script of commands (`mqadmin_commands.py`) runs against a fresh cluster of each kind. What cannot be equal
+(addresses, times, ids, rates) is replaced, everything else is compared line by line.
 """
 
 from __future__ import annotations
@@ -9,75 +10,36 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from mqadmin_commands import CASES, GROUP, TOPIC, WITHOUT_REASON, Case, as_rows, cases
 
 from triomq_benchmarks.clusters.servers import Kind
 
-TOPIC = "Orders"
-GROUP = "auditors"
+VERSIONS = ("4.9.7", "5.5.0")
 RETRY_TOPICS = ("%RETRY%auditors", "%RETRY%java_consumer")
 MESSAGES = 20
 # A Java broker makes this topic at its first check of transactions.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 EARLY_CHECK = {"transactionCheckInterval": 500}
 
-# Name of the case, command line; {broker}, {id} and {unique} are put in per cluster.
-SCRIPT: list[tuple[str, str]] = [
-    ("clusterList", "clusterList"),
-    ("topicList", "topicList"),
-    ("topicList by cluster", "topicList -c"),
-    ("topicRoute", f"topicRoute -t {TOPIC}"),
-    ("topicRoute of no topic", "topicRoute -t Nowhere"),
-    ("topicStatus", f"topicStatus -t {TOPIC}"),
-    ("topicClusterList", f"topicClusterList -t {TOPIC}"),
-    ("updateTopicPerm", f"updateTopicPerm -t {TOPIC} -b {{broker}} -p 4"),
-    ("topicRoute after updateTopicPerm", f"topicRoute -t {TOPIC}"),
-    ("updateTopicPerm again", f"updateTopicPerm -t {TOPIC} -b {{broker}} -p 6"),
-    ("updateTopic to more queues", f"updateTopic -b {{broker}} -t {TOPIC} -r 6 -w 6"),
-    ("updateTopic with a bad name", "updateTopic -b {broker} -t b@d -r 6 -w 6"),
-    ("updateOrderConf put", f"updateOrderConf -t {TOPIC} -m put -v broker-a:4"),
-    ("updateOrderConf get", f"updateOrderConf -t {TOPIC} -m get"),
-    ("updateOrderConf delete", f"updateOrderConf -t {TOPIC} -m delete"),
-    ("brokerStatus", "brokerStatus -b {broker}"),
-    ("getBrokerConfig", "getBrokerConfig -b {broker}"),
-    ("updateBrokerConfig", "updateBrokerConfig -b {broker} -k flushIntervalCommitLog -v 400"),
-    ("queryMsgByKey", f"queryMsgByKey -t {TOPIC} -k key-7-3"),
-    ("queryMsgById", "queryMsgById -i {id}"),
-    ("queryMsgByUniqueKey", f"queryMsgByUniqueKey -t {TOPIC} -i {{unique}}"),
-    ("queryMsgByOffset", f"queryMsgByOffset -t {TOPIC} -b broker-a -i 0 -o 0"),
-    ("printMsg", f"printMsg -t {TOPIC} -d true"),
-    ("queryCq", f"queryCq -t {TOPIC} -q 0 -i 0 -b {{broker}}"),
-    ("updateSubGroup", "updateSubGroup -b {broker} -g billing -r 3"),
-    ("consumerProgress", f"consumerProgress -g {GROUP}"),
-    ("consumerConnection", f"consumerConnection -g {GROUP}"),
-    ("producerConnection", f"producerConnection -g java_producer -t {TOPIC}"),
-    ("brokerConsumeStats", "brokerConsumeStats -b {broker}"),
-    ("resetOffsetByTime", f"resetOffsetByTime -g {GROUP} -t {TOPIC} -s 0 -f true"),
-    ("consumerProgress after the reset", f"consumerProgress -g {GROUP}"),
-    ("cloneGroupOffset", f"cloneGroupOffset -s {GROUP} -d copies -t {TOPIC} -o true"),
-    ("statsAll", "statsAll -a"),
-    ("getNamesrvConfig", "getNamesrvConfig"),
-    ("updateNamesrvConfig", "updateNamesrvConfig -k orderMessageEnable -v true"),
-    ("updateKvConfig", "updateKvConfig -s space -k key -v value"),
-    ("deleteKvConfig", "deleteKvConfig -s space -k key"),
-    ("wipeWritePerm", "wipeWritePerm -b broker-a"),
-    ("topicRoute after wipeWritePerm", f"topicRoute -t {TOPIC}"),
-    ("addWritePerm", "addWritePerm -b broker-a"),
-    ("cleanExpiredCQ", "cleanExpiredCQ -c DefaultCluster"),
-    ("cleanUnusedTopic", "cleanUnusedTopic -c DefaultCluster"),
-    ("deleteSubGroup", "deleteSubGroup -c DefaultCluster -g billing"),
-    ("deleteTopic", f"deleteTopic -c DefaultCluster -t {TOPIC}"),
-    ("topicList after deleteTopic", "topicList"),
-]
-
 # These commands are wrong on purpose.
-REFUSED = {"topicRoute of no topic", "updateTopic with a bad name"}
+FAIL = {
+    "topicRoute of no topic",
+    "updateTopic with a bad name",
+    "queryMsgTraceById",
+    "dumpCompactionLog",
+}
 
 # Prints nothing for a topic before the broker has counted.
 RATES = "statsAll"
+
+# Never ends by itself.
+ENDLESS = "clusterRT"
+ENDLESS_S = 5.0
 
 # These list settings or counters: their names are compared, their values are each broker's own.
 LISTS = {"brokerStatus": ":", "getBrokerConfig": "=", "getNamesrvConfig": "="}
@@ -87,25 +49,49 @@ OWN = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d([,.:]\d+)?", "TIME"),
     (r"\b[0-9A-F]{32}\b", "ID"),
     (r"\S*interop\S*", "PATH"),
-    (r"-?\d+\.\d+(\(\d+,\d+ms\))?", "RATE"),
-    (r"(consumer|producer)-+\d+", r"\1-N"),
+    (r"-?\d+\.\d+(\(\d+,\d+ms[^)]*\))?", "RATE"),
+    (r"\brt=\d+ms", "rt=RATE"),
+    (r"true +\d+$", "true RATE"),
+    (r"(consumer|producer)(-+\d+)+", r"\1-N"),
+    (r"^broker-a .* NO_CONSUMER$", ""),  # the topic of sendMsgStatus, if the broker has counted
     (r"\d{10,}", "N"),
     (r"[ \t]+", " "),
+]
+
+# What is another version's, not another implementation's: its name, its system topics, the topic of a command that ours
+# refuses, what its broker adds to each message, and so sizes and places of messages. Tools are producers now and then.
+OWN_5 = [
+    (r"V[45]_\d_\d", "VERSION"),
+    (r"^(DefaultCluster )?(RMQ_SYS_|rmq_sys_)\S* *$", ""),
+    (r"^Static$", ""),
+    (r"^producer group \(CLIENT_INNER_PRODUCER\).*$", ""),
+    (r"https?://rocketmq.apache.org/\S+", "FAQ"),
+    (r"(MSG_REGION=DefaultRegion|WAIT=true|TRACE_ON=true), ", ""),
+    (r", (MSG_REGION=DefaultRegion|WAIT=true|TRACE_ON=true)", ""),
+    (r"\b(storeSize|commitLogOffset|physicOffset|physicSize)=\d+", r"\1=N"),
+    (r"^(CommitLog Offset:|#MasterCommitLogMaxOffset) ?\d+", r"\1 N"),
+    (r"@\d+ *$", "@N"),
+    (r"OK, \d+", "OK, N"),
 ]
 
 
 @attrs.frozen
 class Printed:
-    """What each command printed on the clusters of both kinds."""
+    """What each command of one version's tool printed on clusters of both kinds."""
 
+    version: str
+    commands: set[str]
     ours: dict[str, str]
     javas: dict[str, str]
 
 
-def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any) -> dict[str, str]:
+def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any, version: str, files: Path) -> dict[str, str]:
+    (files / "topics.json").write_text('[{"topicName":"Listed","readQueueNums":3,"writeQueueNums":3,"perm":6}]')
+    (files / "groups.json").write_text('[{"groupName":"listed","retryMaxTimes":5}]')
     with ExitStack() as stack:
-        names = stack.enter_context(servers.namesrv(kind, f"admin-{kind}-namesrv"))
-        broker = stack.enter_context(servers.broker(kind, f"admin-{kind}-broker", names.address, EARLY_CHECK))
+        names = stack.enter_context(servers.namesrv(kind, f"admin-{kind}-{version}-namesrv"))
+        name = f"admin-{kind}-{version}-broker"
+        broker = stack.enter_context(servers.broker(kind, name, names.address, EARLY_CHECK))
         client.admin(names.address, "updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", "4", "-w", "4")
         results = client.send(names.address, TOPIC, make_samples(MESSAGES), "inTurn")
         client.pull_all(names.address, TOPIC, MESSAGES)
@@ -122,54 +108,110 @@ def run_script(client: Any, kind: Kind, servers: Any, make_samples: Any) -> dict
             partial(client.admin, names.address, "topicList"),
             lambda text: all(topic in text for topic in (*RETRY_TOPICS, HALF_TOPIC)),
         )
+        filled = {
+            "broker": broker.address,
+            "names": names.address,
+            "files": files,
+            "id": results[3]["offsetMsgId"],
+            "unique": results[3]["msgId"],
+        }
         printed = {}
-        for case, line in SCRIPT:
-            filled = line.format(broker=broker.address, id=results[3]["offsetMsgId"], unique=results[3]["msgId"])
+        for case in cases(version):
+            arguments = [part.format(**filled) for part in case.line.split()]
+            if case.name == ENDLESS:
+                printed[case.name] = client.admin(names.address, *arguments, limit_s=ENDLESS_S)
+                continue
             # A loaded machine may refuse a link in the middle of the script, and rates need two samples of ten seconds;
             # commands can be repeated.
-            printed[case] = client.eventually(
-                partial(client.admin, names.address, *filled.split()),
-                partial(is_complete, case),
-                limit_s=60.0 if case == RATES else 10.0,
+            printed[case.name] = client.eventually(
+                partial(client.admin, names.address, *arguments),
+                partial(is_complete, case, version),
+                limit_s=60.0 if case.name == RATES else 10.0,
             )
     return printed
 
 
-def is_complete(case: str, text: str) -> bool:
-    return case in REFUSED or (TOPIC in text if case == RATES else "Exception" not in text)
+def is_complete(case: Case, version: str, text: str) -> bool:
+    if case.name == RATES:
+        return TOPIC in text
+    if case.name in FAIL or case.outcome(version).startswith("refused"):
+        return "Connect" not in text
+    return "Exception" not in text
 
 
-@pytest.fixture(scope="module")
-def printed(fresh_java_client: Any, servers: Any, make_samples: Any) -> Printed:
-    with fresh_java_client("admin-of-ours") as ours, fresh_java_client("admin-of-javas") as javas:
-        return Printed(
-            ours=run_script(ours, Kind.OURS, servers, make_samples),
-            javas=run_script(javas, Kind.JAVA, servers, make_samples),
-        )
+@pytest.fixture(scope="module", params=VERSIONS)
+def printed(request: pytest.FixtureRequest, make_samples: Any, tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    version = request.param
+    suffix = "" if version == "4.9.7" else "_5"
+    start = request.getfixturevalue(f"fresh_java_client{suffix}")
+    servers, theirs = request.getfixturevalue("servers"), request.getfixturevalue(f"servers{suffix}")
+    folder = tmp_path_factory.mktemp("interop-mqadmin")
+    found = {}
+    for kind, kinds_servers in ((Kind.OURS, servers), (Kind.JAVA, theirs)):
+        with start(f"admin-{version}-of-{kind}") as client:
+            listed = client.driver.call({"op": "admin", "arguments": []}, 60)["output"]
+            files = folder / kind
+            files.mkdir()
+            found[kind] = run_script(client, kind, kinds_servers, make_samples, version, files)
+    return Printed(version, set(re.findall(r"^   (\w+) ", listed, re.MULTILINE)), found[Kind.OURS], found[Kind.JAVA])
 
 
-def comparable(text: str) -> list[str]:
-    for pattern, name in OWN:
-        text = re.sub(pattern, name, text)
-    # Tables come out of hash maps and sets; where in Java an error was thrown is Java's.
-    return sorted(line.strip() for line in text.splitlines() if not line.startswith((" at ", " ...")))
+def comparable(text: str, version: str) -> list[str]:
+    found = []
+    for line in text.splitlines():
+        # Where in Java an error was thrown is Java's; its logging library speaks at the first use.
+        if line.startswith((" at ", "\tat ", " ...", "\t...")) or re.match(r"\d\d:\d\d:\d\d,\d+ \|-", line):
+            continue
+        for pattern, name in OWN if version == "4.9.7" else [*OWN, *OWN_5]:
+            line = re.sub(pattern, name, line)
+        found.append(line.strip())
+    # Tables come out of hash maps and sets.
+    return sorted(line for line in found if line)
 
 
-@pytest.mark.parametrize("case", [case for case, _ in SCRIPT if case not in LISTS])
-def test_prints_the_same(printed: Printed, case: str) -> None:
-    assert printed.javas[case].strip(), "the real servers print something"
-    assert comparable(printed.ours[case]) == comparable(printed.javas[case])
+def test_prints_the_same(printed: Printed, subtests: pytest.Subtests) -> None:
+    for case in cases(printed.version):
+        if case.outcome(printed.version) == "=":
+            with subtests.test(case=case.name, version=printed.version):
+                assert printed.javas[case.name].strip(), "the real servers print something"
+                theirs = comparable(printed.javas[case.name], printed.version)
+                assert comparable(printed.ours[case.name], printed.version) == theirs
 
 
-@pytest.mark.parametrize("case", LISTS)
-def test_lists_the_same_names(printed: Printed, case: str) -> None:
-    def names(text: str) -> set[str]:
+def test_lists_the_same_names(printed: Printed, subtests: pytest.Subtests) -> None:
+    def names(case: str, text: str) -> set[str]:
         # The path of the log is part of one name.
         found = {line.partition(LISTS[case])[0].strip() for line in text.splitlines() if LISTS[case] in line}
         return {name.partition("_/")[0] for name in found}
 
-    # Ours needs no home.
-    assert names(printed.javas[case]) - names(printed.ours[case]) <= {"rocketmqHome"}
+    for case in cases(printed.version):
+        if case.outcome(printed.version) == "names":
+            with subtests.test(case=case.name, version=printed.version):
+                theirs = names(case.name, printed.javas[case.name])
+                # Ours needs no home.
+                assert theirs - names(case.name, printed.ours[case.name]) <= {"rocketmqHome"}
+
+
+def test_what_differs_is_answered_or_refused_with_the_reason(printed: Printed, subtests: pytest.Subtests) -> None:
+    for case in cases(printed.version):
+        outcome, text = case.outcome(printed.version), printed.ours[case.name]
+        with subtests.test(case=case.name, version=printed.version):
+            if outcome.startswith("differs"):
+                assert text.strip()
+                assert "Exception" not in text
+            elif outcome.startswith("refused"):
+                reason = r"request type \d+ not supported: \w+|CODE: 1 .*RocketMQ 5"
+                assert re.search(r"\berror\b" if case.command in WITHOUT_REASON else reason, text)
+                assert "Timeout" not in text
+
+
+def test_no_command_of_the_tool_is_missing(printed: Printed) -> None:
+    assert printed.commands == {case.command for case in CASES if case.outcome(printed.version)}
+
+
+def test_the_page_has_this_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "mqadmin.md"
+    assert [line for line in page.read_text().splitlines() if line.startswith("| `")] == as_rows()
 
 
 def test_accepts_binary_headers_too(binary_java_client: Any, either: Any, topic: str) -> None:

@@ -179,14 +179,16 @@ def _version_refusal(members: list[ClientChannel]) -> str | None:
 def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """222: find the offset of a point in time in each queue, and let the group's members continue from there.
 
-    The broker changes no committed offset: members drop their queues, take the new offsets over and commit them.
+    The broker changes no committed offset: members drop their queues, take the new offsets over and commit them. For a
+    tool of RocketMQ 5 it commits them first: no such tool does it for a group that is offline or pulls.
     """
     header = command.header(ResetOffsetRequest)
     config = broker.topics.get(header.topic)
     if config is None:
         remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
         return command.answer(ResponseCode.SYSTEM_ERROR, remark)
-    if header.queue_id is not None and header.group not in broker.groups.table:
+    of_5 = header.queue_id is not None
+    if of_5 and header.group not in broker.groups.table:
         return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
     targets: dict[MessageQueue, int] = {}
     for queue_id in _queues_to_reset(header, config.write_queue_nums):
@@ -196,6 +198,17 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
         targets[MessageQueue(header.topic, broker.config.broker_name, queue_id)] = target
         if not (queue_id + 1) % QUEUES_PER_SLICE:
             yield
+    if of_5 and not broker.is_slave:
+        yield from _commit(broker, header.group, targets)
+    if of_5 and header.group not in broker.clients.consumers:
+        return command.answer(body=(yield from ResetOffsetBody(offset_table=targets).encode_in_slices()))
+    return (yield from _reset_members(broker, command, header, targets))
+
+
+def _reset_members(
+    broker: Broker, command: Command, header: ResetOffsetRequest, targets: dict[MessageQueue, int]
+) -> Generator[None, None, Command]:
+    """220 to all members, and the answer to 222."""
     group = broker.clients.consumers.get(header.group)
     if group is None:
         remark = (
@@ -211,6 +224,13 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
         sent = yield from _body_for_cpp(targets)
     yield from _notify_all(list(group.channels), header, sent)
     return command.answer(remark=NOT_SET_REMARK, body=body)
+
+
+def _commit(broker: Broker, group: str, targets: dict[MessageQueue, int]) -> Generator[None, None, None]:
+    for number, (queue, offset) in enumerate(targets.items(), 1):
+        broker.offsets.commit(group, queue.topic, queue.queue_id, offset)
+        if not number % QUEUES_PER_SLICE:
+            yield
 
 
 def _queues_to_reset(header: ResetOffsetRequest, queues: int) -> range:

@@ -244,6 +244,16 @@ async def test_a_tool_of_rocketmq_5_may_reset_one_queue(
     assert {queue.queue_id: found for queue, found in table.items()} == expected
     (notified,) = link.notified
     assert set(notified.fields) == {"topic", "group", "timestamp", "isForce"}
+    assert {queue: desk.broker.offsets.query("CG_live", "TopicLive", queue) for queue in expected} == expected
+
+
+async def test_a_tool_of_rocketmq_5_may_reset_a_group_that_is_offline(desk: Any) -> None:
+    live_topic(desk)
+    desk.broker.groups.find("CG_live")
+    header = ResetOffsetRequest(topic="TopicLive", group="CG_live", timestamp=2000, is_force=True, queue_id=-1)
+    answer = await desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    assert answer.code == 0
+    assert [desk.broker.offsets.query("CG_live", "TopicLive", queue) for queue in range(4)] == [1, 1, 1, 1]
 
 
 async def test_a_group_that_has_read_nothing_yet_can_be_reset(desk: Any, client_link: Any) -> None:
