@@ -20,6 +20,7 @@ from triomq._transport.credentials import Credentials
 from triomq._transport.links import Backoff
 from triomq._producer.producer import Producer
 from triomq._consumer.pull_consumer import PullConsumer
+from triomq._consumer.shared_pulls import SharedPulls
 from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._consumer.lite.lite_pull_consumer import LitePullConsumer
 
@@ -89,6 +90,7 @@ __all__ = [
     "Backoff",
     "Producer",
     "PullConsumer",
+    "SharedPulls",
     "PushConsumer",
     "LitePullConsumer",
     "Message",

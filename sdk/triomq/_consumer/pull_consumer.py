@@ -21,19 +21,24 @@ from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import Preference, ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
-from triomq._consumer.group.callbacks import OnEvent, offset_unavailable, reporter
+from triomq._consumer.group.allocate import AllocateStrategy
+from triomq._consumer.group.callbacks import ConsumerCallbacks, OnEvent, offset_unavailable, reporter
 from triomq._consumer.group.pull_loop import HELD_S, fruitless_pause_s
+from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import PullCall, Puller
 from triomq._consumer.running_properties import consumer_properties
+from triomq._consumer.shared_pulls import SharedPulls
 from triomq._message.hooks import FilterHook, PullHook, wanted_messages
-from triomq._message.message import MessageQueue, check_group
+from triomq._message.message import MessageQueue, check_group, check_name
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Sql, Subscription, make_subscription
+from triomq._numbers import check_seconds
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import ClientClosed, InvalidCall, RouteNotFound
 from triomq_protocol.filters.sql92 import Sql92Error, parse
+from triomq_protocol.names import MAX_TOPIC_BYTES
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
 from triomq_protocol.requests.heartbeat import CLUSTERING, CONSUME_ACTIVELY, CONSUME_FROM_LAST_OFFSET
 
@@ -93,7 +98,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._unavailable: dict[MessageQueue, int] = {}
         self._unheld: dict[MessageQueue, int] = {}
         self._closed = False
-        client.requests.consumers[group] = _PullMembership(self.positions)
+        self._shares: list[SharedPulls] = []
+        client.requests.consumers[group] = _PullMembership(self.positions, self._shares)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read, brokers by name, then queue ids.
@@ -189,6 +195,78 @@ class PullConsumer(metaclass=NoPublicConstructor):
             self._positions[queue] = result.next_offset
         return result
 
+    def share(
+        self,
+        *topics: str,
+        tags: str | None = None,
+        sql: str | None = None,
+        max_messages: int = 32,
+        interval_s: float = 0.2,
+        callbacks: ConsumerCallbacks | None = None,
+        allocate: AllocateStrategy | None = None,
+    ) -> SharedPulls:
+        """Share the topics' queues with the group's other members, and pull this member's in turn.
+
+        ::
+
+            async with consumer.share("orders") as pulls:
+                async for result in pulls:
+                    for message in result:
+                        ...
+                    await consumer.commit(result.queue)
+
+        Args:
+            topics: at least one.
+            tags: as for :meth:`pull`.
+            sql: as for :meth:`pull`.
+            max_messages: per pull, at most.
+            interval_s: how long a queue without a new message rests (``pullNextDelayTimeMillis``).
+            callbacks: called with queues before they are pulled, and when they have been given up.
+            allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
+
+        Returns:
+            An async context manager; inside it an async iterator of results that have messages. A queue that is assigned
+            begins at the group's committed offset.
+
+        Raises:
+            InvalidCall: an argument cannot be used.
+        """
+        self._check_open()
+        check_seconds("interval_s", interval_s)
+        if not topics:
+            raise InvalidCall("share needs a topic")
+        for topic in topics:
+            check_name(topic, "topic", MAX_TOPIC_BYTES)
+            self._subscription(topic, tags, sql)
+        client = self._client
+        members = Members(self.group, client.routes, client.links, client.chance)
+
+        def share_out(assignee: SharedPulls) -> Rebalance:
+            return Rebalance(
+                self.group,
+                client.client_id,
+                assignee,
+                topics=lambda: topics,
+                routes=client.routes,
+                members=members,
+                beat=client.heartbeats.beat,
+                strategy=allocate,
+                report=self._report,
+            )
+
+        shared: SharedPulls = construct(
+            SharedPulls,
+            pull=partial(self.pull, tags=tags, sql=sql, max_messages=max_messages),
+            forget=lambda queue: self._positions.pop(queue, None),
+            share_out=share_out,
+            spawn=client.nursery.start_soon,
+            interval_s=interval_s,
+            callbacks=callbacks if callbacks is not None else ConsumerCallbacks(),
+            ended=lambda: self._shares.remove(shared),
+        )
+        self._shares.append(shared)
+        return shared
+
     async def position(self, queue: MessageQueue) -> int:
         """Where the next pull without an offset starts.
 
@@ -268,6 +346,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
+        for shared in self._shares:
+            shared.close(ClientClosed(f"the consumer of group {self.group} is closed"))
         for puller in self._pullers.values():
             puller.close()
         del self._client.requests.consumers[self.group]
@@ -362,10 +442,14 @@ class _PullMembership:
 
     Args:
         positions: topic -> its positions.
+        shares: what has to know when members come and go.
     """
 
-    def __init__(self, positions: Callable[[str], Mapping[MessageQueue, int]]) -> None:
+    def __init__(
+        self, positions: Callable[[str], Mapping[MessageQueue, int]], shares: Sequence[SharedPulls] = ()
+    ) -> None:
         self._positions = positions
+        self._shares = shares
         self._lines = PeerLog(log)
 
     def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
@@ -377,7 +461,9 @@ class _PullMembership:
         return ConsumerRunningInfo(properties=consumer_properties(CONSUME_ACTIVELY))
 
     def wake(self) -> None:
-        """No queues are shared out, so none again."""
+        """The group's members have changed."""
+        for shared in self._shares:
+            shared.wake()
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """Its caller keeps the positions."""

@@ -1,0 +1,182 @@
+"""Pulling the queues that are this member's share of a topic, one after the other, as a loop (docs/protocol/consumer.md §4).
+
+The group's members share the queues out among themselves; the loop pulls those that are its own, without a task for each.
+Upstream: ``MQPullConsumerScheduleService``, ``RebalancePullImpl``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from triomq._cluster.spawn import Spawn
+from triomq._constructors import NoPublicConstructor
+from triomq._consumer.group.callbacks import ConsumerCallbacks, call_with_queues
+from triomq._consumer.group.rebalance import Rebalance
+from triomq._exception_groups import without_groups
+from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult
+from triomq.errors import ClientClosed, InvalidCall, MQError
+
+log = logging.getLogger("triomq.consumer")
+
+ERROR_PAUSE_S: Final = 1.0
+"""How long a queue rests after a pull of it has failed (``pullTimeDelayMillsWhenException``)."""
+
+
+class SharedPulls(metaclass=NoPublicConstructor):
+    """A member's share of a group's queues, pulled in turn; made by :meth:`triomq.PullConsumer.share`.
+
+    Args:
+        pull: pulls one queue from the consumer's position.
+        forget: a queue was assigned: the position is the committed one again.
+        share_out: makes what shares the queues out; it is given this object.
+        spawn: starts the task that shares them out.
+        interval_s: how long a queue without a new message rests.
+        callbacks: called with queues that come and go.
+        ended: called at the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        pull: Callable[[MessageQueue], Awaitable[PullResult]],
+        forget: Callable[[MessageQueue], object],
+        share_out: Callable[[SharedPulls], Rebalance],
+        spawn: Spawn,
+        interval_s: float,
+        callbacks: ConsumerCallbacks,
+        ended: Callable[[], object],
+    ) -> None:
+        self._pull = pull
+        self._forget = forget
+        self._rebalance = share_out(self)
+        self._spawn = spawn
+        self._interval_s = interval_s
+        self._callbacks = callbacks
+        self._ended = ended
+        self._due: dict[MessageQueue, float] = {}
+        """Queue -> when it is pulled next, on trio's clock."""
+        self._changed = trio.Event()
+        self._scope = trio.CancelScope()
+        self._stopped = trio.Event()
+        self._entered = False
+        self._failure: Exception | None = None
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now."""
+        return sorted(self._due)
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        if self._entered:
+            raise InvalidCall("the share was entered before; call share(...) again")
+        self._entered = True
+        self._spawn(self._keep_sharing)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scope.cancel()
+        self._ended()
+        with trio.CancelScope(shield=True):
+            await self._stopped.wait()
+        queues = list(self._due)
+        self._due.clear()
+        await call_with_queues(self._callbacks.on_revoked, queues)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PullResult:
+        """The next result that has messages; its queue's position is behind them, and nothing is committed.
+
+        A pull that fails is logged, and repeated after a second.
+
+        Raises:
+            ClientClosed: the consumer is closed.
+        """
+        if self._failure is None and (not self._entered or self._scope.cancel_called):
+            raise InvalidCall("a share is used inside its block: `async with consumer.share(topic) as pulls:`")
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            queue = min(self._due, key=self._due.__getitem__, default=None)
+            if queue is None or self._due[queue] > trio.current_time():
+                await self._wait(queue)
+                continue
+            self._put_last(queue, self._interval_s)
+            try:
+                result = await self._pull(queue)
+            except ClientClosed:
+                raise
+            except MQError as error:
+                log.warning("a pull failed and will be repeated: %s", error)
+                self._put_last(queue, ERROR_PAUSE_S)
+                continue
+            if queue in self._due and result:
+                self._put_last(queue, 0)
+                return result
+
+    def _put_last(self, queue: MessageQueue, pause_s: float) -> None:
+        """A queue is due after a pause, behind the others that are due then; unless it was given up meanwhile."""
+        if self._due.pop(queue, None) is not None:
+            self._due[queue] = trio.current_time() + pause_s
+
+    async def _wait(self, queue: MessageQueue | None) -> None:
+        changed = self._changed = trio.Event()
+        with trio.move_on_at(self._due[queue] if queue is not None else float("inf")):
+            await changed.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _keep_sharing(self) -> None:
+        try:
+            with self._scope:
+                await self._rebalance.run()
+        except Exception as error:
+            # The outermost edge of the task: the loop raises it.
+            self._failure = without_groups(error) if isinstance(error, BaseExceptionGroup) else error  # type: ignore[assignment]
+            log.exception("sharing out the queues failed")
+        finally:
+            self._stopped.set()
+            self._changed.set()
+
+    # --- what sharing out asks -------------------------------------------------------------------------------
+
+    async def assigned(self, queue: MessageQueue, /) -> bool:
+        """Take a queue."""
+        self._forget(queue)
+        await call_with_queues(self._callbacks.on_assigned, [queue])
+        self._due[queue] = trio.current_time()
+        self._changed.set()
+        return True
+
+    async def revoked(self, queue: MessageQueue, /) -> bool:
+        """Give a queue up."""
+        self._due.pop(queue, None)
+        await call_with_queues(self._callbacks.on_revoked, [queue])
+        return True
+
+    async def topic_changed(self, _topic: str, /) -> None:
+        """Pulls carry their expression: there is nothing to announce."""
+
+    def is_stuck(self, _queue: MessageQueue, /) -> bool:
+        """No queue has a task that could end."""
+        return False
+
+    def close(self, error: MQError) -> None:
+        """The consumer is closed: the loop raises this."""
+        self._failure = error
+        self._scope.cancel()
+        self._changed.set()
+
+    def wake(self) -> None:
+        """The group's members have changed."""
+        self._rebalance.wake()

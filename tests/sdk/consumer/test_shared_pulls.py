@@ -1,0 +1,103 @@
+"""A pull consumer's share of its group's queues."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+from consumer_broker import until
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode
+
+Q = [triomq.MessageQueue("T", "broker-a", number) for number in range(4)]
+
+
+@pytest.fixture
+async def group_cluster(group_cluster):
+    group_cluster.name_server.add_route("T", group_cluster.broker, queues=4)
+    return group_cluster
+
+
+def fill(cluster, *bodies, queue_id=0):
+    for body in bodies:
+        cluster.broker.store("T", queue_id, body)
+
+
+async def test_every_queue_is_pulled_in_turn(autojump_clock, group_cluster):
+    fill(group_cluster, b"a0", b"a1", b"a2")
+    fill(group_cluster, b"b0", b"b1", queue_id=3)
+    seen = []
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        async with consumer.share("T", max_messages=1) as pulls:
+            async for result in pulls:
+                seen += [message.body for message in result]
+                await consumer.commit(result.queue)
+                if len(seen) == 5:
+                    break
+            assert pulls.assignment == Q
+    assert sorted(seen) == [b"a0", b"a1", b"a2", b"b0", b"b1"]
+    assert seen.index(b"b1") < seen.index(b"a2"), "no queue waits for the end of another"
+    assert group_cluster.broker.offsets["G", "T", 0] == 3
+
+
+async def test_a_queue_without_a_message_rests(autojump_clock, group_cluster):
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=2) as pulls:
+        with trio.move_on_after(20):
+            await anext(pulls)
+    pulled = len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE))
+    assert 4 * 8 <= pulled <= 4 * 11
+
+
+async def test_members_share_and_one_that_leaves_gives_its_queues_up(autojump_clock, group_cluster):
+    came, went = [], []
+    callbacks = triomq.ConsumerCallbacks(on_assigned=came.extend, on_revoked=went.extend)
+    async with group_cluster.client() as first, group_cluster.client(instance_name="second") as second:
+        consumer, other = first.pull_consumer("G"), second.pull_consumer("G")
+        async with consumer.share("T", callbacks=callbacks) as pulls:
+            async with other.share("T") as others:
+                await until(lambda: len(pulls.assignment) == len(others.assignment) == 2)
+                assert sorted(pulls.assignment + others.assignment) == Q
+                taken = others.assignment[0]
+                group_cluster.broker.offsets["G", "T", taken.queue_id] = 1
+                fill(group_cluster, b"committed before", b"new", queue_id=taken.queue_id)
+            await other.aclose()
+            await until(lambda: pulls.assignment == Q)
+            result = await anext(pulls)
+            assert [message.body for message in result] == [b"new"], "it begins at the committed offset"
+    assert set(came) == set(Q)
+    assert set(went) == set(Q)
+
+
+async def test_a_pull_that_fails_is_repeated(autojump_clock, group_cluster, caplog):
+    caplog.set_level(logging.WARNING)
+    fill(group_cluster, b"one")
+    group_cluster.broker.script(RequestCode.PULL_MESSAGE, *[lambda command: command.answer(16, "no")] * 4)
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T") as pulls:
+        assert [message.body for message in await anext(pulls)] == [b"one"]
+    assert "a pull failed and will be repeated" in caplog.text
+
+
+async def test_what_cannot_be_shared(autojump_clock, group_cluster):
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        for call, text in (
+            (lambda: consumer.share(), "needs a topic"),
+            (lambda: consumer.share("T", interval_s=0), "interval_s"),
+            (lambda: consumer.share("T", tags="a", sql="b = 1"), "either tags= or sql="),
+        ):
+            with pytest.raises(errors.InvalidCall, match=text):
+                call()
+        pulls = consumer.share("T")
+        with pytest.raises(errors.InvalidCall, match="inside its block"):
+            await anext(pulls)
+        async with pulls:
+            await consumer.aclose()
+            with pytest.raises(errors.ClientClosed):
+                await anext(pulls)
+        with pytest.raises(errors.InvalidCall, match="entered before"):
+            async with pulls:
+                pass
