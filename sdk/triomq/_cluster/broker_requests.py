@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 import trio
@@ -48,6 +48,12 @@ log = logging.getLogger("triomq.broker_requests")
 
 RESETS_MAX: Final = 64
 """How many resets are under way at the same time; further ones wait. A broker sends one for each topic and group."""
+
+WAITING_MAX: Final = 1024
+"""How many requests that take time are under way or wait, of all brokers together; further ones are refused."""
+
+WAITING_BYTES_MAX: Final = 64 << 20
+"""How many bytes their bodies may have."""
 
 THREADS_SHOWN_MAX: Final = 200
 """At most so many threads are shown to an operator who asks for stacks."""
@@ -109,6 +115,8 @@ class BrokerRequests:
         self._lines = PeerLog(log)
         # Each broker of a topic sends its own, and each waits for handlers: side by side.
         self._resetting = trio.Semaphore(RESETS_MAX)
+        self._waiting = 0
+        self._waiting_bytes = 0
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler, for the client's links."""
@@ -121,6 +129,23 @@ class BrokerRequests:
             RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._reply,
         }
+
+    def _start(self, size_bytes: int, function: Callable[..., Awaitable[None]], *args: object) -> bool:
+        """Start a task for a request with a body of so many bytes; false if too much waits already."""
+        if self._waiting >= WAITING_MAX or self._waiting_bytes + size_bytes > WAITING_BYTES_MAX:
+            return False
+        self._waiting += 1
+        self._waiting_bytes += size_bytes
+        self._spawn(self._run, size_bytes, function, *args)
+        return True
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run(self, size_bytes: int, function: Callable[..., Awaitable[None]], *args: object) -> None:
+        try:
+            await function(*args)
+        finally:
+            self._waiting -= 1
+            self._waiting_bytes -= size_bytes
 
     # --- 40 --------------------------------------------------------------------------------------------------
 
@@ -143,9 +168,10 @@ class BrokerRequests:
         # Tools in C++ send a list instead; to Java's clients, too, only the table means something.
         table = ResetOffsetBody.decode(command.body).offset_table
         offsets = {self._namespace.unwrap_queue(queue): offset for queue, offset in table.items()}
-        self._spawn(self._reset, link.address, consumer, self._namespace.unwrap_topic(header.topic), offsets)
+        topic = self._namespace.unwrap_topic(header.topic)
+        if not self._start(len(command.body), self._reset, link.address, consumer, topic, offsets):
+            self._lines.write(logging.WARNING, link.address, "asks for more resets than can wait; this one is ignored")
 
-    @trio.lowlevel.enable_ki_protection
     async def _reset(self, peer: str, consumer: AskedConsumer, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._resetting:
             try:
@@ -227,7 +253,9 @@ class BrokerRequests:
         consumer = self.consumers.get(header.consumer_group)
         if consumer is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, _unknown(header.consumer_group))
-        self._spawn(self._answer_directly, link, command, consumer, header.broker_name or "")
+        size = len(command.body)
+        if not self._start(size, self._answer_directly, link, command, consumer, header.broker_name or ""):
+            return command.answer(ResponseCode.SYSTEM_BUSY, "too many requests wait in this client")
         return None
 
     async def _answer_directly(self, link: Link, command: Command, consumer: AskedConsumer, broker_name: str) -> None:

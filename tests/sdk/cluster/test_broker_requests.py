@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import triomq
+from triomq._cluster import broker_requests
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
     ConsumeMessageDirectlyRequest,
@@ -165,6 +166,31 @@ async def test_resets_go_side_by_side(autojump_clock, member, group_cluster):
 
 async def test_a_reset_of_another_group_is_not_ours(autojump_clock, member, group_cluster):
     await ask(group_cluster, reset(group="H", q0=0), seconds=15)
+    assert len(member.seen) == 5
+
+
+async def test_a_flood_of_resets_is_bounded(autojump_clock, member, group_cluster, monkeypatch, caplog):
+    monkeypatch.setattr(broker_requests, "WAITING_MAX", 20)
+    (stream,) = group_cluster.broker.consumers.members["G"].values()
+    before = trio.lowlevel.current_statistics().tasks_living
+    for number in range(500):
+        await group_cluster.broker.push_to(stream, reset(q0=number))
+    await trio.sleep(1)
+    assert trio.lowlevel.current_statistics().tasks_living - before <= 20
+    assert caplog.text.count("asks for more resets than can wait; this one is ignored") == 1
+    record = group_cluster.broker.queues["T", 0][2]
+    header = ConsumeMessageDirectlyRequest(consumer_group="G", client_id="c", msg_id="x", broker_name="broker-a")
+    request = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, body=record)
+    (refused,) = await ask(group_cluster, request)
+    assert (refused.code, refused.remark) == (2, "too many requests wait in this client")
+    await trio.sleep(60)  # those that were taken have been done
+    (answer,) = await ask(group_cluster, request)
+    assert answer.code == 0
+
+
+async def test_the_bodies_of_waiting_requests_are_bounded(autojump_clock, member, group_cluster, monkeypatch):
+    monkeypatch.setattr(broker_requests, "WAITING_BYTES_MAX", 10)
+    await ask(group_cluster, reset(q0=0), seconds=15)
     assert len(member.seen) == 5
 
 
