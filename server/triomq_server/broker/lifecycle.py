@@ -291,7 +291,9 @@ class _Run:
             if config.store.follow_other_master:
                 other = await other_master(members, broker.address, opener)
             if other is None:
-                await merge_offsets_of_slaves(config, broker.offsets, broker.address, opener, members=members)
+                await merge_offsets_of_slaves(
+                    config, broker.offsets, store, broker.replication.is_known, broker.address, opener, members=members
+                )
                 if broker.delay_offsets.lost and SCHEDULE_TOPIC in {topic for topic, _ in store.readable_queues()}:
                     await fetch_lost_delay_offsets(
                         broker.delay_offsets, store, broker.replication.is_known, broker.address, opener, members

@@ -33,7 +33,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.config import BrokerConfig, PropertiesError, load_properties, register_period_ms
 from triomq_server.pauses import Pauses
 from triomq_server.restarting import restarted
-from triomq_server.wire import Asking, LinkError, OpenLink
+from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason
 
 _log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class _NameServer:
                     await self._keep_registered(self._link)
                 self._note_failure("the link was closed")
             except _FAILURES as error:
-                self._note_failure(str(error) or type(error).__name__)
+                self._note_failure(failure_reason(error))
             finally:
                 self._link = self.last_answer = None
                 self.registered = False
@@ -270,7 +270,7 @@ class _NameServer:
         try:
             await self._link.request(command, 1.0)
         except _FAILURES as error:
-            _log.debug("name server %s: %s", self._address, error)
+            _log.debug("name server %s: %s", self._address, failure_reason(error))
 
     async def _keep_registered(self, link: Asking) -> None:
         config = self._owner.config
@@ -359,7 +359,7 @@ async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int,
             brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
         except _FAILURES as error:
             # This is asked every few seconds, and the registration has said it.
-            _log.debug("name server %s: %s", name_server, error)
+            _log.debug("name server %s: %s", name_server, failure_reason(error))
             return
         found = brokers.get(config.broker_name)
         if found is not None and found.broker_addrs:
@@ -386,7 +386,8 @@ async def other_master(members: Mapping[int, str], own_address: str, open_link: 
             async with open_link(known) as link:
                 await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), OTHER_MASTER_TIMEOUT_S)
         except _FAILURES as error:
-            _log.info("%s is registered as the master of this set, but does not answer: %s", known, error)
+            reason = failure_reason(error)
+            _log.info("%s is registered as the master of this set, but does not answer: %s", known, reason)
         else:
             return known
     return None
@@ -400,7 +401,8 @@ async def has_identity(address: str, broker_name: str, broker_id: int, open_link
                 answer = await link.request(Command.request(RequestCode.GET_BROKER_CONFIG), OTHER_MASTER_TIMEOUT_S)
             values = load_properties(answer.body)
         except (*_FAILURES, PropertiesError) as error:
-            _log.debug("%s is listed with id %d of %s, but does not answer: %s", address, broker_id, broker_name, error)
+            text = "%s is listed with id %d of %s, but does not answer: %s"
+            _log.debug(text, address, broker_id, broker_name, failure_reason(error))
             return False
         return (values.get("brokerName"), values.get("brokerId")) == (broker_name, str(broker_id))
     return False

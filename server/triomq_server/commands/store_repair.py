@@ -284,12 +284,12 @@ async def _read(copy: LogCopy, offset: int, size: int) -> bytes:
 
 async def _some(copy: LogCopy, offset: int, size: int) -> bytes:
     from triomq_server.replication.log_copy import NotThereError
-    from triomq_server.wire import LinkError
+    from triomq_server.wire import LinkError, failure_reason
 
     try:
         return await copy.read(offset, size)
     except (NotThereError, LinkError, OSError) as error:
-        raise UnusableCopyError(str(error)) from error
+        raise UnusableCopyError(failure_reason(error)) from error
 
 
 def _own_bytes(segments: list[Segment], offset: int, size: int) -> bytes:
@@ -306,7 +306,7 @@ def _mapped(spool: IO[bytes]) -> Iterator[mmap.mmap]:
 @asynccontextmanager
 async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Link]:
     """A link to a broker. Raises UnusableCopyError if there is none."""
-    from triomq_server.wire import LinkError
+    from triomq_server.wire import LinkError, failure_reason
 
     with trio.CancelScope() as scope:
         scope.deadline = trio.current_time() + CONNECT_TIMEOUT_S
@@ -315,7 +315,7 @@ async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Link]:
                 scope.deadline = float("inf")
                 yield link
         except (OSError, LinkError, ValueError) as error:
-            raise UnusableCopyError(f"cannot be asked: {error}") from error
+            raise UnusableCopyError(f"cannot be asked: {failure_reason(error)}") from error
     if scope.cancelled_caught:
         raise UnusableCopyError(f"does not answer within {CONNECT_TIMEOUT_S:.0f} s")
 
@@ -392,12 +392,12 @@ async def _prove(run: _Run, link: Link, segments: list[Segment]) -> None:
     from triomq_server.replication.divergence import NotComparableError, RemoteLog
     from triomq_server.replication.log_copy import LogCopy
     from triomq_server.store.log_repair import last_records
-    from triomq_server.wire import LinkError
+    from triomq_server.wire import LinkError, failure_reason
 
     try:
         begin, end = await RemoteLog(link).bounds()
     except (NotComparableError, LinkError, OSError) as error:
-        raise UnusableCopyError(str(error)) from error
+        raise UnusableCopyError(failure_reason(error)) from error
     survey = run.survey
     last = await trio.to_thread.run_sync(last_records, segments, min(end, survey.end))
     copy = LogCopy(link)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from any_step import each_step_of_all_tasks
@@ -22,12 +23,14 @@ from triomq_protocol.requests.registration import RegisterBrokerResponse
 from triomq_protocol.requests.route import BrokerData, ClusterInfo
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.registration import Identity, Registration
+from triomq_server.broker.roles import returning
 from triomq_server.broker.roles.returning import merge_offsets_of_slaves
 from triomq_server.broker.schedule import Schedule
 from triomq_server.broker.tables.consumer_offsets import OffsetTable
 from triomq_server.broker.tables.held_pulls import HeldPull, HeldPulls
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig, BrokerRole
+from triomq_server.replication.divergence import Comparison, LogRelation
 from triomq_server.wire import Handlers, Link, open_link, serve
 
 NAMESRV = "127.0.0.1:9876"
@@ -126,7 +129,20 @@ async def test_a_cancelled_wait_for_a_registration_does_not_end_the_next_one() -
         nursery.cancel_scope.cancel()
 
 
-async def test_offsets_of_slaves_are_merged_completely_or_not_at_all() -> None:
+class ComparedLog:
+    """A store whose log the slave has."""
+
+    def queue_bounds(self, _topic: str, _queue_id: int) -> tuple[int, int]:
+        return 0, 100
+
+
+async def test_offsets_of_slaves_are_merged_completely_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def compare(_own: Any, _remote: Any) -> Comparison:
+        await trio.lowlevel.checkpoint()
+        return Comparison(relation=LogRelation.CLEAN, common_end=1000)
+
+    monkeypatch.setattr(returning, "compare", compare)
+    store: Any = ComparedLog()
     network = MemoryNetwork()
     config = BrokerConfig(namesrv_addr=NAMESRV, broker_name="broker-a")
     opener = partial(open_link, dial=network.dial)
@@ -135,7 +151,7 @@ async def test_offsets_of_slaves_are_merged_completely_or_not_at_all() -> None:
         for cancel in each_step_of_all_tasks():
             offsets = OffsetTable(None)
             with cancel:
-                await merge_offsets_of_slaves(config, offsets, "127.0.0.1:10911", opener)
+                await merge_offsets_of_slaves(config, offsets, store, lambda _: True, "127.0.0.1:10911", opener)
             assert offsets.table in ({}, {"T@G": {0: 7, 1: 8}})
             seen.append(bool(offsets.table))
             await trio.sleep(1)

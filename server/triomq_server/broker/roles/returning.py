@@ -26,7 +26,7 @@ from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.divergence import LogRelation, NotComparableError, RemoteLog, compare
 from triomq_server.store import MessageStore
-from triomq_server.wire import LinkError, OpenLink
+from triomq_server.wire import Link, LinkError, OpenLink, failure_reason
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +38,39 @@ LIMIT_S = 3.0
 _FAILURES = (OSError, LinkError, ProtocolError)
 
 
-async def _merge_offsets_of(slave: str, offsets: OffsetTable, open_link: OpenLink, *, again: bool) -> bool:
+async def _has_copy(link: Link, store: MessageStore) -> bool:
+    """Whether the broker at the other end has this log, as far as the last record that both have tells.
+
+    Raises:
+        NotComparableError: it does not answer with what a comparison needs.
+        LinkError: the link has ended.
+    """
+    compared = await compare(store, RemoteLog(link))
+    return compared.common_end is not None and compared.relation is not LogRelation.DIVERGED
+
+
+def _within_queues(received: Mapping[str, Mapping[int, int]], store: MessageStore) -> dict[str, dict[int, int]]:
+    """Offsets that lie beyond the end of a queue, cut to it: messages that are stored there later must not be skipped."""
+    found: dict[str, dict[int, int]] = {}
+    for key, queues in received.items():
+        topic = key.partition("@")[0]
+        found[key] = {number: min(offset, store.queue_bounds(topic, number)[1]) for number, offset in queues.items()}
+    return found
+
+
+async def _merge_offsets_of(
+    slave: str, offsets: OffsetTable, store: MessageStore, open_link: OpenLink, *, again: bool
+) -> bool:
     """Ask one slave for its offsets; return whether it answered."""
     log_failure = _log.debug if again else _log.warning
     try:
         async with open_link(slave) as link:
+            if not await _has_copy(link, store):
+                log_failure(
+                    "%s is registered as a slave, but is not known to have a copy of this log: its consumer offsets are "
+                    "not taken", slave,
+                )  # fmt: skip
+                return False
             answer = await link.request(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET), LIMIT_S)
         if answer.code != ResponseCode.SUCCESS:
             log_failure(
@@ -52,9 +80,9 @@ async def _merge_offsets_of(slave: str, offsets: OffsetTable, open_link: OpenLin
         times = (answer.fields or {}).get(FIELD)
         if times is None and again:
             return False
-        offsets.merge(ConsumerOffsetTable.decode(answer.body).offset_table, times)
-    except _FAILURES as error:
-        log_failure("cannot ask slave %s for consumer offsets: %s", slave, error)
+        offsets.merge(_within_queues(ConsumerOffsetTable.decode(answer.body).offset_table, store), times)
+    except (*_FAILURES, NotComparableError) as error:
+        log_failure("cannot ask slave %s for consumer offsets: %s", slave, failure_reason(error))
         return False
     return True
 
@@ -73,6 +101,8 @@ def log_two_masters(members: Mapping[int, str], own_address: str, broker_name: s
 async def merge_offsets_of_slaves(
     config: BrokerConfig,
     offsets: OffsetTable,
+    store: MessageStore,
+    is_known: Callable[[str], bool],
     own_address: str,
     open_link: OpenLink,
     *,
@@ -81,8 +111,12 @@ async def merge_offsets_of_slaves(
 ) -> int:
     """Ask the slaves of this broker's set for their offsets, and keep what is newer.
 
+    Anyone can register at a name server as a slave of this set: only those that have a copy of the log are believed,
+    and no further than a queue reaches.
+
     Args:
-        config, offsets, own_address: this broker's.
+        config, offsets, store, own_address: this broker's.
+        is_known: whether a slave at this address may have the log (haSlaveAddresses).
         open_link: the network.
         again: it has been done before. RocketMQ's slaves then have nothing new: they copy this master's offsets, and do
             not know which offset was set back meanwhile.
@@ -95,7 +129,7 @@ async def merge_offsets_of_slaves(
 
     async def ask(slave: str) -> None:
         nonlocal answered
-        answered += await _merge_offsets_of(slave, offsets, open_link, again=again)
+        answered += await _merge_offsets_of(slave, offsets, store, open_link, again=again)
 
     with trio.move_on_after(LIMIT_S):
         if members is None:
@@ -104,7 +138,7 @@ async def merge_offsets_of_slaves(
             log_two_masters(members, own_address, config.broker_name)
         async with trio.open_nursery() as nursery:
             for broker_id, address in members.items():
-                if broker_id != 0 and address != own_address:
+                if broker_id != 0 and address != own_address and is_known(address):
                     nursery.start_soon(ask, address)
     if answered and not again:
         _log.info("merged the consumer offsets of %d slaves", answered)
@@ -141,8 +175,7 @@ async def fetch_lost_delay_offsets(
         nonlocal answered
         try:
             async with open_link(slave) as link:
-                compared = await compare(store, RemoteLog(link))
-                if compared.common_end is None or compared.relation is LogRelation.DIVERGED:
+                if not await _has_copy(link, store):
                     _log.error(
                         "%s is registered as a slave, but is not known to have a copy of this log: its progress with "
                         "delayed messages is not taken", slave,
@@ -155,7 +188,8 @@ async def fetch_lost_delay_offsets(
                 )
                 answered += 1
         except (*_FAILURES, NotComparableError) as error:
-            _log.warning("cannot ask slave %s for its progress with delayed messages: %s", slave, error)
+            reason = failure_reason(error)
+            _log.warning("cannot ask slave %s for its progress with delayed messages: %s", slave, reason)
 
     with trio.move_on_after(LIMIT_S):
         async with trio.open_nursery() as nursery:

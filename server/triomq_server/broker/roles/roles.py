@@ -147,7 +147,7 @@ class Roles:
                 await self._stop_following()
                 try:
                     if not self._broker.compat_49:
-                        await merge_offsets_of_slaves(broker.config, broker.offsets, broker.address, self._open_link)
+                        await self._merge_offsets()
                     broker.store.promote()
                 except BaseException as error:  # also a cancel: this broker is still a slave, and follows again
                     self._start_following()
@@ -243,11 +243,16 @@ class Roles:
             if known not in (broker.address, logged):
                 logged = known
                 log_two_masters(members, broker.address, broker.config.broker_name)
-            await merge_offsets_of_slaves(
-                broker.config, broker.offsets, broker.address, self._open_link, again=True, members=members
-            )
+            await self._merge_offsets(again=True, members=members)
 
     # -- the parts of a change
+
+    async def _merge_offsets(self, *, again: bool = False, members: Mapping[int, str] | None = None) -> None:
+        broker = self._broker
+        await merge_offsets_of_slaves(
+            broker.config, broker.offsets, broker.store, broker.replication.is_known, broker.address, self._open_link,
+            again=again, members=members,
+        )  # fmt: skip
 
     async def _members(self) -> Mapping[int, str]:
         """The set's brokers that are registered now, by id; they are remembered."""

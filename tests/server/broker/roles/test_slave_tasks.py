@@ -164,6 +164,12 @@ async def test_a_topic_that_is_deleted_and_created_again_hides_nothing(open_brok
         assert [record.body for record in iter_records(answer.body)] == [b"new 0", b"new 1", b"new 2"]
 
 
+async def fill(peer: Any, count: int, body: bytes = b"hello") -> None:
+    """Store messages: offsets mean something only where there are some."""
+    for _ in range(count):
+        await peer.put(body=body)
+
+
 async def committed(peer: Any, offset: int | None = None) -> str:
     """The group's offset of the queue; set before, if one is given."""
     fields = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
@@ -181,6 +187,7 @@ async def test_a_returning_master_does_not_roll_consumers_back(open_broker: Any,
     async with name_server(network), open_broker(network=network, **ours, **SLAVE) as slave:
         at_slave = await slave.peer(SLAVE_PORT)
         async with open_broker(network=network, disk=disk, **ours) as master:
+            await fill(await master.peer(), 200)
             await committed(await master.peer(), 100)
             await trio.sleep(30)
             assert await committed(at_slave) == "100"
@@ -193,6 +200,46 @@ async def test_a_returning_master_does_not_roll_consumers_back(open_broker: Any,
             await committed(at_master, 7)
             await trio.sleep(30)
             assert await committed(at_slave) == "7", "an order to go back is followed all the same"
+
+
+@pytest.mark.parametrize("stranger", ["another log", "no log", "an address that is not listed"])
+async def test_offsets_of_a_stranger_are_not_taken(
+    stranger: str, open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anyone can register at a name server as a slave of this set, and say that everything has been consumed."""
+    network, disk, strangers = MemoryNetwork(), MemoryDisk(), MemoryDisk()
+    ours = {"namesrvAddr": NAMESRV}
+    known = {"haSlaveAddresses": "192.0.2.1"} if stranger == "an address that is not listed" else {}
+    if stranger == "another log":
+        async with open_broker(network=MemoryNetwork(), disk=strangers, storePathRootDir="/slave") as other:
+            await fill(await other.peer(), 20, b"another")
+    async with open_broker(network=MemoryNetwork(), disk=disk) as master:
+        await fill(await master.peer(), 10)
+        await committed(await master.peer(), 3)
+    async with name_server(network), open_broker(network=network, disk=strangers, **ours, **SLAVE) as false:
+        await committed(await false.peer(SLAVE_PORT), 10)
+        await trio.sleep(1)
+        async with open_broker(network=network, disk=disk, **ours, **known) as master:
+            assert await committed(await master.peer()) == "3"
+            if stranger != "no log":  # such a one follows, and then it has a copy
+                await trio.sleep(40)
+                assert await committed(await master.peer()) == "3"
+    named = "is registered as a slave, but is not known to have a copy of this log" in caplog.text
+    assert named == (stranger != "an address that is not listed")
+
+
+async def test_offsets_beyond_the_end_are_cut_to_it(open_broker: Any) -> None:
+    """What is stored later with such a number must not be skipped."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    ours = {"namesrvAddr": NAMESRV}
+    async with name_server(network), open_broker(network=network, **ours, **SLAVE) as slave:
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=disk, **ours) as master:
+            await fill(await master.peer(), 10)
+            await trio.sleep(30)
+        await committed(at_slave, 5000)
+        async with open_broker(network=network, disk=disk, **ours) as master:
+            assert await committed(await master.peer()) == "10"
 
 
 async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
@@ -242,6 +289,7 @@ async def test_a_master_finds_what_was_committed_at_its_slave_unnoticed(
         open_broker(network=network, **ours, **SLAVE) as slave,
     ):
         at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await fill(at_master, 200)
         await committed(at_master, 100)
         await trio.sleep(30)
         await committed(at_slave, 200)
