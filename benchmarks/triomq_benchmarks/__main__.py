@@ -12,6 +12,7 @@ from triomq_benchmarks.commands.engines import engines
 from triomq_benchmarks.commands.failover import failover
 from triomq_benchmarks.commands.flights_pipeline import flights_pipeline
 from triomq_benchmarks.commands.ha import ha
+from triomq_benchmarks.commands.history import history
 from triomq_benchmarks.commands.hotpath import hotpath
 from triomq_benchmarks.commands.report import report
 from triomq_benchmarks.commands.run import run
@@ -27,7 +28,7 @@ def bench() -> None:
 
 
 for _command in (
-    hotpath, versus_java, consume, failover, ha, run, workloads, engines, audit, compare, report, spark_cluster,
+    hotpath, versus_java, consume, failover, ha, run, workloads, engines, audit, compare, report, history, spark_cluster,
     spark_read, flights_pipeline,
 ):  # fmt: skip
     bench.add_command(_command)

@@ -24,7 +24,7 @@ from triomq_benchmarks.report.terminal import as_object, print_summary
 from triomq_benchmarks.run.engine_choice import ENGINES, EngineChoice
 from triomq_benchmarks.run.max_rate import MaxRate
 from triomq_benchmarks.run.session import Options, Session
-from triomq_benchmarks.run.targets import JAVA, OURS, TargetError, check_choice
+from triomq_benchmarks.run.targets import OURS, STARTED, TargetError, check_choice
 from triomq_benchmarks.workload.bodies import read_payload
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import Loop, WorkloadError
@@ -57,7 +57,7 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
     "targets",
     multiple=True,
     callback=_targets,
-    metavar=f"{OURS}|{JAVA}|HOST:PORT",
+    metavar=f"{'|'.join(STARTED)}|HOST:PORT",
     help="What is measured; several run one after the other. Default: ours.",
 )
 @click.option(

@@ -95,6 +95,9 @@ _PERCENTILES = {
 ENDED = "process ended"
 """What happened to a node whose process was gone without a fault of the workload."""
 
+STOPPED = "process stopped"
+"""What happened to a node whose process was stopped (SIGSTOP) without a fault of the workload."""
+
 
 @attrs.frozen(kw_only=True)
 class FaultInstant:

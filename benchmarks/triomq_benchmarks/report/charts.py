@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -127,6 +127,31 @@ def charts(results: Sequence[RunResult], folders: Sequence[str] = ()) -> list[Ch
     return made
 
 
+def line_chart(
+    key: str, title: str, caption: str, unit: str, lines: Mapping[str, Sequence[tuple[str, float | None, str]]]
+) -> Chart:
+    """Values over days: a line with a mark for each run.
+
+    Args:
+        key: the plot's id in the page.
+        title: what it shows.
+        caption: how to read it.
+        unit: of the values.
+        lines: by name, the points in order of time: instant (ISO 8601), value, text.
+    """
+    figure = _figure(unit, x_title="")
+    for number, (name, points) in enumerate(lines.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        instants, values, texts = zip(*points, strict=True)
+        _line(
+            figure, instants, values, name, colour, mode="lines+markers", marker={"size": 7, "color": colour},
+            text=[_text(text) for text in texts], hovertemplate=f"{_text(name)}<br>%{{text}}<br>%{{y:.4g}} {unit}<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(type="date")
+    return Chart(key, title, caption, figure)
+
+
 def _seconds(result: RunResult) -> list[IntervalRow]:
     """From the first second of a load generator: the monitor of the brokers begins before there is anything to see."""
     first = min((row.second for row in result.rows if row.worker != MONITOR), default=0)
@@ -174,7 +199,7 @@ def _figure(y_title: str, *, log_y: bool = False, x_title: str = "seconds since 
     return figure
 
 
-def _line(figure: go.Figure, x: Sequence[float], y: Sequence[Any], name: str, colour: str, **style: Any) -> None:
+def _line(figure: go.Figure, x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **style: Any) -> None:
     import plotly.graph_objects as go
 
     fields = {"mode": "lines", "line": {"color": colour, "width": 2, **style.pop("line", {})}, **style}

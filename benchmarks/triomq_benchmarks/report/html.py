@@ -51,16 +51,19 @@ def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str
             f"no report without {error.name}: pip install 'triomq[bench]', then `triomq bench report {path.parent}`"
         ) from None
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
+    folder = files(__package__)
+    template = environment.from_string(folder.joinpath(_TEMPLATE).read_text("utf-8"))
     runs = [
         _run(label, COLOURS[number % len(COLOURS)], result, len(results))
         for number, (label, result) in enumerate(zip(labels(results, folders), results, strict=True))
     ]
     page = template.render(
+        style=Markup(folder.joinpath("page.css").read_text("utf-8")),
+        script=Markup(folder.joinpath("page.js").read_text("utf-8")),
         title=_title(results),
         descriptions=dict.fromkeys(str(text) for each in results if (text := each.workload.get("description"))),
-        plotly_js=Markup(_packed(get_plotlyjs())),
-        charts=[_drawn(chart, Markup) for chart in charts(results, folders)],
+        plotly_js=Markup(packed(get_plotlyjs())),
+        charts=[drawn(chart, Markup) for chart in charts(results, folders)],
         runs=runs,
         tile_names=list(dict.fromkeys(tile["name"] for run in runs for tile in run["tiles"])),
         percentiles=list(_percentiles(results, folders)),
@@ -72,7 +75,7 @@ def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str
 
 
 @functools.lru_cache(maxsize=1)
-def _packed(script: str) -> str:
+def packed(script: str) -> str:
     """Base64 of gzip: the page is 2 MB instead of 5, and its browser unpacks it at once."""
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
@@ -82,7 +85,8 @@ def _title(results: Sequence[RunResult]) -> str:
     return f"{', '.join(names)} on {', '.join(dict.fromkeys(result.target for result in results))}"
 
 
-def _drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
+def drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
+    """What a template shows of a plot."""
     traces = [trace for trace in chart.figure.data if trace.type == "scatter"]
     legend = [
         {

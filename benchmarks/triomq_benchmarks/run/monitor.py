@@ -11,7 +11,7 @@ import trio
 
 from triomq_benchmarks.clusters.server_state import NoAnswerError, ask
 from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow
-from triomq_benchmarks.figures.run_result import ENDED, FaultInstant
+from triomq_benchmarks.figures.run_result import ENDED, STOPPED, FaultInstant
 from triomq_benchmarks.run.targets import RunTarget
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -79,25 +79,43 @@ async def replication_lag_bytes(target: RunTarget) -> int | None:
 
 
 async def watch_processes(target: RunTarget, origin: float, on_end: Callable[[FaultInstant], None]) -> None:
-    """Report each process of the target that ends, also by a fault of the run, until cancelled.
+    """Report each process of the target that ends or is stopped, also by a fault of the run, until cancelled.
 
     Args:
         target: the cluster; of processes that are not ours nothing is known.
         origin: when the measured part begins, on trio's clock.
-        on_end: gets the end, once for each process.
+        on_end: gets the end, once for each process, and each stop, once it is over.
     """
     ended: set[int] = set()
-    while True:
-        for node in target.nodes.values():
-            if node.pid and node.pid not in ended and not _runs(node.pid):
-                ended.add(node.pid)
-                on_end(FaultInstant(what=ENDED, node=node.name, second=trio.current_time() - origin))
-        await trio.sleep(PROCESSES_EVERY_S)
+    stopped: dict[str, float] = {}
 
+    def goes_on(name: str) -> None:
+        now = trio.current_time() - origin
+        on_end(FaultInstant(what=STOPPED, node=name, second=stopped.pop(name), until=now))
 
-def _runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        while True:
+            for node in target.nodes.values():
+                state = process_state(node.pid) if node.pid and node.pid not in ended else "S"
+                if state in _ENDED_STATES:
+                    ended.add(node.pid)
+                    on_end(FaultInstant(what=ENDED, node=node.name, second=trio.current_time() - origin))
+                if state == _STOPPED_STATE:
+                    stopped.setdefault(node.name, trio.current_time() - origin)
+                elif node.name in stopped:
+                    goes_on(node.name)
+            await trio.sleep(PROCESSES_EVERY_S)
+    finally:
+        for name in tuple(stopped):
+            goes_on(name)
+
+
+_ENDED_STATES, _STOPPED_STATE = ("Z", "X", ""), "T"
+
+
+def process_state(pid: int) -> str:
+    """The letter that Linux has for what a process does, such as `T` for a stopped one; empty: there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""

@@ -19,11 +19,11 @@ from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.machine import commit_of, surroundings, this_machine
 from triomq_benchmarks.figures.resources import ResourceRow
-from triomq_benchmarks.figures.run_result import ENDED, FaultInstant, RunResult, WorkerResult
+from triomq_benchmarks.figures.run_result import ENDED, STOPPED, FaultInstant, RunResult, WorkerResult
 from triomq_benchmarks.generator.engine import Engine, OnRow, RunPlan
 from triomq_benchmarks.run.faults import check_faults, do_faults
 from triomq_benchmarks.run.monitor import broker_facts, watch, watch_processes
-from triomq_benchmarks.run.pass_fail import Figures, decide, unexplained_ends
+from triomq_benchmarks.run.pass_fail import Figures, decide, unexplained_ends, unexplained_stops
 from triomq_benchmarks.run.resource_watch import watch_resources
 from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_topics
 from triomq_benchmarks.workload.workload import ConsumeMode, SendMode, Workload
@@ -108,8 +108,9 @@ async def run_workload(
     if audit is not None and ledger is not None and not interrupted:
         findings = await _audit(audit, ledger)
     figures = Figures(workload, seen.rows, seen.workers, interrupted=interrupted, ended_s=seen.ended_s)
-    ends = unexplained_ends(seen.faults)
-    faults = sorted([each for each in seen.faults if each.what != ENDED] + ends, key=lambda fault: fault.second)
+    own = [each for each in seen.faults if each.what not in (ENDED, STOPPED)]
+    unexplained = unexplained_ends(seen.faults) + unexplained_stops(seen.faults)
+    faults = sorted(own + unexplained, key=lambda fault: fault.second)
     thresholds, decision = decide(
         workload, figures, seen.workers, interrupted=interrupted, findings=findings, faults=faults, notes=seen.notes
     )

@@ -15,6 +15,7 @@ from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantiles, histogram_of, quantiles
 from triomq_benchmarks.figures.run_result import (
     ENDED,
+    STOPPED,
     Decision,
     FaultInstant,
     RunStatus,
@@ -133,6 +134,21 @@ def unexplained_ends(faults: Sequence[FaultInstant]) -> list[FaultInstant]:
     ]
 
 
+def unexplained_stops(faults: Sequence[FaultInstant]) -> list[FaultInstant]:
+    """Of the processes that were stopped, those that no fault of the workload had paused."""
+    paused = [fault for fault in faults if fault.what.startswith(FaultKind.PAUSE.value + " ")]
+    return [
+        stop
+        for stop in faults
+        if stop.what == STOPPED
+        and not any(
+            fault.node == stop.node
+            and fault.second - KILL_SEEN_S <= stop.second <= (fault.second if fault.until is None else fault.until)
+            for fault in paused
+        )
+    ]
+
+
 def drained_s(workload: Workload, workers: Sequence[WorkerResult]) -> float | None:
     """Seconds from the end of sending until the consumers had everything; None: they did not get there."""
     acked = sum(worker.acked for worker in workers)
@@ -188,7 +204,12 @@ def decide(
         if findings is not None and not findings.clean and _keeps_promise(workload, workers, findings)
         else []
     )
-    notes = (*notes, *_notes(workload, figures), *allowed)
+    stops = [
+        f"the process of {stop.node} was stopped (SIGSTOP) from {stop.second:.1f} to {stop.until or stop.second:.1f} s, by none "
+        "of the workload's faults"
+        for stop in unexplained_stops(faults)
+    ]
+    notes = (*notes, *stops, *_notes(workload, figures), *allowed)
     return thresholds, Decision(status=status, explanation=explanation, notes=notes, is_late=figures.late is not None)
 
 
@@ -230,7 +251,8 @@ def _decision(
     failed = ""
     if errors > workload.errors_allowed * max(1, figures.sent):
         allowed = f"{100 * workload.errors_allowed:.15g}%"
-        failed = f"{errors:.0f} of {figures.sent} sends failed (allowed: {allowed})"
+        # What was sent in the warm-up may fail after it.
+        failed = f"{errors:.0f} of {max(figures.sent, round(errors))} sends failed (allowed: {allowed})"
     if ends := unexplained_ends(faults):
         ended = "; ".join(f"the process of {end.node} ended at {end.second:.1f} s, by itself or killed" for end in ends)
         return RunStatus.NODE_ENDED, "; ".join(filter(None, [ended, failed]))
@@ -245,14 +267,18 @@ def _decision(
         return RunStatus.THRESHOLD_FAILED, f"not reached: {'; '.join(missed)}{_after(faults)}{late}"
     if figures.late:
         return RunStatus.GENERATOR_LATE, figures.late
-    return RunStatus.PASSED, "all thresholds are kept" if thresholds else "no thresholds were set"
+    kept = "all thresholds are kept" if thresholds else "no thresholds were set"
+    return RunStatus.PASSED, f"{kept}{_after(faults)}"
 
 
 def _after(faults: Sequence[FaultInstant]) -> str:
     """What was done to the target, as a part of an explanation."""
-    own = [f"{fault.what} ({fault.node}) at {fault.second:.1f} s" for fault in faults if fault.what != ENDED]
-    gone = [f"the end of the process of {fault.node} at {fault.second:.1f} s" for fault in unexplained_ends(faults)]
-    return f", after {' and '.join([*own, *gone])}" if own or gone else ""
+    found = [
+        f"{fault.what} ({fault.node}) at {fault.second:.1f} s" for fault in faults if fault.what not in (ENDED, STOPPED)
+    ]
+    found += [f"the end of the process of {fault.node} at {fault.second:.1f} s" for fault in unexplained_ends(faults)]
+    found += [f"a stop of the process of {fault.node} at {fault.second:.1f} s" for fault in unexplained_stops(faults)]
+    return f", after {' and '.join(found)}" if found else ""
 
 
 def _silence(seconds: Sequence[int]) -> str:

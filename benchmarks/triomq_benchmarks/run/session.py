@@ -21,7 +21,7 @@ from triomq_benchmarks.run.interrupts import on_interrupt
 from triomq_benchmarks.run.max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
 from triomq_benchmarks.run.one_run import LedgerAudit, run_workload, versions
 from triomq_benchmarks.run.pass_fail import Figures
-from triomq_benchmarks.run.targets import JAVA, OURS, RunTarget, open_run_target
+from triomq_benchmarks.run.targets import STARTED, RunTarget, open_run_target
 from triomq_benchmarks.workload.workload import Workload
 
 MAX_RATE = "max_rate.json"
@@ -87,7 +87,7 @@ class Session:
 
     async def _measure(self, choice: str, engine: Engine) -> None:
         options = self._options
-        self._news(f"starting {choice}" if choice in {OURS, JAVA} else f"looking for {choice}")
+        self._news(f"starting {choice}" if choice in STARTED else f"looking for {choice}")
         async with open_run_target(choice, options.workload) as target:
             if options.find_max_rate:
                 self.searches[choice] = await self._search(target, engine)

@@ -1,4 +1,4 @@
-"""What a run is measured on: a cluster of ours, one of the real RocketMQ 4.9.7, or any cluster that is there already.
+"""What a run is measured on: a cluster of ours, one of the real RocketMQ 4.9.7 or 5.5.0, or any cluster that is there.
 
 The first two are started for the run, as processes with fresh stores, and faults can be injected into them; the third
 is only used.
@@ -25,7 +25,10 @@ from triomq_benchmarks.workload.files import with_name_servers
 from triomq_benchmarks.workload.workload import ClusterShape, Workload
 from triomq_protocol.requests import BrokerData
 
-OURS, JAVA = "ours", "java"
+OURS, JAVA, JAVA_5 = "ours", "java", "java-5.5.0"
+STARTED = {OURS: "", JAVA: "4.9.7", JAVA_5: "5.5.0"}
+"""Targets that are started for a run, with the version of the real RocketMQ."""
+
 TOPIC_LIMIT_S = 30.0
 """Java's slaves fetch topics every 10 s."""
 
@@ -102,8 +105,8 @@ def resume(node: TargetNode) -> None:
 def check_choice(choice: str) -> None:
     """Whether this can be a target at all. Raises TargetError."""
     wrong = [each for each in choice.split(";") if not each.rpartition(":")[2].isdigit()]
-    if wrong and choice not in (OURS, JAVA):
-        raise TargetError(f"--target {wrong[0]}: must be ours, java, or name servers as HOST:PORT;HOST:PORT")
+    if wrong and choice not in STARTED:
+        raise TargetError(f"--target {wrong[0]}: must be {', '.join(STARTED)}, or name servers as HOST:PORT;HOST:PORT")
 
 
 @asynccontextmanager
@@ -111,14 +114,14 @@ async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunT
     """The target for as long as the block lasts.
 
     Args:
-        choice: `ours`, `java`, or name servers as `host:port;host:port`.
+        choice: one of `STARTED`, or name servers as `host:port;host:port`.
         workload: says what to start.
 
     Raises:
         TargetError: it cannot be started or reached.
         WorkloadError: the workload has faults, and the cluster was there before.
     """
-    if choice not in (OURS, JAVA):
+    if choice not in STARTED:
         with_name_servers(workload)
         yield await _existing(choice)
         return
@@ -128,7 +131,7 @@ async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunT
 
 @contextmanager
 def start_target(choice: str, shape: ClusterShape) -> Iterator[RunTarget]:
-    """A cluster that is started for runs, `ours` or `java`, for as long as the block lasts.
+    """A cluster that is started for runs, one of `STARTED`, for as long as the block lasts.
 
     Raises:
         TargetError: it cannot be started.
@@ -145,9 +148,9 @@ def start_target(choice: str, shape: ClusterShape) -> Iterator[RunTarget]:
         if shape.memory_bytes is not None:
             notes.append("Java's brokers take the memory they find: cluster.memory has no effect on them")
         try:
-            java = find_java()
+            java = find_java(STARTED[choice])
         except ToolUnavailableError as error:
-            raise TargetError(f"no RocketMQ 4.9.7 to measure: {error}") from error
+            raise TargetError(f"no RocketMQ {STARTED[choice]} to measure: {error}") from error
         cluster = open_java_cluster(
             java, masters=shape.masters, slaves=shape.slaves, sync_replication=shape.sync_replication, settings=settings
         )

@@ -209,4 +209,4 @@ def test_no_run_is_no_comparison(tmp_path: Path) -> None:
 
 def test_a_target_that_is_none_is_wrong_usage() -> None:
     done = CliRunner().invoke(bench, ["run", "quick", "--target", "foo"], catch_exceptions=False)
-    assert (done.exit_code, "must be ours, java, or name servers" in done.stderr) == (2, True)
+    assert (done.exit_code, "must be ours, java, java-5.5.0, or name servers" in done.stderr) == (2, True)

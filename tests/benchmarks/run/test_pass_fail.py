@@ -9,8 +9,8 @@ import pytest
 
 from triomq_benchmarks.audit.checks import Defect, Findings
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
-from triomq_benchmarks.figures.run_result import ENDED, Decision, FaultInstant, RunStatus, WorkerResult
-from triomq_benchmarks.run.pass_fail import Figures, caught_up_s, decide, drained_s, unexplained_ends
+from triomq_benchmarks.figures.run_result import ENDED, STOPPED, Decision, FaultInstant, RunStatus, WorkerResult
+from triomq_benchmarks.run.pass_fail import Figures, caught_up_s, decide, drained_s, unexplained_ends, unexplained_stops
 from triomq_benchmarks.workload.workload import Loop, SendMode, Threshold, Workload
 
 WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=10, thresholds=(Threshold.parse("p99_ms < 50"),))
@@ -149,6 +149,38 @@ def test_explanations_name_what_was_done_to_the_target() -> None:
 def test_an_end_that_the_run_s_own_fault_explains(fault: FaultInstant, end_s: float, explains: bool) -> None:
     end = attrs.evolve(GONE, second=end_s)
     assert unexplained_ends([end, fault]) == ([] if explains else [end])
+
+
+STOP = FaultInstant(what=STOPPED, node="broker-a", second=6.1, until=8.0)
+PAUSED = FaultInstant(what="pause master", node="broker-a", second=6.0, until=8.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "begin_s", "explains"),
+    [
+        (PAUSED, 6.1, True),
+        (PAUSED, 5.9, True),
+        (PAUSED, 8.5, False),
+        (attrs.evolve(PAUSED, node="broker-b"), 6.1, False),
+        (attrs.evolve(PAUSED, what="cut master"), 6.1, False),
+    ],
+)
+def test_a_stop_that_the_run_s_own_fault_explains(fault: FaultInstant, begin_s: float, explains: bool) -> None:
+    stop = attrs.evolve(STOP, second=begin_s)
+    assert unexplained_stops([stop, fault]) == ([] if explains else [stop])
+
+
+def test_a_process_that_was_stopped_is_named() -> None:
+    decision = explained(ROWS, faults=[STOP])
+    assert decision.passed
+    assert decision.notes[0].startswith("the process of broker-a was stopped (SIGSTOP) from 6.1 to 8.0 s, by none of")
+    slow = explained([second(number, **SLOW) for number in range(10)], faults=[STOP])
+    assert ", after a stop of the process of broker-a at 6.1 s" in slow.explanation
+    assert "stopped" not in str(explained(ROWS, faults=[STOP, PAUSED]).notes)
+    assert (
+        explained(ROWS, faults=[PAUSED]).explanation
+        == "all thresholds are kept, after pause master (broker-a) at 6.0 s"
+    )
 
 
 def test_a_generator_is_examined_while_brokers_answer() -> None:

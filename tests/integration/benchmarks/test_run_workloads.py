@@ -219,7 +219,7 @@ async def test_an_address_where_no_server_is() -> None:
     with pytest.raises(TargetError, match=r"no name server answers at 127.0.0.1:1: .*triomq cluster"):
         async with open_run_target("127.0.0.1:1", SHORT):
             pass
-    with pytest.raises(TargetError, match="must be ours, java, or name servers"):
+    with pytest.raises(TargetError, match="must be ours, java,"):
         async with open_run_target("nonsense", SHORT):
             pass
 
