@@ -84,6 +84,8 @@ RETRY_TOPIC: Final = "RETRY_TOPIC"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QID: Final = "REAL_QID"
 TRAN_MSG: Final = "TRAN_MSG"
+TIMER_PROPERTIES: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+"""When a broker of RocketMQ 5 is to deliver a message."""
 PGROUP: Final = "PGROUP"
 """The producer group of a half message."""
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

@@ -168,3 +168,41 @@ def test_a_slave_signs_what_it_asks_its_master(
             assert "No accessKey is configured" in text[text.index(asked) :].partition("\n")[0]
         found = operator.eventually(lambda: copied(slave_home), lambda found: found == wanted)
         assert found == wanted
+
+
+AUTH = "org.apache.rocketmq.auth."
+USERS_OF_5 = {
+    "authenticationEnabled": "true",
+    "authenticationProvider": f"{AUTH}authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{AUTH}authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationEnabled": "true",
+    "authorizationProvider": f"{AUTH}authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{AUTH}authorization.provider.LocalAuthorizationMetadataProvider",
+    "initAuthenticationUser": '{"username":"operator","password":"operator-secret"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"operator","secretKey":"operator-secret"}',
+}
+
+
+async def test_our_client_signs_as_a_user_of_5_5_0(servers_5: Any) -> None:
+    """The name of a user is the access key, the password the secret key."""
+    with (
+        servers_5.namesrv(Kind.JAVA, "acl-5-namesrv") as names,
+        servers_5.broker(Kind.JAVA, "acl-5-broker", names.address, USERS_OF_5),
+    ):
+        user = triomq.Credentials("operator", "operator-secret")
+        async with triomq.open_client(names.address, credentials=user) as client:
+            with trio.fail_after(240):
+                await client.admin.create_topic("Guarded")
+                async with client.producer("P-guarded") as producer:
+                    await producer.send(triomq.Message("Guarded", b"signed"))
+                async with client.push_consumer("G-guarded", start_from="earliest") as consumer:
+                    await consumer.subscribe("Guarded")
+                    async for delivery in consumer:
+                        async with delivery:
+                            assert delivery.message.body == b"signed"
+                        break
+        for wrong in (triomq.Credentials("operator", "another-secret"), None):
+            async with triomq.open_client(names.address, credentials=wrong) as client:
+                with trio.fail_after(240), pytest.raises(triomq.errors.PermissionDenied):
+                    async with client.producer("P-guarded") as producer:
+                        await producer.send(triomq.Message("Guarded", b"not signed"))

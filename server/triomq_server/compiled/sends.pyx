@@ -558,7 +558,11 @@ cdef bint read_properties(const char* at, int size, Properties* p, bint plain_me
                 dropped = plain_message
             elif begins(segment, length, b"CLUSTER\x01", 8):
                 dropped = plain_message
-            elif plain_message and (begins(segment, length, b"DELAY\x01", 6) or begins(segment, length, b"TRAN_MSG\x01", 9)):
+            elif plain_message and (
+                begins(segment, length, b"DELAY\x01", 6)
+                or begins(segment, length, b"TRAN_MSG\x01", 9)
+                or begins(segment, length, b"TIMER_DEL", 9)
+            ):
                 return False
         if dropped:
             p.cut = 1

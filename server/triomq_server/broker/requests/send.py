@@ -18,6 +18,7 @@ from triomq_protocol.names import (
     KEYS,
     RETRY_PREFIX,
     TAGS,
+    TIMER_PROPERTIES,
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
@@ -162,6 +163,11 @@ class Sending:
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
         properties = decode_properties(text)
+        if not TIMER_PROPERTIES.isdisjoint(properties) and not self._broker.config.store.compat_49:
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a message with a time of delivery needs a broker of RocketMQ 5; here messages have delay levels",
+            )
         if dead or DELAY in properties or TRAN_MSG in properties:
             wait = properties.get(WAIT)
             special_record(record, properties, self._broker.config, dead=dead)
