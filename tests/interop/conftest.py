@@ -304,24 +304,27 @@ def java_5() -> Java:
         pytest.skip(f"RocketMQ 5.5.0 is not available: {error}")
 
 
-def _java_client(java: Java, home: Path, serialization: str) -> Driver:
+def _java_client(java: Java, home: Path, serialization: str, properties: Mapping[str, str] | None = None) -> Driver:
     classes = java.compile(sorted((HERE / "java").glob("*.java")))
     argv = java.command(
         "InteropClient",
         home=prepare_home(home),
         classes=classes,
         options=QUICK_JVM,
-        properties={"rocketmq.serialize.type": serialization},
+        properties={"rocketmq.serialize.type": serialization, **(properties or {})},
     )
     return Driver(f"Java client ({serialization})", argv, home / "client.out")
 
 
-FreshClient = Callable[[str], AbstractContextManager[JavaClient]]
+FreshClient = Callable[..., AbstractContextManager[JavaClient]]
 
 
 @pytest.fixture(scope="session")
 def fresh_java_client(java: Java, scratch: Path) -> FreshClient:
-    """Starts one more Java client: some admin commands cache, within a process, the first cluster that they used."""
+    """Starts one more Java client: some admin commands cache, within a process, the first cluster that they used.
+
+    Its arguments are a name, and further Java system properties.
+    """
     return _client_starter(java, scratch)
 
 
@@ -333,8 +336,8 @@ def fresh_java_client_5(java_5: Java, scratch: Path) -> FreshClient:
 
 def _client_starter(java: Java, scratch: Path) -> FreshClient:
     @contextmanager
-    def start(name: str) -> Iterator[JavaClient]:
-        with _java_client(java, scratch / name, "JSON") as driver:
+    def start(name: str, properties: Mapping[str, str] | None = None) -> Iterator[JavaClient]:
+        with _java_client(java, scratch / name, "JSON", properties) as driver:
             yield JavaClient(driver)
 
     return start
@@ -508,8 +511,14 @@ class Servers:
         self._broker = partial(broker, java=java, options=QUICK_JVM)
 
     @contextmanager
-    def namesrv(self, kind: Kind, name: str) -> Iterator[Server]:
-        with self._namesrv(kind, self.scratch / name) as server:
+    def namesrv(
+        self,
+        kind: Kind,
+        name: str,
+        settings: Mapping[str, object] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Iterator[Server]:
+        with self._namesrv(kind, self.scratch / name, settings=settings, properties=properties) as server:
             yield from _until_done(kind, server)
 
     @contextmanager

@@ -13,7 +13,8 @@ import click
 import trio
 from click.core import ParameterSource
 
-from triomq import Client, Credentials, MessageQueue, MQError, ReceivedMessage, Sql, open_client
+from triomq import Client, ClientOptions, Credentials, MessageQueue, MQError, ReceivedMessage, Sql, open_client
+from triomq._cli.tls import TLS_OPTIONS, dialer_given
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.filters.tags import check_tags
@@ -75,8 +76,8 @@ _ACCOUNT_OPTIONS = (
 
 
 def name_servers_option(command: T) -> T:
-    """The options of every command that talks to servers: where they are, and by which account."""
-    for option in reversed((_name_servers_option, *_ACCOUNT_OPTIONS)):
+    """The options of every command that talks to servers: where they are, by which account, and whether by TLS."""
+    for option in reversed((_name_servers_option, *_ACCOUNT_OPTIONS, *TLS_OPTIONS)):
         command = option(command)
     return command
 
@@ -302,10 +303,13 @@ def with_client(
         route_wait_s: as for :func:`triomq.open_client`; 0 for commands that show how things are, outages too.
     """
 
-    credentials = credentials_given()
+    dial = dialer_given()
+    options: ClientOptions = {"credentials": credentials_given(), "route_wait_s": route_wait_s}
+    if dial is not None:
+        options["dial"] = dial
 
     async def main() -> None:
-        async with open_client(name_servers, credentials=credentials, route_wait_s=route_wait_s) as client:
+        async with open_client(name_servers, **options) as client:
             await work(client)
 
     trio.run(main)

@@ -35,6 +35,7 @@ from triomq_server.broker.admin.ha import (
 from triomq_server.cluster.control import VERBS, ControlError, give_command
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
+from triomq_server.commands.tls import opener_given, with_tls_options
 from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, OpenLink, open_link
 
 TIMEOUT_S = 5.0
@@ -108,9 +109,11 @@ def _silence(error: Exception, expected: str, timeout_s: float) -> str:
     if isinstance(error, trio.TooSlowError | AnswerTimeoutError):
         cause = "it may be a name server, or hang: look at its process and its log" if expected == "broker" else ""
         return f"it does not answer within {timeout_s:g} s: {cause or 'it may be no name server, or hang'}"
+    if isinstance(error, LinkClosedError) and error.fault.startswith("TLS: "):
+        return error.fault
     if isinstance(error, LinkClosedError):
         told = f"its bytes are no RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
-        return f"{told}; it may be a web server or expect TLS, which this command lacks"
+        return f"{told}; it may be a web server or expect TLS (--tls)"
     return str(error) or type(error).__name__
 
 
@@ -357,6 +360,7 @@ _account_options = (
 
 def _servers_and_account(command: Options) -> Options:
     """The options of every command that asks brokers."""
+    command = with_tls_options(command)
     for option in reversed((_name_servers, *_account_options)):
         command = option(command)
     return command
@@ -385,7 +389,8 @@ def _account() -> ToolAccount | None:
 
 def _opener() -> OpenLink:
     account = _account()
-    return open_link if account is None else signing(open_link, account)
+    opener = opener_given()
+    return opener if account is None else signing(opener, account)
 
 
 @click.group()

@@ -17,6 +17,7 @@ import trio
 
 from triomq_protocol.codes import RequestCode
 from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
+from triomq_server.commands.tls import opener_given, with_tls_options
 
 if TYPE_CHECKING:
     from triomq_server.replication.log_copy import LogCopy
@@ -105,6 +106,7 @@ class _Run:
 @click.option(
     "--trust-peer", is_flag=True, help="Take tables also where the logs have no record in common to be compared."
 )
+@with_tls_options
 @click.option("--yes", is_flag=True, help="Write; without it nothing is changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def repair_store(
@@ -117,7 +119,7 @@ def repair_store(
     from triomq_server.store import StoreDamaged, StoreLocked
 
     try:
-        outcomes = trio.run(partial(repair, trust=trust_peer), directory, sources, log, yes)
+        outcomes = trio.run(partial(repair, trust=trust_peer, open_link=opener_given()), directory, sources, log, yes)
     except StoreLocked as error:
         fail(f"{error}: stop the broker first", EXIT_USAGE)
     except (StoreDamaged, OSError) as error:

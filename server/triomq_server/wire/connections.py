@@ -8,6 +8,7 @@ is not read from until the peer takes its answers.
 from __future__ import annotations
 
 import logging
+import ssl
 
 import trio
 
@@ -17,6 +18,7 @@ from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.wire.hub import Hub
 from triomq_server.wire.link import ENDINGS, Link
 from triomq_server.wire.poller import PolledLink, Poller
+from triomq_server.wire.tls_failures import dialling_failure
 from triomq_server.wire.transport import SocketTransport, Transport
 
 _log = logging.getLogger(__name__)
@@ -56,6 +58,9 @@ class Connections:
             link.fault = str(error)
             hub.peer_log.write(logging.WARNING, link.peer, "closing %s: %s", link.peer, error)
         except ENDINGS as error:
+            cause = error.__cause__
+            if isinstance(cause, ssl.SSLError) and not isinstance(transport, SocketTransport):
+                link.fault = dialling_failure(cause)  # with TLS 1.3 a server refuses a client after the handshake
             _log.debug("%s ended: %r", link.peer, error)
         except Exception as error:  # noqa: BLE001 (the task's outermost edge)
             message = "closing %s after a fault of our own"
