@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from triomq_server.config import ConfigError, TlsConfig
-from triomq_server.wire import OpenLink, dial_tcp, open_link, tls_dial
+from triomq_server.wire import Link, dial_tcp, open_link, tls_dial
 from triomq_server.wire.certificates import client_context
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -63,7 +64,7 @@ def with_tls_options(command: T) -> T:
     return command
 
 
-def opener_given() -> OpenLink:
+def opener_given() -> Callable[[str], AbstractAsyncContextManager[Link]]:
     """What opens the links of the running command.
 
     Raises:
