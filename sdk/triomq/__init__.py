@@ -54,6 +54,7 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._admin.topics import Admin, TopicStats
 from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
 from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
+from triomq._admin.servers import ServerAdmin
 from triomq._admin.messages import MessageAdmin, MessageTrack, TrackType
 from triomq._examination.doctor import Doctor
 from triomq._examination.findings import Finding, FindingLimits
@@ -67,7 +68,14 @@ from triomq._examination.snapshot import (
     TopicView,
 )
 from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
-from triomq_protocol.requests import ClusterInfo, ConsumerConnection, OffsetWrapper, TopicOffset, TopicRouteData
+from triomq_protocol.requests import (
+    ClusterInfo,
+    ConsumerConnection,
+    OffsetWrapper,
+    ProducerTableInfo,
+    TopicOffset,
+    TopicRouteData,
+)
 from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 
 # Errors: the root and its branches; their particular classes are in triomq.errors
@@ -127,6 +135,7 @@ __all__ = [
     "DeadLetterAdmin",
     "DeadLetter",
     "Redriven",
+    "ServerAdmin",
     "MessageAdmin",
     "Doctor",
     "Finding",
@@ -146,6 +155,7 @@ __all__ = [
     "LinkStatistics",
     "ClusterInfo",
     "ConsumerConnection",
+    "ProducerTableInfo",
     "OffsetWrapper",
     "TopicRouteData",
     "TopicStats",

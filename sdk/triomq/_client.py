@@ -16,6 +16,7 @@ import trio
 from triomq._admin.dead_letters import DeadLetterAdmin
 from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import MessageAdmin
+from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import Admin
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_requests import BrokerRequests
@@ -112,6 +113,7 @@ class Client(metaclass=NoPublicConstructor):
         groups: administrative calls about consumer groups.
         messages: stored messages: finding them, who consumed them, sending them again.
         dead_letters: what groups gave up, and sending it again.
+        servers: administrative calls about brokers and name servers.
         doctor: what is wrong with the cluster.
         bounds: offsets of queues.
     """
@@ -121,6 +123,7 @@ class Client(metaclass=NoPublicConstructor):
     groups: GroupAdmin
     messages: MessageAdmin
     dead_letters: DeadLetterAdmin
+    servers: ServerAdmin
     doctor: Doctor
     bounds: QueueBounds
 
@@ -211,6 +214,7 @@ class Client(metaclass=NoPublicConstructor):
         self.messages = construct(
             MessageAdmin, self.admin, self.groups, brokers, self.bounds, self._links, self._copy_sender
         )
+        self.servers = construct(ServerAdmin, self.admin, self._name_servers, self._links)
         self.doctor = construct(Doctor, self._name_servers, self._links, self._clock, self.client_id)
         self.dead_letters = construct(DeadLetterAdmin, self.groups, self.messages, self._routes, brokers, self.bounds)
 

@@ -29,6 +29,7 @@ from triomq import _client, _opening
 from triomq._admin import dead_letters as _dead_letters
 from triomq._admin import groups as _group_admin
 from triomq._admin import messages as _message_admin
+from triomq._admin import servers as _servers
 from triomq._admin import topics as _admin
 from triomq._blocking.calls import ClientLoop, ClosingProxy, Core, KeptProxy, P, Proxy, blocking_method, plain_method
 from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer
@@ -58,6 +59,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "ServerAdmin",
     "open_client",
 ]
 
@@ -276,6 +278,22 @@ class Doctor(Proxy[_doctor.Doctor]):
     look = blocking_method(_doctor.Doctor.look)
 
 
+class ServerAdmin(Proxy[_servers.ServerAdmin]):
+    """Administrative calls about brokers and name servers; see :class:`triomq.ServerAdmin`."""
+
+    address_of = blocking_method(_servers.ServerAdmin.address_of)
+    status = blocking_method(_servers.ServerAdmin.status)
+    config = blocking_method(_servers.ServerAdmin.config)
+    set_config = blocking_method(_servers.ServerAdmin.set_config)
+    clean = blocking_method(_servers.ServerAdmin.clean)
+    producers = blocking_method(_servers.ServerAdmin.producers)
+    set_write_permission = blocking_method(_servers.ServerAdmin.set_write_permission)
+    kv_list = blocking_method(_servers.ServerAdmin.kv_list)
+    kv_get = blocking_method(_servers.ServerAdmin.kv_get)
+    kv_put = blocking_method(_servers.ServerAdmin.kv_put)
+    kv_delete = blocking_method(_servers.ServerAdmin.kv_delete)
+
+
 class Client(metaclass=NoPublicConstructor):
     """A client without ``await``; opened by :func:`open_client`, closed by :meth:`close` or the end of its ``with``."""
 
@@ -291,6 +309,8 @@ class Client(metaclass=NoPublicConstructor):
         """Stored messages."""
         self.dead_letters = construct(DeadLetterAdmin, self._loop, lambda client: client.dead_letters)
         """What groups gave up."""
+        self.servers = construct(ServerAdmin, self._loop, lambda client: client.servers)
+        """Administrative calls about brokers and name servers."""
         self.doctor = construct(Doctor, self._loop, lambda client: client.doctor)
         """What is wrong with the cluster."""
 

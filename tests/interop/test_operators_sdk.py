@@ -11,7 +11,7 @@ import pytest
 import trio
 
 import triomq
-from triomq.errors import NotFound
+from triomq.errors import InvalidCall, NotFound
 
 
 @pytest.fixture
@@ -136,3 +136,30 @@ async def test_doctor(client: triomq.Client, topic: str) -> None:
                 await trio.sleep(0.2)
     (member,) = found[0].members or ()
     assert (member.client_id, (member.subscriptions or {}).get(topic)) == (client.client_id, "a")
+
+
+async def test_servers(either: Any, client: triomq.Client, topic: str) -> None:
+    await client.admin.create_topic(topic, queues=2)
+    (name,) = await client.admin.broker_sets()
+    assert (await client.servers.status(name))["brokerVersionDesc"] == "V4_9_7"
+    before = (await client.servers.config(name))["fileReservedTime"]
+    assert await client.servers.set_config(name, {"fileReservedTime": "71"}) == {"fileReservedTime": "71"}
+    assert await client.servers.set_config(name, {"fileReservedTime": before}) == {"fileReservedTime": before}
+    with pytest.raises(InvalidCall, match="has no setting noSuchSetting"):
+        await client.servers.set_config(name, {"noSuchSetting": "1"})
+    await client.servers.kv_put("OPERATORS", topic, "v")
+    assert await client.servers.kv_get("OPERATORS", topic) == "v"
+    assert (await client.servers.kv_list("OPERATORS"))[topic] == "v"
+    await client.servers.kv_delete("OPERATORS", topic)
+    with pytest.raises(NotFound):
+        await client.servers.kv_get("OPERATORS", topic)
+    async with (
+        triomq.open_client(either.namesrv.address, heartbeat_every_s=0.2) as other,
+        other.producer(f"p-{topic}") as producer,
+    ):
+        await producer.send(triomq.Message(topic, b"x"))
+        with trio.fail_after(120):
+            while f"p-{topic}" not in (await client.servers.producers(name)).data:
+                await trio.sleep(0.05)
+    for what in ("queues", "topics", "log"):
+        await client.servers.clean(name, what)

@@ -27,6 +27,7 @@ from triomq._cli.options import (
     say,
     with_client,
 )
+from triomq._cli.servers import brokers, kv
 from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics
 from triomq.errors import InvalidCall
@@ -287,7 +288,7 @@ def _print_sent(result: SendResult, *, as_json: bool) -> None:
     say(row, text, as_json=as_json)
 
 
-for _command in (consume, groups, offsets, topics, message_command, dlq, cluster_status, doctor):
+for _command in (consume, groups, offsets, topics, message_command, dlq, cluster_status, doctor, brokers, kv):
     triomq.add_command(_command)
 
 

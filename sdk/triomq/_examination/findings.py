@@ -264,7 +264,7 @@ def disks(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding
         what, used = max(known.items(), key=lambda pair: pair[1])
         if used < DISK_NOTICE:
             continue
-        cure = "Free space on it, shorten fileReservedTime, or add a larger disk."
+        cure = "Free space on it, or shorten fileReservedTime; `triomq brokers clean BROKER log` deletes expired files now."
         text = f"The disk of broker {broker.label} with its {what} is {used:.0%} full"
         if used >= DISK_PROBLEM:
             yield _problem("disk_full", broker.label, f"{text}: it soon refuses messages, or does already.", cure)
@@ -361,7 +361,7 @@ def _master_settings(name: str, master: BrokerView, followers: Sequence[BrokerVi
             "broker_permission",
             name,
             f"Master {master.label} refuses {lacks}: brokerPermission={permission}.",
-            "Set brokerPermission=6 when its maintenance is over.",
+            "Set brokerPermission=6 when its maintenance is over: `triomq brokers set`.",
         )
     ids = {MASTER_ID, *(follower.broker_id for follower in followers)}
     # Every group names slave 1 unless it is told otherwise: without any slave that means nothing.
@@ -389,7 +389,7 @@ def _differing(cluster: str, known: Sequence[BrokerView]) -> Iterator[Finding]:
                 "settings_differ",
                 cluster,
                 f"The masters of cluster {cluster} have different values of {key} ({texts}): {effect}.",
-                "Give all of them the same value.",
+                "Give all of them the same value: `triomq brokers set`, or their files and a restart.",
             )
 
 

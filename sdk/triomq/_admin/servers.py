@@ -1,0 +1,247 @@
+"""Brokers and name servers: state, settings, clean-up, write permission, key-value pairs (docs/protocol/admin.md §3, §7).
+
+Upstream: ``DefaultMQAdminExtImpl``, as far as it is about servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._cluster.name_servers import NameServerGroup
+from triomq._constructors import NoPublicConstructor
+from triomq._transport.links import Links
+from triomq.errors import (
+    BrokerNotFound,
+    BrokerRefused,
+    InvalidCall,
+    MQError,
+    NotFound,
+    ProtocolViolation,
+    error_for_code,
+)
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import BodyError, HeaderError
+from triomq_protocol.names import MASTER_ID
+from triomq_protocol.requests import KVTable, ProducerTableInfo
+from triomq_protocol.requests.route import (
+    AddWritePermOfBrokerRequest,
+    AddWritePermOfBrokerResponse,
+    DeleteKVConfigRequest,
+    GetKVConfigRequest,
+    GetKVConfigResponse,
+    GetKVListByNamespaceRequest,
+    PutKVConfigRequest,
+    WipeWritePermOfBrokerRequest,
+    WipeWritePermOfBrokerResponse,
+)
+from triomq_protocol.wire.command import Command
+
+Cleaning = Literal["queues", "topics", "log"]
+"""Consume queues of messages that have been deleted; topics that have no messages and no route; expired log files."""
+
+_CLEANING: Final[Mapping[str, RequestCode]] = {
+    "queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    "topics": RequestCode.CLEAN_UNUSED_TOPIC,
+    "log": RequestCode.DELETE_EXPIRED_COMMITLOG,
+}
+
+CLEANING_TIMEOUT_S: Final = 15.0
+
+
+class ServerAdmin(metaclass=NoPublicConstructor):
+    """Administrative calls about brokers and name servers; ``client.servers``.
+
+    A broker is given as ``NAME`` (its set's master), ``NAME:ID`` or ``HOST:PORT``.
+    """
+
+    def __init__(self, admin: Admin, name_servers: NameServerGroup, links: Links) -> None:
+        self._admin = admin
+        self._name_servers = name_servers
+        self._links = links
+
+    async def address_of(self, broker: str) -> str:
+        """The address of a broker.
+
+        Raises:
+            BrokerNotFound: no such broker is registered.
+        """
+        sets = await self._admin.broker_sets()
+        if broker in sets:
+            name, number = broker, str(MASTER_ID)
+        else:
+            name, _, number = broker.rpartition(":")
+        if name in sets and number.isdecimal():
+            address = sets[name].get(int(number))
+            if address is not None:
+                return address
+        elif name and number.isdecimal():
+            return broker
+        known = ", ".join(f"{each}:{one}" for each, ids in sorted(sets.items()) for one in ids)
+        raise BrokerNotFound(f"broker {broker} is not registered; known: {known or 'none'}")
+
+    async def status(self, broker: str) -> dict[str, str]:
+        """What a broker says about its version, traffic and disk."""
+        address = await self.address_of(broker)
+        answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), "the status")
+        return _table(answer, address)
+
+    async def config(self, broker: str) -> dict[str, str]:
+        """A broker's settings."""
+        return await self._config_at(await self.address_of(broker))
+
+    async def set_config(self, broker: str, settings: Mapping[str, str]) -> dict[str, str]:
+        """Change settings of a running broker; those that it reads at its start count from the next one on.
+
+        Returns:
+            The settings with other values than before.
+
+        Raises:
+            InvalidCall: the broker has no setting of a name; nothing was changed. RocketMQ ignores unknown names.
+            BrokerRefused: the broker has not taken a value, though it did not say so.
+        """
+        address = await self.address_of(broker)
+        before = await self._config_at(address)
+        unknown = sorted(settings.keys() - before.keys())
+        if unknown:
+            raise InvalidCall(f"broker {broker} has no setting {', '.join(unknown)}; nothing was changed")
+        lines = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+        command = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=lines.encode())
+        await self._ask(address, command, "the settings")
+        after = await self._config_at(address)
+        for name, value in settings.items():
+            if after.get(name, "").lower() != value.strip().lower() and after.get(name) == before[name]:
+                raise BrokerRefused(
+                    f"the broker did not take {name}={value}; it has {after.get(name)!r} still", address=address
+                )
+        return {name: after[name] for name in settings if name in after and after[name] != before[name]}
+
+    async def clean(self, broker: str, what: Cleaning) -> None:
+        """Have a broker delete what is expired or unused now, and not at its usual hour."""
+        if what not in _CLEANING:
+            raise InvalidCall(f"what is {what!r}, none of {', '.join(_CLEANING)}")
+        address = await self.address_of(broker)
+        await self._ask(address, Command.request(_CLEANING[what]), f"cleaning of {what}", CLEANING_TIMEOUT_S)
+
+    async def producers(self, broker: str) -> ProducerTableInfo:
+        """The producers that are connected to a broker, by group."""
+        address = await self.address_of(broker)
+        answer = await self._ask(address, Command.request(RequestCode.GET_ALL_PRODUCER_INFO), "the producers")
+        try:
+            return ProducerTableInfo.decode(answer.body)
+        except BodyError as error:
+            raise ProtocolViolation("the producers", address=address, remark=str(error)) from error
+
+    async def set_write_permission(self, broker_name: str, *, allowed: bool) -> dict[str, int]:
+        """Take the write permission of all topics of a broker set from the routes, or give it back.
+
+        Name servers keep that in memory: a broker that changes a topic registers its own permissions again. Producers
+        follow within 30 s.
+
+        Returns:
+            Name server -> how many topics it changed.
+        """
+        if broker_name not in await self._admin.broker_sets():
+            raise BrokerNotFound(f"broker {broker_name} is not registered")
+        found: dict[str, int] = {}
+        for address in self._name_servers.addresses:
+            what = f"the write permission of {broker_name}"
+            try:
+                if allowed:
+                    header = AddWritePermOfBrokerRequest(broker_name=broker_name)
+                    answer = await self._ask(
+                        address, Command.request(RequestCode.ADD_WRITE_PERM_OF_BROKER, header), what
+                    )
+                    found[address] = answer.header(AddWritePermOfBrokerResponse).add_topic_count
+                else:
+                    wipe = WipeWritePermOfBrokerRequest(broker_name=broker_name)
+                    answer = await self._ask(
+                        address, Command.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, wipe), what
+                    )
+                    found[address] = answer.header(WipeWritePermOfBrokerResponse).wipe_topic_count
+            except HeaderError as error:
+                raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        return found
+
+    # --- key-value pairs of name servers -------------------------------------------------------------------------
+
+    async def kv_list(self, namespace: str) -> dict[str, str]:
+        """All pairs of a namespace, of the name server that is asked; empty when there is none."""
+        header = GetKVListByNamespaceRequest(namespace=namespace)
+        answer = await self._name_servers.ask(Command.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header))
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        address = self._name_servers.chosen or ""
+        return _table(_success(answer, f"pairs of namespace {namespace}", address), address)
+
+    async def kv_get(self, namespace: str, key: str) -> str:
+        """The value of a key.
+
+        Raises:
+            NotFound: there is none.
+        """
+        what = f"key {key} of namespace {namespace}"
+        header = GetKVConfigRequest(namespace=namespace, key=key)
+        answer = await self._name_servers.ask(Command.request(RequestCode.GET_KV_CONFIG, header))
+        address = self._name_servers.chosen or ""
+        value = _success(answer, what, address).header(GetKVConfigResponse).value
+        if value is None:
+            raise NotFound(what, address=address)
+        return value
+
+    async def kv_put(self, namespace: str, key: str, value: str) -> None:
+        """Set a key at every name server: each has its own pairs."""
+        header = PutKVConfigRequest(namespace=namespace, key=key, value=value)
+        await self._at_all(RequestCode.PUT_KV_CONFIG, header, f"key {key} of namespace {namespace}")
+
+    async def kv_delete(self, namespace: str, key: str) -> None:
+        """Delete a key at every name server."""
+        header = DeleteKVConfigRequest(namespace=namespace, key=key)
+        await self._at_all(RequestCode.DELETE_KV_CONFIG, header, f"key {key} of namespace {namespace}")
+
+    async def _at_all(self, code: RequestCode, header: PutKVConfigRequest | DeleteKVConfigRequest, what: str) -> None:
+        failures: list[MQError] = []
+        for address in self._name_servers.addresses:
+            try:
+                await self._ask(address, Command.request(code, header), what)
+            except MQError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    async def _config_at(self, address: str) -> dict[str, str]:
+        answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_CONFIG), "the settings")
+        lines = answer.body.decode("utf-8", "replace").splitlines()
+        pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+        return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+    async def _ask(self, address: str, command: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
+        link = await self._links.get(address, patient=False)
+        return _success(await link.request(command, timeout_s), what, address)
+
+
+def _success(answer: Command, what: str, address: str) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        raise error_for_code(answer.code, answer.remark, what=what, address=address)
+    return answer
+
+
+def _table(answer: Command, address: str) -> dict[str, str]:
+    try:
+        return dict(KVTable.decode(answer.body).table)
+    except BodyError as error:
+        raise ProtocolViolation("the answer", address=address, remark=str(error)) from error
+
+
+def _escaped(value: str) -> str:
+    """A value as Java's properties files have it.
+
+    Raises:
+        InvalidCall: it has a line end.
+    """
+    if "\n" in value or "\r" in value:
+        raise InvalidCall(f"the value {value!r} has a line end")
+    return value.replace("\\", "\\\\")
