@@ -20,6 +20,9 @@ from triomq_server.config import ConfigError
 MOST_BYTES = 1 << 20
 """Of one file."""
 
+MOST_DEPTH = 20
+"""Levels of lists and maps inside each other; accounts need five."""
+
 KEY_MORE_THAN = 6
 """Characters that an access key and a secret key have at least, and one more."""
 
@@ -80,13 +83,22 @@ class AccessRules:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only; without aliases, by which a small file can describe a huge value."""
+    """Plain values only; without aliases, by which a small file can describe a huge value, and of limited depth."""
+
+    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="aliases are not possible", problem_mark=event.start_mark)
-        return super().compose_node(parent, index)
+        if self.depth == MOST_DEPTH:
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=f"more than {MOST_DEPTH} levels", problem_mark=event.start_mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
 
 
 def parse(path: str, data: bytes) -> dict[str, Any]:

@@ -22,7 +22,12 @@ T = TypeVar("T")
 WATCH_S = 5.0
 """How often the files are looked at, as in RocketMQ."""
 
+NAMES_SHOWN = 10
+"""In one line of the log."""
+
 MOST_FILES = 1000
+MOST_ALL_BYTES = 16 << 20
+"""Of all files together: some 300,000 accounts."""
 MOST_DEPTH = 16
 
 _log = logging.getLogger(__name__)
@@ -55,6 +60,7 @@ class AclFiles:
         self._clock = clock
         self._run = run
         self._seen: dict[str, bytes] = {}
+        self._unusable: tuple[dict[str, bytes], str] | None = None
         self._using = trio.Lock()
         self.rules = AccessRules()
 
@@ -123,10 +129,10 @@ class AclFiles:
         seen = self._seen
         return await self._run(lambda: {path: edits.version_of(parse(path, data)) for path, data in seen.items()})
 
-    async def listed(self) -> ClusterAclConfig:
-        """All accounts with their secrets, and the global white lists, as last read."""
+    async def listed(self) -> bytes:
+        """The body of an answer to 54: all accounts with their secrets, and the global white lists, as last read."""
         seen = self._seen
-        return await self._run(lambda: _listed(seen))
+        return await self._run(lambda: _listed(seen).encode())
 
     async def _edit(self, path: str, change: Callable[[edits.Content], edits.Content]) -> None:
         async with self._using:
@@ -148,14 +154,26 @@ class AclFiles:
 
     def _take(self, seen: dict[str, bytes], rules: AccessRules) -> None:
         self._seen, self.rules = seen, rules
-        for access_key in rules.repeated:
-            _log.warning("account %s is given more than once; the first one counts", access_key)
+        if rules.repeated:
+            shown = ", ".join(rules.repeated[:NAMES_SHOWN]) + (
+                " and others" if len(rules.repeated) > NAMES_SHOWN else ""
+            )
+            _log.warning("%d accounts are given more than once; the first place counts: %s", len(rules.repeated), shown)
         if rules.admits_nobody:
             _log.error("the access control files have no accounts any more: every request is refused")
 
     def _read_changed(self) -> tuple[dict[str, bytes], AccessRules | None]:
+        """What the files have now, and the rules if that has changed; AclError as long as it cannot be used."""
         seen = self._read()
-        return seen, None if seen == self._seen else _rules(seen)
+        if seen == self._seen:
+            return seen, None
+        if self._unusable is not None and self._unusable[0] == seen:
+            raise AclError(self._unusable[1])  # without parsing it every time
+        try:
+            return seen, _rules(seen)
+        except AclError as error:
+            self._unusable = seen, str(error)
+            raise
 
     def _read(self) -> dict[str, bytes]:
         """The content of every file, that of `plain_acl.yml` last. Raises AclError, OSError."""
@@ -169,6 +187,10 @@ class AclFiles:
                     found[path] = file.read(MOST_BYTES + 1)
             except FileNotFoundError:
                 continue
+            if sum(map(len, found.values())) > MOST_ALL_BYTES:
+                raise AclError(
+                    f"the access control files have more than {MOST_ALL_BYTES} bytes; put fewer accounts in {self._conf}"
+                )
         return found
 
 

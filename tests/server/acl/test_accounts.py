@@ -108,7 +108,7 @@ def test_the_first_place_of_an_access_key_counts() -> None:
         (b"globalWhiteRemoteAddresses: ['10.*']", "has not four components"),
         (b"a: &x [1]\nb: *x", "line 2 is not YAML: aliases are not possible"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
-        (b"[" * 100_000, "is not YAML"),
+        (b"[" * 100_000, "line 1 is not YAML: more than 20 levels"),
         (b" " * (MOST_BYTES + 1), "at most 1048576 are possible"),
     ],
 )
@@ -117,6 +117,29 @@ def test_a_file_that_cannot_be_used(text: bytes, problem: str) -> None:
         rules_of([("a.yml", parse("a.yml", text))])
     assert problem in str(refused.value)
     assert "SECRET" not in str(refused.value)
+
+
+def test_a_file_that_describes_a_huge_value() -> None:
+    """Nine aliases of nine aliases and so on: 3 GB, were they followed."""
+    levels = [b"a0: &a0 [x]", *(b"a%d: &a%d [%b]" % (n, n, b",".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 10))]
+    with pytest.raises(AclError, match="line 2 is not YAML: aliases are not possible"):
+        parse("a.yml", b"\n".join(levels))
+
+
+def test_blanks_around_names_and_permissions() -> None:
+    """As RocketMQ splits them; a blank inside a name stays, and no topic of that name can be made."""
+    text = b"accounts: [{accessKey: account, secretKey: 12345678, topicPerms: [' a = PUB|SUB ', 'b c=SUB']}]"
+    account = rules_of([("a.yml", parse("a.yml", text))]).accounts["account"]
+    assert account.allows(Need("a", Permission.PUB))
+    assert account.allows(Need("b c", Permission.SUB))
+    assert not account.allows(Need("b", Permission.SUB))
+
+
+def test_a_hundred_thousand_accounts() -> None:
+    entries = [{"accessKey": f"account-{n}", "secretKey": f"secret-{n}"} for n in range(100_000)]
+    rules = rules_of([("a.yml", {"accounts": entries}), ("b.yml", {"accounts": entries[:100]})])
+    assert len(rules.accounts) == 100_000
+    assert len(rules.repeated) == 100
 
 
 def test_an_empty_file_admits_nobody() -> None:

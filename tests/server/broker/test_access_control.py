@@ -16,8 +16,8 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import GetBrokerAclConfigResponse
 from triomq_protocol.wire.command import Command
 from triomq_server.acl import guarded
-from triomq_server.acl.accounts import AclError
-from triomq_server.acl.files import WATCH_S
+from triomq_server.acl.accounts import MOST_BYTES, AclError
+from triomq_server.acl.files import MOST_ALL_BYTES, WATCH_S
 from triomq_server.config import BrokerConfig, ConfigError
 
 ACCOUNTS = """
@@ -143,6 +143,50 @@ async def test_files_are_read_again(open_broker: Any, settings: dict[str, Any], 
         more.unlink()
         await until("visitor", served=False)
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["accounts: [", "a: &x [1]\nb: [*x, *x]", " " * (MOST_BYTES + 1), "accounts: 5", "- 1", "[" * 100_000],
+    ids=["no YAML", "aliases", "huge", "no accounts", "no map", "deep"],
+)
+async def test_a_bad_change_of_a_file_leaves_what_was_in_force(
+    open_broker: Any, settings: dict[str, Any], home: Path, caplog: Any, text: str
+) -> None:
+    async with open_broker(**settings) as running:
+        peer = await running.peer()
+        (home / "conf" / "plain_acl.yml").write_text(text)
+        while "access control stays as it was" not in caplog.text:  # noqa: ASYNC110 - a file has no event
+            await trio.sleep(WATCH_S)
+        assert not refused(await peer.ask(request(26, "account")))
+        assert refused(await peer.ask(request(17, "account")))
+        assert refused(await peer.ask(Command.request(26)))
+        await trio.sleep(10 * WATCH_S)
+    assert caplog.text.count("access control stays as it was") == 1
+
+
+async def test_all_files_together_have_a_limit(open_broker: Any, settings: dict[str, Any], home: Path) -> None:
+    (home / "conf" / "acl").mkdir()
+    for number in range(MOST_ALL_BYTES // MOST_BYTES + 1):
+        (home / "conf" / "acl" / f"{number}.yml").write_text("# " + "x" * (MOST_BYTES - 2))
+    limit = pytest.RaisesExc(AclError, match=f"more than {MOST_ALL_BYTES} bytes")
+    with pytest.RaisesGroup(limit, flatten_subgroups=True):
+        async with open_broker(**settings):
+            raise AssertionError("it has started")
+
+
+async def test_accounts_given_many_times_are_one_line(
+    open_broker: Any, settings: dict[str, Any], home: Path, caplog: Any
+) -> None:
+    (home / "conf" / "acl").mkdir()
+    twice = "".join(f"- {{accessKey: account-{n}, secretKey: some-secret}}\n" for n in range(50))
+    for name in "ab":
+        (home / "conf" / "acl" / f"{name}.yml").write_text("accounts:\n" + twice)
+    async with open_broker(**settings):
+        lines = [record.getMessage() for record in caplog.records if "more than once" in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("50 accounts are given more than once")
+    assert lines[0].endswith("and others")
 
 
 async def test_accounts_are_changed_by_requests(open_broker: Any, settings: dict[str, Any], home: Path) -> None:

@@ -112,8 +112,7 @@ async def answer_versions(broker: Broker, acl: AclFiles, _link: Link, command: C
 
 async def answer_accounts(acl: AclFiles, _link: Link, command: Command) -> Command:
     """54: all accounts with their secrets, and the global white lists."""
-    listed = await acl.listed()
-    return command.answer(header=GetBrokerClusterAclConfigResponse(), body=listed.encode())
+    return command.answer(header=GetBrokerClusterAclConfigResponse(), body=await acl.listed())
 
 
 def refuse(failure: ResponseCode, _link: Link, command: Command) -> Command:
