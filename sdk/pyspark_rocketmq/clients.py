@@ -105,8 +105,8 @@ class PooledClient:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Session]:
-        options: Any = dict(self.key.settings.client)
-        async with triomq.open_client(self.key.settings.name_servers, **options) as client:
+        settings = self.key.settings
+        async with triomq.open_client(settings.name_servers, **client_options(settings)) as client:
             group, consumer = self.key.group, None
             if group is not None:
                 consumer = client.pull_consumer(group, read_preference=self.key.preference)
@@ -123,6 +123,22 @@ class PooledClient:
             if self._pool.discard_unused(self):
                 self._thread.stop()
                 return
+
+
+def client_options(settings: ClientSettings) -> dict[str, Any]:
+    """The arguments of `triomq.open_client`; files are read now.
+
+    Raises:
+        triomq.errors.InvalidCall: one of them cannot be used.
+    """
+    options: dict[str, Any] = dict(settings.client)
+    if settings.credentials is not None:
+        options["credentials"] = settings.credentials
+    elif settings.credentials_file is not None:
+        options["credentials"] = triomq.Credentials.from_file(settings.credentials_file)
+    if settings.tls is not None:
+        options["dial"] = triomq.plugins.tls_dialer(**attrs.asdict(settings.tls))
+    return options
 
 
 class _Pool:

@@ -24,6 +24,7 @@ from pyspark_rocketmq.offsets import (
     parse_times,
 )
 from pyspark_rocketmq.times import duration_s_of, time_ms_of, time_text
+from triomq import Credentials
 from triomq_protocol.filters.evaluation import compile_filter
 from triomq_protocol.filters.sql92 import Sql92Error
 
@@ -69,18 +70,47 @@ _JAVA: Final[dict[str, tuple[str, float]]] = {
 
 
 @attrs.frozen
+class TlsSettings:
+    """How servers are verified, and what is shown to them: arguments of `triomq.plugins.tls_dialer`.
+
+    Files are read where a client is opened, on the driver and on the workers.
+
+    Args:
+        ca: PEM file with the authorities to trust; None: the system's.
+        certificate: PEM file with the client's certificate.
+        key: PEM file with its private key; None: it is in the same file.
+        key_password: the key's password.
+        check_host_name: whether a server's certificate must bear its name.
+        insecure: whether no server is verified.
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    key_password: str | None = attrs.field(default=None, repr=False)
+    check_host_name: bool = True
+    insecure: bool = False
+
+
+@attrs.frozen
 class ClientSettings:
-    """What a client is opened with.
+    """What a client is opened with. Its text holds no secret.
 
     Args:
         name_servers: `host:port;host:port`.
         client: arguments of `triomq.open_client`.
         producer: arguments of `Client.producer`.
+        credentials: the account that signs requests; None: they are not signed.
+        credentials_file: the path of a file with it; read where a client is opened.
+        tls: None: plain TCP.
     """
 
     name_servers: str
     client: tuple[tuple[str, Any], ...] = ()
     producer: tuple[tuple[str, Any], ...] = ()
+    credentials: Credentials | None = None
+    credentials_file: str | None = None
+    tls: TlsSettings | None = None
 
 
 @attrs.frozen
@@ -192,7 +222,9 @@ class WriteOptions:
 
 _PREFERENCES: Final = {"suggested": "suggested", "master": "master", "slave": "slave", "preferslave": "prefer_slave"}
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
-_SHARED: Final = ("namesrv", "topic")
+_TRUTH: Final = {"true": True, "false": False}
+_TLS: Final = ("tlsCa", "tlsCertificate", "tlsKey", "tlsKeyPassword", "tlsCheckHostName", "tlsInsecure")
+_SHARED: Final = ("namesrv", "topic", "accessKey", "secretKey", "securityToken", "credentialsFile", "tls", *_TLS)
 _READ: Final = (
     *_SHARED, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
@@ -246,7 +278,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_bytes=given.number("maxBytesPerTrigger"),
         min_offsets=least,
         max_trigger_delay_s=delay_s if delay_s is not None else DEFAULT_TRIGGER_DELAY_S,
-        fail_on_data_loss=given.choice("failOnDataLoss", {"true": True, "false": False}, True),
+        fail_on_data_loss=given.choice("failOnDataLoss", _TRUTH, True),
         group=group if group is not None else DEFAULT_READ_GROUP,
         commits=group is not None,
         preference=_preference(given),
@@ -268,7 +300,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         BadOption: one is unknown, missing or has an invalid value.
     """
     given = _Given(options, _WRITE, "a write")
-    creates, queues = given.choice("createTopic", {"true": True, "false": False}, False), given.number("queues")
+    creates, queues = given.choice("createTopic", _TRUTH, False), given.number("queues")
     if queues is not None and not creates:
         raise BadOption("queues has no effect without createTopic=true; a topic that exists keeps its queues")
     return WriteOptions(
@@ -369,7 +401,42 @@ def _client(given: _Given) -> ClientSettings:
             target[ours] = kind(str(float(value) / divisor)) if divisor > 1 else kind(value)
         except ValueError:
             raise BadOption(f"{CLIENT_PREFIX}{name} is {value!r}, and must be a number") from None
-    return ClientSettings(name_servers, tuple(sorted(client.items())), tuple(sorted(producer.items())))
+    return ClientSettings(
+        name_servers,
+        tuple(sorted(client.items())),
+        tuple(sorted(producer.items())),
+        _credentials(given),
+        given.text("credentialsFile"),
+        _tls(given),
+    )
+
+
+def _credentials(given: _Given) -> Credentials | None:
+    """The account that is given by its keys."""
+    access_key, secret_key, token = (given.text(name) for name in ("accessKey", "secretKey", "securityToken"))
+    if access_key is None and secret_key is None and token is None:
+        return None
+    if given.text("credentialsFile") is not None:
+        raise BadOption("give either credentialsFile or accessKey and secretKey, not both")
+    if access_key is None or secret_key is None:
+        missing = "accessKey" if access_key is None else "secretKey"
+        raise BadOption(f"the option {missing} is missing: an account has both accessKey and secretKey")
+    return Credentials(access_key, secret_key, token)
+
+
+def _tls(given: _Given) -> TlsSettings | None:
+    if not given.choice("tls", _TRUTH, False):
+        for name in _TLS:
+            if given.text(name) is not None:
+                raise BadOption(f"{name} has no effect without tls=true")
+        return None
+    ca, certificate, key, password = (given.text(name) for name in _TLS[:4])
+    insecure, checks_names = given.choice("tlsInsecure", _TRUTH, False), given.choice("tlsCheckHostName", _TRUTH, True)
+    if insecure and (ca is not None or given.text("tlsCheckHostName") is not None):
+        raise BadOption("tlsInsecure=true verifies no server; leave out tlsCa and tlsCheckHostName, or tlsInsecure")
+    if certificate is None and (key is not None or password is not None):
+        raise BadOption("tlsKey and tlsKeyPassword belong to a certificate; give tlsCertificate too")
+    return TlsSettings(ca, certificate, key, password, checks_names, insecure)
 
 
 def _topics(given: _Given) -> Topics:

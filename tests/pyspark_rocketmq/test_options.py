@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructType
 
+from pyspark_rocketmq.clients import client_options
 from pyspark_rocketmq.errors import BadColumns, BadOption
 from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, QueueId
-from pyspark_rocketmq.options import read_options, write_options
+from pyspark_rocketmq.options import TlsSettings, read_options, write_options
 from pyspark_rocketmq.rows.schema import READ_SCHEMA, check_read_schema, check_write_schema
+from triomq import Credentials
+from triomq.errors import InvalidCall
 
 LEAST = {"namesrv": "127.0.0.1:9876", "topic": "T"}
 
@@ -239,3 +245,53 @@ def test_columns_of_a_write() -> None:
         check_write_schema(_schema("body int"), "T")
     with pytest.raises(BadColumns, match="nothing says where"):
         check_write_schema(_schema("body string"), None)
+
+
+SECRET = "s3cret-of-mine"
+
+
+def test_an_account_and_tls_become_settings_of_the_client() -> None:
+    account = {"accessKey": "spark-app", "secretKey": SECRET, "securityToken": SECRET}
+    tls = {"tls": "true", "tlsCa": "ca.pem", "tlsCertificate": "c.pem", "tlsKeyPassword": SECRET}
+    for options in (
+        read_options({**LEAST, **account, **tls}, streaming=True),
+        write_options({**LEAST, **account, **tls}),
+    ):
+        client = options.client
+        assert client.credentials == Credentials("spark-app", SECRET, SECRET)
+        assert client.tls == TlsSettings("ca.pem", "c.pem", key_password=SECRET)
+        assert SECRET not in repr(options)
+        assert pickle.loads(pickle.dumps(client)) == client, "tasks get them"
+        assert hash(client) != hash(write_options(LEAST).client), "another account has a client of its own"
+    assert write_options({**LEAST, "tls": "true", "tlsInsecure": "true"}).client.tls == TlsSettings(insecure=True)
+    assert write_options(LEAST).client.tls is None
+
+
+def test_an_account_is_read_from_its_file_where_a_client_is_opened(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yml"
+    settings = write_options({**LEAST, "credentialsFile": str(file)}).client
+    with pytest.raises(InvalidCall, match=r"tools\.yml"):
+        client_options(settings)
+    file.write_text(f"accessKey: spark-app\nsecretKey: {SECRET}\n")
+    assert client_options(settings)["credentials"] == Credentials("spark-app", SECRET)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"accessKey": "a"}, "secretKey is missing"),
+        ({"secretKey": SECRET}, "accessKey is missing"),
+        ({"securityToken": SECRET}, "accessKey is missing"),
+        ({"accessKey": "a", "secretKey": SECRET, "credentialsFile": "f"}, "not both"),
+        ({"secretKey": " "}, "secretKey is empty"),
+        ({"seceretKey": SECRET}, "did you mean"),
+        ({"tlsCa": "ca.pem"}, "no effect without tls=true"),
+        ({"tls": "true", "tlsInsecure": "true", "tlsCa": "ca.pem"}, "verifies no server"),
+        ({"tls": "true", "tlsKeyPassword": SECRET}, "give tlsCertificate too"),
+        ({"tls": "yes"}, "it may be true, false"),
+    ],
+)
+def test_accounts_and_tls_that_cannot_be(options: dict[str, str], says: str) -> None:
+    with pytest.raises(BadOption, match=says) as refused:
+        write_options({**LEAST, **options})
+    assert SECRET not in str(refused.value)

@@ -92,6 +92,7 @@ class RowSender:
         self._places = trio.Semaphore(in_flight)
         self._nursery: trio.Nursery | None = None
         self._chains: dict[MessageQueue, deque[_Request]] = {}
+        self._queues: dict[str, list[MessageQueue]] = {}
         self._failure: MQError | None = None
         self._unacknowledged = 0
         self._all_given = trio.Event()
@@ -105,6 +106,10 @@ class RowSender:
                 await self._all_given.wait()
         finally:
             self._ended.set()
+
+    def look_up_again(self) -> None:
+        """Forget the queues of topics; they are looked up again, once each, for the rows that follow."""
+        self._queues.clear()
 
     async def put_elements(self, elements: Elements) -> None:
         """Send rows that are encoded; returns once the last of them has a place.
@@ -200,10 +205,12 @@ class RowSender:
             raise WriteFailed("the client was closed while rows were sent; not all of them are acknowledged")
 
     async def _queue_of(self, topic: str, sharding_key: str | None) -> MessageQueue:
-        try:
-            queues = await self.producer.queues(topic)
-        except MQError as error:
-            raise WriteFailed(f"{cause_of(error)}; nothing was sent") from error
+        queues = self._queues.get(topic)
+        if queues is None:
+            try:
+                queues = self._queues[topic] = await self.producer.queues(topic)
+            except MQError as error:
+                raise WriteFailed(f"{cause_of(error)}; nothing was sent") from error
         return select_by_hash(queues, Message(topic, b"-"), sharding_key)
 
     async def _send(self, request: _Request) -> SendResult:

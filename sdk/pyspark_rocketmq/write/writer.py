@@ -163,6 +163,7 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
 
         try:
             for batch in batches:
+                sender.look_up_again()
                 elements, alone = encoder.encode(batch)
                 for some in elements:
                     client.call(lambda session, some=some: put_elements(session, some))  # type: ignore[misc]

@@ -96,9 +96,10 @@ class FakeProducer:
         self.failures = failures
         self.requests: list[list[bytes]] = []
         self.stored: dict[MessageQueue, list[bytes]] = {queue: [] for queue in QUEUES}
-        self.under_way = self.most_under_way = 0
+        self.under_way = self.most_under_way = self.lookups = 0
 
     async def queues(self, _topic: str) -> list[MessageQueue]:
+        self.lookups += 1
         await trio.lowlevel.checkpoint()
         return QUEUES
 
@@ -183,6 +184,17 @@ async def test_a_sharding_key_keeps_its_order_in_one_queue(autojump_clock: trio.
         expected = [b"%s %d" % (key.encode(), n) for n in range(21 if key == "key 3" else 20)]
         assert len({places[body] for body in expected}) == 1
         assert [body for body in producer.stored[places[expected[0]]] if body in expected] == expected
+
+
+async def test_queues_are_looked_up_once_for_each_arrow_batch(autojump_clock: trio.testing.MockClock) -> None:
+    producer = FakeProducer()
+    async with sending(producer, batch_rows=10, in_flight=8) as sender:
+        for _ in range(3):
+            sender.look_up_again()
+            await sender.put_elements(elements([b"a", b"b", b"c"], ["x", "y", None]))
+            await sender.put_message(RowMessage(Message("T", b"d"), "z"))
+        await sender.finish()
+    assert producer.lookups == 3
 
 
 async def test_rows_without_a_key_beside_rows_with_one(autojump_clock: trio.testing.MockClock) -> None:
