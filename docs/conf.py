@@ -24,7 +24,7 @@ nitpick_ignore_regex = [
     # an alias, of which Sphinx knows no class
     (r"py:class", r"NameServers"),
     # in constructors that only our own code calls: of what is made per message
-    (r"py:class", r"(Dispatch|HeldMessage|RecordView|Sender|TagFilter)"),
+    (r"py:class", r"(ConsumeHooks|Dispatch|HeldMessage|Namespace|RecordView|Sender|TagFilter)"),
     # bounds of numbers in annotations
     (r"py:class", r"[gl]e=-?\d+"),
     # napoleon takes the words before a colon for a type

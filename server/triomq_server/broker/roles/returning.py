@@ -26,7 +26,7 @@ from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.divergence import LogRelation, NotComparableError, RemoteLog, compare
 from triomq_server.store import MessageStore
-from triomq_server.wire import Link, LinkError, OpenLink, failure_reason
+from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ LIMIT_S = 3.0
 _FAILURES = (OSError, LinkError, ProtocolError)
 
 
-async def _has_copy(link: Link, store: MessageStore) -> bool:
+async def _has_copy(link: Asking, store: MessageStore) -> bool:
     """Whether the broker at the other end has this log, as far as the last record that both have tells.
 
     Raises:
