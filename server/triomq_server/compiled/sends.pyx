@@ -27,7 +27,7 @@ cdef extern from *:
 
 cdef enum:
     TOUCHED_MOST = 32
-    KEYS_MOST = 64          # of one message
+    SHARED_BYTES = 256      # of a batch's property string whose meaning is kept
     SCRATCH_BYTES = 65536   # unescaped strings of one header
     HEADER_MOST = 60000
     SMALL_BODY = 192        # up to here the own checksum is as fast as a call of the library's
@@ -457,7 +457,7 @@ cdef bint read_header(Reader* r, Header* h) noexcept nogil:
             return False
         r.at += 1
         if text_is(&name, b"code", 4):
-            if not read_number(r, &h.code):
+            if h.code or not read_number(r, &h.code):  # the names of the fields were read by the first one
                 return False
             if h.code != 310 and h.code != 10 and h.code != 320:
                 return False
@@ -757,6 +757,10 @@ cdef class SendBursts:
         self._out_used = 0
         self._count_touched = 0
         self._last = -1
+        if self._names:  # an error has ended the last call before its end
+            self._names.clear()
+            self._objects.clear()
+            self._encoded.clear()
         born_host = link.peer_host
         if PyBytes_GET_SIZE(born_host) != 8:
             return 0
@@ -1030,7 +1034,7 @@ cdef class SendBursts:
         cdef int64_t total = 0, size, place
         cdef const uint8_t* here = body
         cdef const uint8_t* end = body + body_size
-        cdef int32_t element_body
+        cdef int64_t element_body  # 64 bits, since a request may name a length to which nothing can be added in 32
         cdef int element_properties
         cdef Element* element
         cdef uint8_t* record
@@ -1056,7 +1060,7 @@ cdef class SendBursts:
             element = &self._elements[count]
             element.flag = <int32_t>get32(here + ELEMENT_FLAG_AT)
             element.body = here + ELEMENT_BODY_AT
-            element.body_size = element_body
+            element.body_size = <int>element_body
             here += ELEMENT_BODY_AT + element_body
             element_properties = (<int>here[0] << 8) | here[1]
             here += 2
@@ -1074,7 +1078,7 @@ cdef class SendBursts:
                 return 0
             total += BODY_AT + element_body + 1 + touched.topic.size + 2 + properties_size
             count += 1
-        if not count or total + BLANK_BYTES > room or touched.position + count * UNIT_BYTES > touched.limit:
+        if not count or total + BLANK_BYTES > room or touched.position + <int64_t>count * UNIT_BYTES > touched.limit:
             return 0
         # Entries first, and the first record's mark last: a killed process leaves all of the batch or none.
         place = offset
@@ -1147,7 +1151,8 @@ cdef class SendBursts:
                 return None
             if len(self._shared) > 4096:
                 self._shared = {}
-            self._shared[text] = shared
+            if len(text) <= SHARED_BYTES:
+                self._shared[text] = shared
         return shared
 
     cdef int _more_elements(self) except -1:

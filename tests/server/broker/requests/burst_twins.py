@@ -29,6 +29,8 @@ NAMES = {
     "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes",
     "m": "batch", "n": "bname",
 }  # fmt: skip
+_LENGTH_AT = 16
+"""Where the first element of a batch says how long its body is."""
 
 
 class Twins:
@@ -93,7 +95,11 @@ class Twins:
         if self.odd and chance.random() < 0.1:
             chance.shuffle(members)
         if self.odd and chance.random() < 0.1:
-            members.append(chance.choice(['"remark":null', '"remark":"x"', '"version":7', '"Code":7', '"other":1']))
+            members.append(
+                chance.choice(
+                    ['"remark":null', '"remark":"x"', '"version":7', '"Code":7', '"other":1', '"code":310', '"code":10']
+                )
+            )
         text = ("," if plain or chance.random() < 0.7 else ", ").join(members)
         header = ("{" + text + "}").encode()
         if self.odd and chance.random() < 0.05:
@@ -134,6 +140,9 @@ class Twins:
         data = b"".join(elements)
         if self.odd and chance.random() < 0.1 and data:
             data = data[: chance.randrange(len(data))]
+        if self.odd and chance.random() < 0.2 and len(data) > _LENGTH_AT + 4:
+            wrong = chance.choice([0, 1, -1, 1 << 22, 0x7FFFFFE9, 0x7FFFFFEA, 0x7FFFFFFF, -0x80000000])
+            data = data[:_LENGTH_AT] + struct.pack(">i", wrong) + data[_LENGTH_AT + 4 :]
         if self.odd and chance.random() < 0.1:
             data += chance.randbytes(chance.randrange(40))
         return data or encode_properties_bytes({"a": "b"})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from burst_twins import compare, small_files
+from burst_twins import Twins, Way, compare, small_files
 
 from triomq_server.compiled import USED
 from triomq_server.config import BrokerConfig
@@ -25,4 +26,27 @@ async def test_both_ways_store_and_answer_the_same(
     seed: int, new_desk: Callable[[], AbstractAsyncContextManager[Any]]
 ) -> None:
     counts = await compare(seed, 40, new_desk)
-    assert counts["taken_bytes"] > counts["bytes"] * 0.2
+    assert counts["taken_bytes"] > counts["bytes"] * 0.1
+
+
+FIELDS = {"a": "PG", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": ""}
+
+
+def frame(code: int, body: bytes, **fields: str) -> bytes:
+    """A send in the usual form."""
+    return Twins(0).json_frame(code, list({**FIELDS, **fields}.items()), body)
+
+
+@pytest.mark.parametrize("length", [0x7FFFFFFF, 0x7FFFFFEA, 0x7FFFFFE9, 1 << 30, 101, -1, -0x80000000])
+async def test_an_element_that_says_it_is_longer_than_its_batch_is_refused(
+    length: int, new_desk: Callable[[], AbstractAsyncContextManager[Any]]
+) -> None:
+    """Nothing can be added in 32 bits to the longest lengths."""
+    async with new_desk() as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        element = bytes(16) + struct.pack(">i", length) + bytes(100)
+        (answer,) = await way.receive(frame(320, element, m="true"))
+        assert b"BodyError" in answer
+        (answer,) = await way.receive(frame(310, b"next"))
+        assert b'"queueOffset":"1"' in answer
