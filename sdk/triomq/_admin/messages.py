@@ -275,7 +275,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         """
         check_count("max_messages", max_messages, 1)
         found: list[ReceivedMessage] = []
-        offset = await self._bounds.offset_by_time(queue, start_ms)
+        offset = await self._first_since(queue, start_ms)
         while len(found) < max_messages:
             page, following = await self.page(queue, offset, min(PAGE, max_messages - len(found) + 1))
             for message in page:
@@ -288,6 +288,29 @@ class MessageAdmin(metaclass=NoPublicConstructor):
                 break
             offset = following
         return found
+
+    async def _first_since(self, queue: MessageQueue, start_ms: int) -> int:
+        """The offset of the first message since a time. Brokers name any of those with the same time."""
+        high = await self._bounds.offset_by_time(queue, start_ms)
+        lowest = await self._bounds.min_offset(queue)
+        low, step = high, 1  # below `low` nothing is known yet; from `high` on all are in time
+        while low > lowest:
+            low = max(lowest, high - step)
+            if not await self._is_since(queue, low, start_ms):
+                low += 1
+                break
+            high, step = low, step * 2
+        while low < high:
+            middle = (low + high) // 2
+            if await self._is_since(queue, middle, start_ms):
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    async def _is_since(self, queue: MessageQueue, offset: int, start_ms: int) -> bool:
+        page, _ = await self.page(queue, offset, 1)
+        return bool(page) and page[0].stored_ms >= start_ms
 
     async def page(
         self, queue: MessageQueue, offset: int, max_messages: int = PAGE

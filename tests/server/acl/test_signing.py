@@ -87,7 +87,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     async def slave_to_cut(*_: object) -> str:
         return "127.0.0.1:2"
 
-    monkeypatch.setattr(admin, "open_link", open_link)
+    monkeypatch.setattr(admin, "opener_given", lambda: open_link)
     monkeypatch.setattr(admin, "slave_to_cut", slave_to_cut)
     for name in ("ACCESS_KEY", "SECRET_KEY", "SECURITY_TOKEN"):
         monkeypatch.delenv(f"ROCKETMQ_{name}", raising=False)
@@ -123,7 +123,7 @@ def test_admin_signs_what_it_sends(asked: list[Command], tmp_path: Path, command
 
 async def test_a_look_at_a_slave_is_signed(asked: list[Command]) -> None:
     account = ToolAccount("operator", "s")
-    row = await admin._row(admin.Member("b", 0, "127.0.0.1:2"), admin.signing(admin.open_link, account))
+    row = await admin._row(admin.Member("b", 0, "127.0.0.1:2"), admin.signing(admin.opener_given(), account))
     assert row.error == "refused"
     assert [(each.code, is_signed(each, account)) for each in asked] == [(HA_STATUS, True)]
 
