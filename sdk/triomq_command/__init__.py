@@ -1,7 +1,7 @@
 """The entry point of the command ``triomq``, apart from the package so that Ctrl-C is quiet from the first moment.
 
 Importing :mod:`triomq` takes half a second, and an interrupt meanwhile would print a traceback.  This module imports
-nothing but :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``.
+nothing but :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``; their list needs none of them.
 """
 
 import sys
@@ -13,6 +13,11 @@ def main() -> None:
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     try:
+        from triomq_command.overview import show
+
+        code = show(sys.argv[1:])
+        if code is not None:
+            sys.exit(code)
         from triomq.__main__ import main as run
 
         run()

