@@ -62,13 +62,22 @@ class Member:
 
 @attrs.frozen
 class Row:
-    """One broker's line: what it says of itself; `status` is None for a broker that is none of ours."""
+    """One broker's line: what it says of itself.
+
+    Attributes:
+        member: which one.
+        status: None for a broker that is none of ours, or does not answer.
+        log_begin, log_end: of its log; -1 if they are unknown.
+        error: why it could not be asked.
+        may_run: whether it may run all the same: only a refused connection tells that no process is there.
+    """
 
     member: Member
     status: HaStatus | None
     log_begin: int = -1
     log_end: int = -1
     error: str | None = None
+    may_run: bool = False
 
 
 async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Member]:
@@ -153,12 +162,21 @@ async def _row(member: Member, open_link: OpenLink) -> Row:
             status = HaStatus.decode(answer.body)
             return Row(member, status, status.log_begin, status.log_end)
         if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return Row(member, None, error=answer.remark)
+            return Row(member, None, error=answer.remark, may_run=True)
         info = await _ask(open_link, member.address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
         table = KVTable.decode(info.body).table
         return Row(member, None, int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
     except (*_FAILURES, KeyError, ValueError) as error:
-        return Row(member, None, error=_silence(error, "broker", TIMEOUT_S))
+        return Row(member, None, error=_silence(error, "broker", TIMEOUT_S), may_run=not _is_refusal(error))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether nothing listens at the address: its machine answers, and no process does."""
+    errors: list[BaseException] = [error]
+    while (cause := errors[-1].__cause__) is not None:
+        errors.append(cause)
+    found = errors[-1].exceptions if isinstance(errors[-1], BaseExceptionGroup) else [errors[-1]]
+    return all(isinstance(one, ConnectionRefusedError) for one in found)
 
 
 def slave_state(row: Row, rows: list[Row]) -> str:
@@ -206,19 +224,38 @@ def outage_text(rows: list[Row]) -> str:
         for name, slave in followers.items()
         if slave is not None
     ]
-    silent = [
-        f"{row.member.name}:{row.member.broker_id} at {row.member.address} does not answer" for row in rows if row.error
-    ]
+    silent = [row for row in rows if row.error]
+    doubtful = {row.member.name for row in silent if row.may_run and row.member.broker_id == 0}
+    gone = {row.member.name for row in silent if not row.may_run and row.member.broker_id == 0}
+    silences = [_silence_text(row) for row in silent]
     advice = []
     if headless:
         advice.append(f"wait if the name server {_JUST_STARTED.format(whom='all brokers')}")
     if alive:
         advice.append("after that check the master's namesrvAddr and its log")
-    if lost or silent:
-        advice.append("start what is missing, or make a slave the master: `triomq admin role`")
-    parts = [*lost, *alive, *silent]
+    if doubtful:
+        advice.append(
+            "look at the process and the log of a master that is silent: it may only hang, and a slave that is made the "
+            "master meanwhile could give the set two masters; resume or restart it, or end it for good before you use "
+            "`triomq admin role`"
+        )
+    if lost or gone:
+        headless_sets = [name for name in names if name in gone or (name in followers and followers[name] is None)]
+        which = f" of {', '.join(headless_sets)}" if doubtful else ""
+        advice.append(f"start what is missing, or make a slave{which} the master: `triomq admin role`")
+    elif any(row.member.broker_id != 0 for row in silent):
+        advice.append("start what is missing")
+    parts = [*lost, *alive, *silences]
     missing = f"{'; '.join(parts)} ({'; '.join(advice)})" if parts else ""
     return "; ".join(filter(None, [missing, contest_text(rows)]))
+
+
+def _silence_text(row: Row) -> str:
+    member = row.member
+    where = f"{member.name}:{member.broker_id} at {member.address}"
+    if member.broker_id == 0 and row.may_run:
+        return f"{where} is registered as master but does not answer"
+    return f"{where} does not answer"
 
 
 def _connected_slave(rows: list[Row], name: str) -> Member | None:

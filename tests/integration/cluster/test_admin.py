@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -171,7 +172,16 @@ async def test_a_broker_that_hangs_has_a_line_that_says_so(autojump_clock: trio.
         assert row.error == (
             "it does not answer within 5 s: it may be a name server, or hang: look at its process and its log"
         )
+        assert row.may_run
         nursery.cancel_scope.cancel()
+
+
+async def test_a_port_on_which_nothing_listens_is_no_broker_that_hangs() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        row = await _row(Member("a", 0, f"127.0.0.1:{unused.getsockname()[1]}"), open_link)
+    assert row.error is not None
+    assert not row.may_run
 
 
 async def test_wrong_names_are_errors() -> None:

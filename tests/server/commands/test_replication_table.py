@@ -19,8 +19,8 @@ def slave(relation: str, end: int = 100, *, connected: bool = True) -> Row:
     return Row(Member("a", 1, "127.0.0.1:2"), status, 0, end)
 
 
-def master(end: int = 100, error: str | None = None) -> Row:
-    return Row(Member("a", 0, "127.0.0.1:1"), None, 0, end, error)
+def master(end: int = 100, error: str | None = None, *, may_run: bool = False, name: str = "a") -> Row:
+    return Row(Member(name, 0, "127.0.0.1:1"), None, 0, end, error, may_run)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,22 @@ def test_no_promotion_is_advised_while_a_slave_is_connected_to_its_master() -> N
     text = outage_text([slave("CLEAN")])
     assert text.startswith("broker a: its master runs, since slave a:1 is connected to it, but is not registered (")
     assert "admin role" not in text
+
+
+def test_a_master_that_may_only_hang_is_looked_at_before_a_slave_is_promoted() -> None:
+    hanging = master(error="it does not answer within 5 s", may_run=True)
+    text = outage_text([hanging, slave("CLEAN", connected=False)])
+    assert text.startswith("a:0 at 127.0.0.1:1 is registered as master but does not answer (")
+    assert "could give the set two masters" in text
+    assert "make a slave" not in text
+    both = outage_text([hanging, slave("CLEAN", connected=False), master(error="refused", name="b")])
+    assert "could give the set two masters" in both
+    assert both.endswith("make a slave of b the master: `triomq admin role`)")
+
+
+def test_a_slave_that_does_not_answer_is_no_reason_to_promote_one() -> None:
+    text = outage_text([master(), Row(Member("a", 1, "127.0.0.1:2"), None, error="refused")])
+    assert text == "a:1 at 127.0.0.1:2 does not answer (start what is missing)"
 
 
 @pytest.mark.parametrize("rows", [[], [slave("CLEAN")], [slave("CLEAN", connected=False)]])
