@@ -60,6 +60,7 @@ class NonBlockingSocket:
         self._socket = socket.socket(fileno=owner.fileno())
         self._socket.setblocking(False)
         self._receive_bytes = _RECEIVE_BYTES_LEAST
+        self._receive_most = _RECEIVE_BYTES_MOST
         self._expect_more = False
         self._pipe: tuple[int, int] | None = None
         self.can_splice = HAS_SPLICE
@@ -106,7 +107,7 @@ class NonBlockingSocket:
         except OSError as error:
             raise trio.BrokenResourceError from error
         if len(data) == asked:
-            self._receive_bytes = min(asked * 2, _RECEIVE_BYTES_MOST)
+            self._receive_bytes = min(asked * 2, self._receive_most)
         elif asked > _RECEIVE_BYTES_LEAST:
             self._receive_bytes = _RECEIVE_BYTES_LEAST
         return data

@@ -4,6 +4,9 @@ OpenSSL works on bytes in memory here: one call of the system receives many reco
 has been received is decrypted at once, so that the socket alone says whether there is more. Of what is to be sent only
 one piece is encrypted ahead of the socket; the rest stays with its link, where it counts for the link's limit. A piece
 counts as sent when its encrypted bytes have gone.
+
+OpenSSL gets whole records only, so that they can be counted: one that brings no data (an update of keys) costs a hundred
+times as much as its bytes, and a peer that sends many would hold up the loop.
 """
 
 from __future__ import annotations
@@ -25,6 +28,16 @@ _SEND_NOW_BYTES: Final = 1_048_576
 """What one `send_now` encrypts at most: about a millisecond's work."""
 _HANDSHAKE_BYTES: Final = 131_072
 """What a client may send before the handshake ends; chains of certificates are the largest part."""
+_RECEIVED_BYTES: Final = 65_536
+"""What one call receives at most: it may be records of one byte each, some 20 ms of work."""
+_RECORDS_AT_ONCE: Final = 128
+"""Records that OpenSSL gets before those without data are counted."""
+_HEADER_BYTES: Final = 5
+_ENCRYPTED_BYTES: Final = 18_432
+"""What a record of TLS 1.2 holds at most, encrypted; less with TLS 1.3."""
+_SILENT_RECORDS: Final = 64
+"""Records without data that a peer may send, and one more for each 1,024 with data. Keys are updated after gigabytes."""
+_RECORDS_PER_SILENT: Final = 1024
 _UNASKED_BYTES: Final = 65_536
 """Encrypted bytes that nobody but the peer has caused (answers to key updates), and that it does not take."""
 
@@ -39,11 +52,16 @@ class TlsTransport(SocketTransport):
 
     def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
         super().__init__(stream)
+        self._receive_most = _RECEIVED_BYTES
         self._came = ssl.MemoryBIO()
         self._goes = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._came, self._goes, server_side=True)
         self._encrypted = memoryview(b"")  # what the socket has not taken yet
         self._held_bytes = 0  # how much of what is to be sent that is, before its encryption
+        self._received = b""  # encrypted; OpenSSL has what is before `_taken`
+        self._taken = 0
+        self._fed_records = 0  # since data was read last
+        self._silent_records = 0.0
 
     async def handshake(self, turns: trio.Lock) -> None:
         """Agree on keys with the client.
@@ -75,14 +93,18 @@ class TlsTransport(SocketTransport):
                 )
             if left_bytes < 0:
                 raise trio.BrokenResourceError(f"a handshake of more than {_HANDSHAKE_BYTES} bytes")
-            self._came.write(data)
+            self._put(data)
 
     def _step(self) -> bool:
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        return True
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                if not self._feed():
+                    return False
+            else:
+                self._fed_records = 0
+                return True
 
     async def _send_encrypted(self) -> None:
         while not self._push():
@@ -107,24 +129,61 @@ class TlsTransport(SocketTransport):
         data = NonBlockingSocket.receive_now(self)
         if not data:
             return data
-        self._came.write(data)
+        self._put(data)
         return self._decrypt()
+
+    def _put(self, data: bytes) -> None:
+        left = self._received[self._taken :]
+        self._received, self._taken = left + data if left else data, 0
+
+    def _feed(self) -> bool:
+        """Give OpenSSL the next whole records, or what cannot be one; false if there is neither."""
+        data, start, at = self._received, self._taken, self._taken
+        size = len(data)
+        count = 0
+        while count < _RECORDS_AT_ONCE and size - at >= _HEADER_BYTES:
+            length = data[at + 3] << 8 | data[at + 4]
+            if length > _ENCRYPTED_BYTES:
+                at = size  # OpenSSL says what is wrong
+                break
+            if at + _HEADER_BYTES + length > size:
+                break
+            at += _HEADER_BYTES + length
+            count += 1
+        if at == start:
+            return False
+        self._came.write(memoryview(data)[start:at])
+        self._taken = at
+        self._fed_records += count
+        return True
+
+    def _count_silent(self, with_data: int) -> None:
+        """Of the records that have been fed, so many had data. BrokenResourceError when too many have had none."""
+        silent, self._fed_records = self._fed_records - with_data, 0
+        self._silent_records = max(0.0, self._silent_records + silent - with_data / _RECORDS_PER_SILENT)
+        if self._silent_records > _SILENT_RECORDS:
+            raise trio.BrokenResourceError("the peer sends TLS records without data")
 
     def _decrypt(self) -> bytes | None:
         """All that has come, ``b""`` when the peer has ended its side, None when no record is complete."""
         read = self._tls.read
-        pieces = []
+        pieces: list[bytes] = []
         ended = False
-        try:
-            while piece := read(_RECORD_BYTES):
-                pieces.append(piece)
-            ended = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            with contextlib.suppress(trio.BrokenResourceError):
-                self._push()  # the alert
-            raise trio.BrokenResourceError from error
+        again = True
+        while not ended and (self._feed() or again):
+            again = False  # the first time something may have been left by the handshake
+            before = len(pieces)
+            try:
+                while piece := read(_RECORD_BYTES):
+                    pieces.append(piece)
+                ended = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                with contextlib.suppress(trio.BrokenResourceError):
+                    self._push()  # the alert
+                raise trio.BrokenResourceError from error
+            self._count_silent(len(pieces) - before)
         if self._goes.pending and not self._push() and len(self._encrypted) > _UNASKED_BYTES + 2 * _PIECE_BYTES:
             raise trio.BrokenResourceError("the peer causes TLS messages and does not take them")
         if pieces:
