@@ -17,6 +17,7 @@ import mmap
 import os
 import resource
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -31,12 +32,16 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
+_MAP_FIXED = 0x10  # these two have the same values on all machines but Alpha, MIPS, PA-RISC, PowerPC and SPARC
+_MAP_NORESERVE = 0x4000
 _PUNCH_HOLE_KEEP_SIZE = 0x03
 _ZEROS = bytes(1 << 22)  # never written to, so it takes next to no memory
 
 # ctypes lets the interpreter run meanwhile; mmap.madvise would hold it.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.restype = ctypes.c_void_p
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
@@ -190,8 +195,8 @@ class RealMappedFile:
 
     def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
         """Allocate blocks for a range and map their pages."""
-        # The descriptor is opened per chore: chores are rare, descriptors are scarce (mmap keeps one per file itself),
-        # and closing cannot race with a sync in a worker thread.
+        # The descriptor is opened per chore: chores are rare, descriptors are scarce, and closing cannot race with a
+        # sync in a worker thread.
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.posix_fallocate(fd, start, end - start)
@@ -301,6 +306,28 @@ class RealMappedFile:
             self.buffer.close()
 
 
+def _map(fd: int, size: int) -> mmap.mmap:
+    """Map a file without keeping a descriptor: queues have a file each, and there may be more of them than descriptors."""
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(fd, size, trackfd=False)
+    # Before, Python's maps of files keep a copy of the descriptor, and those of memory have none. The file takes the
+    # place of such a map: munmap, msync and madvise work on addresses, whatever is there.
+    if not size:
+        raise ValueError("an empty file cannot be mapped")
+    try:
+        buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    except OSError:  # a system that never promises more memory than it has (vm.overcommit_memory=2)
+        return mmap.mmap(fd, size)
+    anchor = ctypes.c_char.from_buffer(buffer)
+    start = ctypes.addressof(anchor)
+    del anchor
+    flags = mmap.MAP_SHARED | _MAP_FIXED
+    if _libc.mmap(start, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0) != start:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return buffer
+
+
 def _write_zeros(fd: int, start: int, end: int) -> None:
     """Bring a range into memory by writing it.
 
@@ -320,7 +347,7 @@ class RealDisk:
 
     def __init__(self, *, threads: int = 4) -> None:
         self._limiter = trio.CapacityLimiter(threads)
-        # Two descriptors per queue are soon more than the customary 1024.
+        # Connections and the log's files are soon more than the customary 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             with contextlib.suppress(OSError, ValueError):
@@ -341,7 +368,7 @@ class RealDisk:
                 os.posix_fallocate(fd, 0, reserve)
                 if blank:
                     _write_zeros(fd, 0, reserve)
-            buffer = mmap.mmap(fd, size)
+            buffer = _map(fd, size)
         except OSError:
             os.unlink(path)
             raise
@@ -356,7 +383,7 @@ class RealDisk:
         """Map a file in its full length."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return RealMappedFile(path, mmap.mmap(fd, 0), new=False)
+            return RealMappedFile(path, _map(fd, os.fstat(fd).st_size), new=False)
         finally:
             os.close(fd)
 

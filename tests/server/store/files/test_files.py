@@ -310,3 +310,28 @@ def test_a_file_is_forced_to_the_disk_without_a_free_descriptor(
 
     monkeypatch.setattr(os, "open", lack)
     file.sync(0, 4096)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux's list of descriptors")
+def test_mapped_files_keep_no_descriptors(tmp_path: Path) -> None:
+    disk = RealDisk()
+    before = len(os.listdir("/proc/self/fd"))
+    files = [disk.create(f"{tmp_path}/{number}", 8192, 4096) for number in range(50)]
+    files += [disk.open(f"{tmp_path}/{number}") for number in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for number in range(50):
+        files[number].buffer[100:104] = b"here"
+        assert files[50 + number].buffer[100:104] == b"here", "both map the file"
+        files[number].sync(0, 4096)
+        files[number].buffer.flush()
+    assert (tmp_path / "7").read_bytes()[100:104] == b"here"
+    assert len(files[0].buffer) == 8192
+    for file in files:
+        file.close()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text(), "closing unmaps"
+
+
+def test_an_empty_file_cannot_be_mapped(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(ValueError, match="empty file"):
+        RealDisk().open(f"{tmp_path}/empty")
