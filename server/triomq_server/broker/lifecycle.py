@@ -6,6 +6,7 @@ writes offsets to disk and closes the store before it returns.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import posixpath
 import random
@@ -174,9 +175,11 @@ class _Run:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (
                 open_store(config.store, disk=self._disk, clock=self._clock, is_slave=config.store.is_slave) as store,
+                contextlib.AsyncExitStack() as end,
                 trio.open_nursery() as background,
             ):
                 broker = self._broker(store, store_host, background)
+                end.callback(_write_tables, broker)
                 try:
                     await self._start(broker, background)
                     task_status.started(BrokerAddresses(broker.address, broker.ha_address))
@@ -188,10 +191,6 @@ class _Run:
                     await broker.registration.unregister()
                 finally:
                     background.cancel_scope.cancel()
-                    broker.offsets.persist()
-                    broker.filters.persist()
-                    for table in (broker.topics, broker.groups):
-                        table.persist_if_unsaved()
 
     def _load_certificates(self) -> None:
         """Read them, and let the broker's own links speak TLS where that is asked for."""
@@ -347,8 +346,8 @@ class _Run:
             background.start_soon(restarted, partial(certificates.watch, self._disk.run))
         background.start_soon(restarted, broker.held_pulls.run)
         background.start_soon(restarted, broker.notifications.run)
-        background.start_soon(restarted, broker.topics.write_large)
-        background.start_soon(restarted, broker.groups.write_large)
+        background.start_soon(restarted, broker.topics.write_changes)
+        background.start_soon(restarted, broker.groups.write_changes)
         background.start_soon(restarted, partial(_persist_offsets, broker))
         background.start_soon(restarted, Schedule(broker).run)
         background.start_soon(restarted, partial(persist_delay_offsets, broker))
@@ -359,6 +358,14 @@ class _Run:
         roles.start()
         broker.registration.on_answer = roles.handle_registration
         await background.start(broker.registration.run)
+
+
+def _write_tables(broker: Broker) -> None:
+    """Write what the tables' tasks have left, when they have ended: what they are writing is older."""
+    broker.offsets.persist()
+    broker.filters.persist()
+    for table in (broker.topics, broker.groups):
+        table.persist_if_unsaved()
 
 
 def _refusal(acl: AclFiles, compat_49: bool, host: str, command: Command) -> str | None:

@@ -16,6 +16,7 @@ from triomq_server.wire.handlers import (
     SlicedHandler,
     WaitingHandler,
     ignored,
+    in_turns,
     not_supported,
     to_the_end,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "dial_tcp",
     "failure_reason",
     "ignored",
+    "in_turns",
     "incomplete_budget",
     "listen_tcp",
     "not_supported",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
+import trio
 
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.wire.command import Command
@@ -67,6 +68,16 @@ class Handlers:
     default: PlainHandler = not_supported
     sliced: dict[int, SlicedHandler] = attrs.field(factory=dict)
     burst: BurstHandler | None = None
+
+
+async def in_turns(slices: Generator[None, None, T]) -> T:
+    """What sliced work returns, for handlers that wait as well; others have their turns between its slices."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return cast("T", end.value)
+        await trio.lowlevel.checkpoint()
 
 
 def to_the_end(slices: Generator[None, None, T]) -> T:

@@ -20,7 +20,6 @@ from triomq_protocol.requests import (
     LockBatchRequestBody,
     MessageQueue,
     SubscriptionGroupConfig,
-    SubscriptionGroupList,
     UnlockBatchRequestBody,
 )
 from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
@@ -54,9 +53,6 @@ HEARTBEAT = HeartbeatData(
     producer_data_set=[ProducerData(group_name="P0")],
 )
 
-GROUP_LIST = SubscriptionGroupList(
-    group_config_list=[SubscriptionGroupConfig(group_name=f"L{number}") for number in range(500)]
-)
 
 REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
     Code.SEND_MESSAGE: (SEND, lambda: b"x"),
@@ -87,7 +83,6 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
         bytes,
     ),
     Code.VIEW_MESSAGE_BY_ID: ({"offset": "0"}, bytes),
-    Code.DELETE_TOPIC_IN_BROKER: ({"topic": "T1"}, bytes),
     Code.GET_ALL_TOPIC_CONFIG: ({}, bytes),
     Code.GET_TOPIC_CONFIG: (TOPIC, bytes),
     Code.GET_TOPIC_STATS_INFO: (TOPIC, bytes),
@@ -95,12 +90,9 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: ({}, bytes),
     Code.CLEAN_UNUSED_TOPIC: ({}, bytes),
     Code.DELETE_EXPIRED_COMMITLOG: ({}, bytes),
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ({}, SubscriptionGroupConfig(group_name="G0").encode),
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ({}, bytes),
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ({}, GROUP_LIST.encode),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: ({"group": "G0"}, bytes),
     Code.SET_MESSAGE_REQUEST_MODE: ({}, lambda: b'{"mode":"PULL"}'),
-    Code.DELETE_SUBSCRIPTIONGROUP: ({"groupName": "G0", "removeOffset": "true"}, bytes),
     Code.GET_CONSUMER_CONNECTION_LIST: ({"consumerGroup": "G0"}, bytes),
     Code.GET_PRODUCER_CONNECTION_LIST: ({"producerGroup": "P0"}, bytes),
     Code.GET_ALL_PRODUCER_INFO: ({}, bytes),
@@ -151,8 +143,12 @@ BOUNDED = {
 WAITING = {
     Code.SEND_REPLY_MESSAGE: "one message",
     Code.SEND_REPLY_MESSAGE_V2: "one message",
-    Code.UPDATE_AND_CREATE_TOPIC: "changes one topic; large tables are encoded and written by a worker thread",
+    Code.UPDATE_AND_CREATE_TOPIC: "changes one topic; the table is encoded and written by a worker thread",
     Code.UPDATE_AND_CREATE_TOPIC_LIST: "TOPICS_PER_TURN topics in a turn, 1000 in a request",
+    Code.DELETE_TOPIC_IN_BROKER: "REMOVED_PER_SLICE queues in a turn; the table is written by a worker thread",
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "changes one group; the table is written by a worker thread",
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "GROUPS_PER_SLICE groups in a turn",
+    Code.DELETE_SUBSCRIPTIONGROUP: "removes offsets in slices; the table is written by a worker thread",
     Code.UPDATE_BROKER_CONFIG: "reads MOST_SETTINGS_BYTES at most",
     Code.GET_CONSUMER_RUNNING_INFO: "asks one client",
     Code.CONSUME_MESSAGE_DIRECTLY: "asks one client",

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
+import trio
+
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import (
     DeleteSubscriptionGroupRequest,
@@ -18,7 +20,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import SLAVE_REMARK
 from triomq_server.broker.tables.topics import group_name_remark
-from triomq_server.wire import Handlers, Link
+from triomq_server.wire import Handlers, Link, in_turns
 
 GROUPS_PER_SLICE = 64
 """After how many groups of a list other requests have their turns."""
@@ -26,15 +28,15 @@ GROUPS_PER_SLICE = 64
 
 def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
-    handlers.plain[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP] = partial(update_group, broker)
+    handlers.waiting[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP] = partial(update_group, broker)
     handlers.sliced[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = partial(list_groups, broker)
-    handlers.sliced[RequestCode.DELETE_SUBSCRIPTIONGROUP] = partial(delete_group, broker)
-    handlers.sliced[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST] = partial(update_groups, broker)
+    handlers.waiting[RequestCode.DELETE_SUBSCRIPTIONGROUP] = partial(delete_group, broker)
+    handlers.waiting[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST] = partial(update_groups, broker)
     handlers.plain[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = partial(group_config, broker)
     handlers.plain[RequestCode.SET_MESSAGE_REQUEST_MODE] = set_request_mode
 
 
-def update_group(broker: Broker, _link: Link, command: Command) -> Command:
+async def update_group(broker: Broker, _link: Link, command: Command) -> Command:
     """200: create a group, or replace its whole configuration; no body, no effect."""
     if broker.is_slave:
         return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
@@ -44,10 +46,11 @@ def update_group(broker: Broker, _link: Link, command: Command) -> Command:
         if refusal is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
         broker.groups.put(group)
+        await broker.groups.saved()
     return command.answer()
 
 
-def update_groups(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
+async def update_groups(broker: Broker, _link: Link, command: Command) -> Command:
     """225: create or replace several groups, all or none."""
     if broker.is_slave:
         return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
@@ -57,11 +60,12 @@ def update_groups(broker: Broker, _link: Link, command: Command) -> Generator[No
         if refusal is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, f"{refusal}; none of the groups is changed")
         if not number % GROUPS_PER_SLICE:
-            yield
+            await trio.lowlevel.checkpoint()
     for number, group in enumerate(groups, 1):
         broker.groups.put(group)
         if not number % GROUPS_PER_SLICE:
-            yield
+            await trio.lowlevel.checkpoint()
+    await broker.groups.saved()
     return command.answer()
 
 
@@ -97,12 +101,13 @@ def list_groups(broker: Broker, _link: Link, command: Command) -> Generator[None
     return command.answer(body=(yield from broker.groups.snapshot().encode_in_slices()))
 
 
-def delete_group(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
+async def delete_group(broker: Broker, _link: Link, command: Command) -> Command:
     """207: forget a group, and its offsets if asked to; an unknown one is fine."""
     if broker.is_slave:
         return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
     header = command.header(DeleteSubscriptionGroupRequest)
     broker.groups.remove(header.group_name)
     if header.remove_offset:
-        yield from broker.offsets.remove_group(header.group_name)
+        await in_turns(broker.offsets.remove_group(header.group_name))
+    await broker.groups.saved()
     return command.answer()

@@ -32,7 +32,7 @@ from triomq_protocol.wire.fastjson import java_map_order
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import SLAVE_REMARK
 from triomq_server.broker.tables.topics import topic_name_remark
-from triomq_server.wire import Handlers, Link
+from triomq_server.wire import Handlers, Link, in_turns
 
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
@@ -59,7 +59,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC] = partial(create_topic_everywhere, broker)
     handlers.waiting[RequestCode.UPDATE_AND_CREATE_TOPIC_LIST] = partial(create_topics_everywhere, broker)
     handlers.plain[RequestCode.GET_TOPIC_CONFIG] = partial(topic_config, broker)
-    handlers.sliced[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
+    handlers.waiting[RequestCode.DELETE_TOPIC_IN_BROKER] = partial(delete_topic, broker)
     handlers.sliced[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
     handlers.sliced[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
     handlers.plain[RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER] = partial(list_system_topics, broker)
@@ -69,9 +69,11 @@ def register(handlers: Handlers, broker: Broker) -> None:
 
 
 async def create_topic_everywhere(broker: Broker, link: Link, command: Command) -> Command:
-    """17: create a topic, and answer when the name servers know of it, so that the caller's next question finds it."""
+    """17: create a topic, and answer when it is on the disk and the name servers know of it, so that the caller's next
+    question finds it."""
     answer = create_topic(broker, link, command)
     if answer.code == ResponseCode.SUCCESS:
+        await broker.topics.saved()
         await broker.registration.register_now()
     return answer
 
@@ -123,6 +125,7 @@ async def create_topics_everywhere(broker: Broker, _link: Link, command: Command
         )
         if not number % TOPICS_PER_TURN:
             await trio.lowlevel.checkpoint()
+    await broker.topics.saved()
     await broker.registration.register_now()
     return command.answer()
 
@@ -176,7 +179,7 @@ def _queues_refusal(config: TopicConfig) -> str | None:
     return None
 
 
-def delete_topic(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
+async def delete_topic(broker: Broker, _link: Link, command: Command) -> Command:
     """215: forget a topic and destroy its queues; an unknown one is fine. Messages stay in the log until it expires."""
     topic = command.header(DeleteTopicRequest).topic
     refusal = _refusal(broker, topic)
@@ -185,10 +188,11 @@ def delete_topic(broker: Broker, _link: Link, command: Command) -> Generator[Non
     removal = broker.store.queue_removal
     # What is sent meanwhile goes with the topic. Were the topic removed first, a send could make it again, and its
     # messages would be stored in an old queue.
-    yield from removal.remove_topic(topic)
+    await in_turns(removal.remove_topic(topic))
     if not topic.startswith(LMQ_PREFIX):
         broker.topics.remove(topic)
-    yield from removal.remove_topic(topic, unless=broker.topics.table)
+    await in_turns(removal.remove_topic(topic, unless=broker.topics.table))
+    await broker.topics.saved()
     return command.answer()
 
 

@@ -58,8 +58,7 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
                 )  # fmt: skip
             return None
         made = self.table[group] = SubscriptionGroupConfig(group_name=group)
-        # The file may follow later: should it be lost, the next use makes the same group again.
-        self._count_change(soon=True)
+        self._count_change()
         return made
 
     def full_remark(self, group: str) -> str | None:

@@ -68,8 +68,9 @@ def topic_name_remark(topic: str | None) -> str | None:
 class TopicTable(VersionedTable[TopicConfig]):
     """All topics of one broker, in memory and in `topics.json`.
 
-    Every change bumps `version`, writes the file, or has it written if the table is large, and then calls `on_change`,
-    in that order, before the method returns; within `saved_once` the file is written at the end.
+    Every change bumps `version`, has the file written, and then calls `on_change`, in that order, before the method
+    returns; within `saved_once` the file is written at the end. A topic whose change has not come to the file when the
+    process is killed is found again by its queues (`recover`).
 
     Args:
         config: names and defaults of the broker.

@@ -1,8 +1,9 @@
 """A table with a DataVersion and a file: the common part of the topic table and the group table.
 
-A change increments the version and is written at once while the table is small. A large one is written by a task and a
-worker thread, once for all changes that came meanwhile: the time for one change must not grow with the table. If the
-disk fails, it is logged and tried again. It answers to `ConfigManager`; rules: docs/protocol/store.md §21.
+A change increments the version. The file is written by a task and a worker thread, once for all changes that came
+meanwhile: neither a slow disk nor a large table may hold up the loop. An operator's request waits for it (`saved`). Before
+the task runs, and after it, a change is written at once. If the disk fails, it is logged and tried again. It answers to
+`ConfigManager`; rules: docs/protocol/store.md §21.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from triomq_server.store.files.config_files import ConfigFile, damaged
 _log = logging.getLogger(__name__)
 
 SMALL_TABLE = 256
-"""Entries up to which a change is on the disk before its request is answered."""
+"""Entries up to which an operator's change is on the disk before its request is answered."""
 
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 _PAUSE_PER_WRITING = 9
-"""Between two writings in the background: nine times as long as the last one took, so that encoding a large table again
-and again takes no more than a tenth of a processor."""
+"""Between two writings that nobody waits for: nine times as long as the last one took, so that encoding a large table
+again and again takes no more than a tenth of a processor."""
 
 V = TypeVar("V")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -56,8 +57,11 @@ class VersionedTable(ABC, Generic[V]):
         self.unsaved = False
         self._collecting = False
         self._change = 0
+        self._tried = 0  # the last change that the task has written, or tried to
         self._writing = False
         self._wanted = trio.Event()
+        self._urgent = trio.Event()
+        self._ended = trio.Event()  # a writing has ended, whatever came of it
 
     def get(self, name: str) -> V | None:
         """The configuration of that name, or None; creates nothing."""
@@ -89,23 +93,35 @@ class VersionedTable(ABC, Generic[V]):
             self.persist()
 
     def retry_if_unsaved(self) -> None:
-        """As `persist_if_unsaved`, but a large table is left to its task."""
+        """As `persist_if_unsaved`, but left to the task while it runs."""
         if self.unsaved:
             self._save()
 
-    async def write_large(self) -> NoReturn:
-        """Task: write the table while it is too large to be written at each change."""
+    async def saved(self) -> None:
+        """Wait until all changes so far are on the disk, or the disk has refused them.
+
+        A large table is not waited for: its changes come with the next writing.
+        """
+        change = self._change
+        while self._writing and self._tried < change and len(self.table) <= SMALL_TABLE:
+            self._urgent.set()
+            await self._ended.wait()
+
+    async def write_changes(self) -> NoReturn:
+        """Task: write the file after each change, or once for several."""
         self._writing = True
         try:
             while True:
                 await self._wanted.wait()
-                self._wanted = trio.Event()
+                self._wanted, self._urgent = trio.Event(), trio.Event()
                 began = trio.current_time()
                 await self._persist_in_background()
                 took = trio.current_time() - began
-                await trio.sleep(min(max(_PAUSE_S, _PAUSE_PER_WRITING * took), _LONGEST_PAUSE_S))
+                with trio.move_on_after(min(max(_PAUSE_S, _PAUSE_PER_WRITING * took), _LONGEST_PAUSE_S)):
+                    await self._urgent.wait()
         finally:
             self._writing = False
+            self._end_writing()
 
     async def _persist_in_background(self) -> None:
         if self._file is None:
@@ -117,15 +133,23 @@ class VersionedTable(ABC, Generic[V]):
             _log.error("%s cannot be written: %s", file.path, error)
         else:
             self.unsaved = self._change != change
+        finally:
+            self._tried = change
+            self._end_writing()
 
-    def _save(self, *, soon: bool = False) -> None:
-        """Write the file now, or let the task do it: if the table is large, or if `soon` is enough."""
+    def _end_writing(self) -> None:
+        self._ended.set()
+        self._ended = trio.Event()
+
+    def _save(self) -> None:
+        """Let the task write the file; without one, write it now."""
         self._change += 1
-        if self._writing and (soon or len(self.table) > SMALL_TABLE):
+        if self._writing and self._file is not None:
             self.unsaved = True
             self._wanted.set()
         else:
             self.persist()
+            self._tried = self._change
 
     @contextmanager
     def saved_once(self) -> Iterator[None]:
@@ -157,14 +181,14 @@ class VersionedTable(ABC, Generic[V]):
         except msgspec.ValidationError as error:
             raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
-    def _count_change(self, *, soon: bool = False) -> None:
-        """Increment the version and write the file: now, soon, or at the end of `saved_once`."""
+    def _count_change(self) -> None:
+        """Increment the version and have the file written, or at the end of `saved_once`."""
         if not self.follows:
             self.version = self._next_version()
         if self._collecting:
             self.unsaved = True
         else:
-            self._save(soon=soon)
+            self._save()
 
     def _next_version(self) -> DataVersion:
         return DataVersion(counter=self.version.counter + 1, timestamp=self._clock())

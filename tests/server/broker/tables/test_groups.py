@@ -29,11 +29,14 @@ class TextFile:
     def __init__(self, text: bytes = b"") -> None:
         self.text = text
         self.writes = 0
+        self.full = False
 
     def load(self) -> object | None:
         return fastjson.loads(self.text) if self.text else None
 
     def save(self, data: bytes) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
         self.text = data
         self.writes += 1
 
@@ -120,7 +123,7 @@ async def test_an_invented_group_is_written_beside_the_requests_and_not_again_an
     file = BackgroundFile()
     groups = table(file)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(groups.write_large)
+        nursery.start_soon(groups.write_changes)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(100):
             groups.find(f"g{number}")
@@ -130,6 +133,45 @@ async def test_an_invented_group_is_written_beside_the_requests_and_not_again_an
         await trio.sleep(5)
         assert "g99" in json.loads(file.text)["subscriptionGroupTable"]
         nursery.cancel_scope.cancel()
+
+
+async def test_an_operators_change_waits_for_the_disk_and_the_loop_does_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    file = BackgroundFile()
+    groups = table(file)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(groups.write_changes)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(3):
+            groups.put(SubscriptionGroupConfig(group_name=f"g{number}"))
+            assert file.writes == number, "nothing is written within the loop"
+            began = trio.current_time()
+            await groups.saved()
+            assert trio.current_time() - began == pytest.approx(0.3), "a change that is waited for makes no pause"
+            assert f"g{number}" in json.loads(file.text)["subscriptionGroupTable"]
+        nursery.cancel_scope.cancel()
+    await groups.saved()
+
+
+async def test_nobody_waits_for_a_disk_that_fails_or_a_task_that_has_ended(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    file = BackgroundFile()
+    groups = table(file)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(groups.write_changes)
+        await trio.testing.wait_all_tasks_blocked()
+        file.full = True
+        groups.put(SubscriptionGroupConfig(group_name="g"))
+        await groups.saved()
+        assert groups.unsaved
+        file.full = False
+        groups.put(SubscriptionGroupConfig(group_name="h"))
+        nursery.start_soon(groups.saved)
+        nursery.cancel_scope.cancel()
+    groups.persist_if_unsaved()
+    assert {"g", "h"} <= json.loads(file.text)["subscriptionGroupTable"].keys()
 
 
 def test_removal_counts_once() -> None:
