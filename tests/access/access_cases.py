@@ -130,7 +130,7 @@ _HEARTBEAT = HeartbeatData(
 
 _READ = frozenset({SUB, GROUP_SUB})
 _NEEDS: Mapping[int, frozenset[str]] = {
-    10: frozenset({PUB}), 310: frozenset({PUB}), 320: frozenset({PUB}),
+    10: frozenset({PUB}), 310: frozenset({PUB}), 320: frozenset({PUB}), 324: frozenset({PUB}), 325: frozenset({PUB}),
     11: _READ, 361: _READ, 15: _READ, 34: _READ,
     12: frozenset({SUB}),
     35: frozenset({GROUP_SUB}), 36: frozenset({GROUP_SUB}), 38: frozenset({GROUP_SUB}),
@@ -139,7 +139,7 @@ _NEEDS: Mapping[int, frozenset[str]] = {
 }  # fmt: skip
 NOT_IN_JAVA = frozenset({18, 225, 361, *OWN_CODES})
 """What a broker of 4.9.7 does not know, of the requests that need more than a signature."""
-LEFT_TO_EVERY_ACCOUNT = frozenset({320, 50, 51, 53, 54})
+LEFT_TO_EVERY_ACCOUNT = frozenset({320, 324, 325, 50, 51, 53, 54})
 """What every account may send to a broker of 4.9.7."""
 
 
@@ -154,4 +154,5 @@ def cases(codes: frozenset[int] = frozenset()) -> Iterator[Case]:
     yield Case(10, ", to a retry topic", retry, needs=of_group)
     yield Case(310, ", to a retry topic", retry, needs=of_group, java_needs=of_group)
     yield Case(320, ", to a retry topic", retry, needs=of_group)
+    yield Case(325, ", to a topic for replies", _FIELDS | {"b": "DefaultCluster_REPLY_TOPIC"})
     yield Case(310, ", to `RMQ_SYS_TRACE_TOPIC`", _FIELDS | {"b": "RMQ_SYS_TRACE_TOPIC"})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.names import RETRY_PREFIX
+from triomq_protocol.names import REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from triomq_protocol.requests.heartbeat import HeartbeatData
 
 
@@ -95,26 +95,36 @@ def needs_admin(code: int, *, compat_49: bool) -> bool:
     return code in ADMIN_CODES or code in OWN_ADMIN_CODES or (code in ACCOUNT_CODES and not compat_49)
 
 
-def needs_of(code: int, fields: Mapping[str, str | None], body: bytes, *, compat_49: bool) -> list[Need]:
+def needs_of(  # noqa: C901 - one case for each request
+    code: int, fields: Mapping[str, str | None], body: bytes, *, compat_49: bool
+) -> list[Need]:
     """What a request needs; nothing where it names neither topic nor group.
 
     Args:
         code: the request's code.
         fields: its ext fields.
         body: its body.
-        compat_49: copy RocketMQ 4.9, which checks no batch (320), and of sends in the long form (10) no retry.
+        compat_49: copy RocketMQ 4.9, which checks no batch (320), no reply (324, 325), and of sends in the long form (10)
+            no retry; for those in the short form it believes the group that the sender names.
 
     Raises:
         BodyError: a heartbeat's body cannot be read.
     """
     match code:
         case RequestCode.SEND_MESSAGE:
-            group = fields.get("group") if compat_49 else fields.get("producerGroup")
-            return _send(fields.get("topic"), group)
+            return (
+                _send_49(fields.get("topic"), fields.get("group"))
+                if compat_49
+                else _send(fields.get("topic"), fields.get("producerGroup"))
+            )
         case RequestCode.SEND_MESSAGE_V2:
-            return _send(fields.get("b"), fields.get("a"))
+            return _send_49(fields.get("b"), fields.get("a")) if compat_49 else _send(fields.get("b"), fields.get("a"))
         case RequestCode.SEND_BATCH_MESSAGE:
             return [] if compat_49 else _send(fields.get("b"), fields.get("a"))
+        case RequestCode.SEND_REPLY_MESSAGE:
+            return [] if compat_49 else _reply(fields.get("topic"), fields.get("producerGroup"))
+        case RequestCode.SEND_REPLY_MESSAGE_V2:
+            return [] if compat_49 else _reply(fields.get("b"), fields.get("a"))
         case RequestCode.CONSUMER_SEND_MSG_BACK:
             return _group(fields.get("group"))
         case RequestCode.PULL_MESSAGE | RequestCode.LITE_PULL_MESSAGE | RequestCode.UPDATE_CONSUMER_OFFSET:
@@ -140,7 +150,19 @@ def _group(name: str | None) -> list[Need]:
 
 
 def _send(topic: str | None, group: str | None) -> list[Need]:
-    """A message for a retry topic comes from its consumer group, which must be allowed to receive."""
+    """A message for a retry topic comes from its consumer group, which must be allowed to receive, whoever it says it is."""
+    if topic is None or not topic.startswith(RETRY_PREFIX):
+        return _topic(topic, Permission.PUB)
+    return list(dict.fromkeys([*_group(group), Need(topic, Permission.SUB)]))
+
+
+def _reply(topic: str | None, group: str | None) -> list[Need]:
+    """A reply is stored in the topic that it names; every account may reply in a cluster's own topic for replies."""
+    return [] if topic is not None and topic.endswith(REPLY_TOPIC_SUFFIX) else _send(topic, group)
+
+
+def _send_49(topic: str | None, group: str | None) -> list[Need]:
+    """The same where the group that the sender names is believed."""
     if topic is not None and topic.startswith(RETRY_PREFIX):
         return _group(group)
     return _topic(topic, Permission.PUB)
