@@ -52,7 +52,8 @@ class RecordingCallback:
 
 async def send(client: triomq.Client, topic: str, samples: Any, mode: str = "awaited") -> list[triomq.SendResult]:
     messages = [message(topic, one) for one in samples]
-    async with client.producer(f"sdk-{mode}-{topic}"[:100]) as producer:
+    # A machine that does much else may need more than the usual three seconds for a connection to a Java broker.
+    async with client.producer(f"sdk-{mode}-{topic}"[:100], send_timeout_s=60) as producer:
         if mode == "awaited":
             return [await producer.send(one) for one in messages]
         if mode == "batch":

@@ -32,6 +32,7 @@ cdef enum:
     HEADER_MOST = 60000
     SMALL_BODY = 192        # up to here the own checksum is as fast as a call of the library's
     RUN_BYTES = 4194304     # of records that one call stores
+    RUN_KEYS = 4096         # of them for the index; a message may have thousands
     ANSWER_BYTES = 1024     # more than any answer without its ids
 
     SIZE_AT = 0
@@ -821,7 +822,7 @@ cdef class SendBursts:
                 position += stored
                 offset += stored
                 done += 4 + total
-                if position - first_position > RUN_BYTES:
+                if position - first_position > RUN_BYTES or len(hashes) > RUN_KEYS:
                     break
         finally:
             if opened:

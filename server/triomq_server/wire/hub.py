@@ -111,7 +111,7 @@ class Hub:
         if burst is not None and link.unsent_bytes <= self.limits.output_bytes:
             data = decoder.join(data)
             taken = 1
-            while taken and data and not link.closed:
+            while taken and data and not link.closed and not self.turn_is_over():
                 taken = burst(link, data)
                 if taken:
                     data = data[taken:]
