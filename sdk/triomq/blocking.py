@@ -32,12 +32,14 @@ from triomq._admin import messages as _message_admin
 from triomq._admin import servers as _servers
 from triomq._admin import topics as _admin
 from triomq._blocking.calls import ClientLoop, ClosingProxy, Core, KeptProxy, P, Proxy, blocking_method, plain_method
-from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer
+from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer, SharedPulls
 from triomq._client import ClientOptions
 from triomq._cluster.client_statistics import ClientStatistics
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer import pull_consumer as _pull
+from triomq._consumer.group.allocate import AllocateStrategy
+from triomq._consumer.group.callbacks import ConsumerCallbacks
 from triomq._examination import doctor as _doctor
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
@@ -60,6 +62,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ServerAdmin",
+    "SharedPulls",
     "open_client",
 ]
 
@@ -218,6 +221,40 @@ class PullConsumer(ClosingProxy[_pull.PullConsumer]):
     max_offset = blocking_method(_pull.PullConsumer.max_offset)
     offset_by_time = blocking_method(_pull.PullConsumer.offset_by_time)
     earliest_stored_ms = blocking_method(_pull.PullConsumer.earliest_stored_ms)
+
+    def share(
+        self,
+        *topics: str,
+        tags: str | None = None,
+        sql: str | None = None,
+        max_messages: int = 32,
+        interval_s: float = 0.2,
+        callbacks: ConsumerCallbacks | None = None,
+        allocate: AllocateStrategy | None = None,
+    ) -> SharedPulls:
+        """Share the topics' queues with the group's other members, and pull this member's in turn.
+
+        ::
+
+            with consumer.share("orders") as pulls:
+                for result in pulls:
+                    ...
+                    consumer.commit(result.queue)
+
+        See :meth:`triomq.PullConsumer.share`; callbacks are called in the loop's thread, and must not call this client.
+        """
+        core = self._call_plain(
+            lambda consumer: consumer.share(
+                *topics,
+                tags=tags,
+                sql=sql,
+                max_messages=max_messages,
+                interval_s=interval_s,
+                callbacks=callbacks,
+                allocate=allocate,
+            )
+        )
+        return construct(SharedPulls, self._call, core)
 
 
 class Admin(Proxy[_admin.Admin]):

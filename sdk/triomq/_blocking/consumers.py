@@ -1,4 +1,4 @@
-"""Push and lite pull consumers without ``await``; users find them in :mod:`triomq.blocking`."""
+"""Push and lite pull consumers, and shares of pull consumers, without ``await``; users find them in :mod:`triomq.blocking`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import trio
+
 from triomq._blocking.calls import KeptProxy, blocking_method, plain_method
 from triomq._constructors import NoPublicConstructor, construct
+from triomq._consumer import pull_consumer as _pull
 from triomq._consumer.lite import lite_pull_consumer as _lite_pull
 from triomq._consumer.push import push_consumer as _push
 from triomq._consumer.push.delivery import Delivery as AsyncDelivery
 from triomq._consumer.push.dispatch import Later
+from triomq._consumer.shared_pulls import SharedPulls as AsyncSharedPulls
+from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
 
 log = logging.getLogger("triomq.consumer")
@@ -122,6 +128,44 @@ class Delivery(metaclass=NoPublicConstructor):
             log.error("the block of %r failed", self.message, exc_info=error)
             self.later()
         return True
+
+
+class SharedPulls(metaclass=NoPublicConstructor):
+    """A member's share of a group's queues, pulled in turn, to be used in ``with``; see :class:`triomq.SharedPulls`."""
+
+    def __init__(
+        self, call: Callable[[Callable[[_pull.PullConsumer], Awaitable[Any]]], Any], core: AsyncSharedPulls
+    ) -> None:
+        self._call = call
+        self._core = core
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now."""
+
+        async def look(_: _pull.PullConsumer) -> list[MessageQueue]:
+            await trio.lowlevel.checkpoint()
+            return self._core.assignment
+
+        assigned: list[MessageQueue] = self._call(look)
+        return assigned
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PullResult:
+        """The next result that has messages; this waits without end for one."""
+        result: PullResult = self._call(lambda _: self._core.__anext__())
+        return result
+
+    def __enter__(self) -> Self:
+        self._call(lambda _: self._core.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(lambda _: self._core.__aexit__(kind, error, trace))
 
 
 class PushConsumer(_ConsumerProxy[_push.PushConsumer]):

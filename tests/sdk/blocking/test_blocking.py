@@ -292,3 +292,26 @@ def test_push_handlers_run_in_threads(groups):
         assert sorted(seen) == list(range(10))
     assert "triomq" not in threads
     assert "MainThread" not in threads
+
+
+def test_a_share_is_pulled_in_a_plain_loop(groups):
+    came, went = [], []
+    callbacks = triomq.ConsumerCallbacks(on_assigned=came.extend, on_revoked=went.extend)
+    with open_client(groups) as client:
+        consumer = client.pull_consumer("G")
+        seen = []
+        with consumer.share("T", max_messages=4, callbacks=callbacks) as pulls:
+            for result in pulls:
+                seen += [message.body for message in result]
+                consumer.commit(result.queue)
+                if len(seen) == 10:
+                    break
+            assert QUEUE in pulls.assignment
+        assert seen == [b"m%d" % number for number in range(10)]
+        assert groups.broker.offsets["G", "T", 0] == 10
+        assert sorted(came) == sorted(went)
+        with pytest.raises(errors.InvalidCall, match="inside its block"):
+            next(pulls)
+        with pytest.raises(errors.InvalidCall, match="needs a topic"):
+            consumer.share()
+    assert not loop_threads()

@@ -204,6 +204,14 @@ class MachineRoomNearby:
         return share
 
 
+def hashes_names(strategy: AllocateStrategy) -> bool:
+    """Whether a rule hashes the names of queues, itself or within machine rooms: in a namespace all members must hash
+    the names that brokers know."""
+    while isinstance(strategy, MachineRoomNearby):
+        strategy = strategy.inner
+    return isinstance(strategy, ConsistentHash)
+
+
 def _room(room_of: Callable[[str], str], name: str) -> str:
     room = room_of(name)
     if not room:

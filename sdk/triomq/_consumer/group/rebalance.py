@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from triomq._cluster.routes import Route, Routes
-from triomq._consumer.group.allocate import AllocateStrategy, Average, ConsistentHash, sorted_members, sorted_queues
+from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_names, sorted_members, sorted_queues
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Links
@@ -292,7 +292,7 @@ class Rebalance:
         if self._members is None:
             return not queues or await self._apply(topic, queues, 0)
         members = await self._members.of(topic) if queues else None
-        namespace, hashes = self._routes.namespace, isinstance(self._strategy, ConsistentHash)
+        namespace, hashes = self._routes.namespace, hashes_names(self._strategy)
         share = work_out_share(
             self._client_id,
             # What is hashed must be what Java's members of the group hash.

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 import triomq
-from triomq._consumer.group.allocate import Average
+from triomq._consumer.group.allocate import Average, ConsistentHash, MachineRoomNearby, hashes_names
 from triomq._consumer.group.rebalance import Moves, Rebalance, Share, duplicate_ids, plan_moves, work_out_share
 from triomq._message.namespace import Namespace
 
@@ -309,3 +309,19 @@ async def test_any_history_ends_with_each_queue_owned_once(autojump_clock) -> No
             await world.rebalance.rebalance()
         owned = [queue for world in worlds.values() for queue in world.rebalance.owned]
         assert sorted(owned) == (Q[:4] if worlds else [])
+
+
+async def test_hashed_names_are_those_that_brokers_know(autojump_clock) -> None:
+    world = World("me")
+    world.members.ids = ["me", "you"]
+    world.routes.namespace = Namespace("N")
+    nearby = MachineRoomNearby(ConsistentHash(), lambda _broker: "room", lambda _client: "room")
+    assert hashes_names(nearby)
+    assert not hashes_names(MachineRoomNearby(Average(), nearby.room_of_broker, nearby.room_of_client))
+    world.rebalance._strategy = nearby
+    world.routes.routes["T"] = Route("T", Q)
+    await world.rebalance.rebalance()
+    wrapped = [triomq.MessageQueue("N%T", queue.broker_name, queue.queue_id) for queue in Q]
+    share = [queue.queue_id for queue in ConsistentHash()("me", wrapped, ["me", "you"])]
+    assert share != [queue.queue_id for queue in ConsistentHash()("me", Q, ["me", "you"])], "or it shows nothing"
+    assert sorted(queue.queue_id for queue in world.rebalance.owned) == sorted(share)
