@@ -70,7 +70,8 @@ def restatements(tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno}: a bit of sysFlag as a number"
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == "offsets" and not isinstance(value, ast.Name):
+                numbers = not isinstance(value, ast.Name | ast.Constant)
+                if isinstance(key, ast.Constant) and key.value == "offsets" and numbers:
                     yield f"line {node.lineno}: offsets of a numpy type as numbers"
 
 
