@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,20 +130,13 @@ async def test_a_cancelled_wait_for_a_registration_does_not_end_the_next_one() -
         nursery.cancel_scope.cancel()
 
 
-class ComparedLog:
-    """A store whose log the slave has."""
-
-    def queue_bounds(self, _topic: str, _queue_id: int) -> tuple[int, int]:
-        return 0, 100
-
-
 async def test_offsets_of_slaves_are_merged_completely_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     async def compare(_own: Any, _remote: Any) -> Comparison:
         await trio.lowlevel.checkpoint()
         return Comparison(relation=LogRelation.CLEAN, common_end=1000)
 
     monkeypatch.setattr(returning, "compare", compare)
-    store: Any = ComparedLog()
+    store: Any = SimpleNamespace(log_min_offset=0, log_max_offset=1000)
     network = MemoryNetwork()
     config = BrokerConfig(namesrv_addr=NAMESRV, broker_name="broker-a")
     opener = partial(open_link, dial=network.dial)

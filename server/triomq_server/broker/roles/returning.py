@@ -49,13 +49,17 @@ async def _has_copy(link: Asking, store: MessageStore) -> bool:
     return compared.common_end is not None and compared.relation is not LogRelation.DIVERGED
 
 
-def _within_queues(received: Mapping[str, Mapping[int, int]], store: MessageStore) -> dict[str, dict[int, int]]:
-    """Offsets that lie beyond the end of a queue, cut to it: messages that are stored there later must not be skipped."""
-    found: dict[str, dict[int, int]] = {}
-    for key, queues in received.items():
-        topic = key.partition("@")[0]
-        found[key] = {number: min(offset, store.queue_bounds(topic, number)[1]) for number, offset in queues.items()}
-    return found
+async def _may_be_believed(link: Asking, store: MessageStore) -> bool:
+    """Whether the consumer offsets of the broker at the other end are taken; errors as with `_has_copy`.
+
+    A broker that has lost its log has nothing to compare, and needs them. A slave whose log has another end since a
+    failure of power is one of the set nevertheless: some records are the same.
+    """
+    if store.log_max_offset == store.log_min_offset:
+        return True
+    compared = await compare(store, RemoteLog(link))
+    first = max(compared.master_begin, store.log_min_offset)
+    return compared.common_end is not None and compared.common_end > first
 
 
 async def _merge_offsets_of(
@@ -65,7 +69,7 @@ async def _merge_offsets_of(
     log_failure = _log.debug if again else _log.warning
     try:
         async with open_link(slave) as link:
-            if not await _has_copy(link, store):
+            if not await _may_be_believed(link, store):
                 log_failure(
                     "%s is registered as a slave, but is not known to have a copy of this log: its consumer offsets are "
                     "not taken", slave,
@@ -80,7 +84,7 @@ async def _merge_offsets_of(
         times = (answer.fields or {}).get(FIELD)
         if times is None and again:
             return False
-        offsets.merge(_within_queues(ConsumerOffsetTable.decode(answer.body).offset_table, store), times)
+        offsets.merge(ConsumerOffsetTable.decode(answer.body).offset_table, times)
     except (*_FAILURES, NotComparableError) as error:
         log_failure("cannot ask slave %s for consumer offsets: %s", slave, failure_reason(error))
         return False
@@ -111,8 +115,7 @@ async def merge_offsets_of_slaves(
 ) -> int:
     """Ask the slaves of this broker's set for their offsets, and keep what is newer.
 
-    Anyone can register at a name server as a slave of this set: only those that have a copy of the log are believed,
-    and no further than a queue reaches.
+    Anyone can register at a name server as a slave of this set: only those that have a copy of the log are believed.
 
     Args:
         config, offsets, store, own_address: this broker's.

@@ -228,20 +228,6 @@ async def test_offsets_of_a_stranger_are_not_taken(
     assert named == (stranger != "an address that is not listed")
 
 
-async def test_offsets_beyond_the_end_are_cut_to_it(open_broker: Any) -> None:
-    """What is stored later with such a number must not be skipped."""
-    network, disk = MemoryNetwork(), MemoryDisk()
-    ours = {"namesrvAddr": NAMESRV}
-    async with name_server(network), open_broker(network=network, **ours, **SLAVE) as slave:
-        at_slave = await slave.peer(SLAVE_PORT)
-        async with open_broker(network=network, disk=disk, **ours) as master:
-            await fill(await master.peer(), 10)
-            await trio.sleep(30)
-        await committed(at_slave, 5000)
-        async with open_broker(network=network, disk=disk, **ours) as master:
-            assert await committed(await master.peer()) == "10"
-
-
 async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
     network, disk = MemoryNetwork(), MemoryDisk()
     async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave:
