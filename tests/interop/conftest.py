@@ -69,8 +69,7 @@ SETTINGS_5 = {
 }
 """Of the session's brokers for and of 5.5.0, which all tests share."""
 ONLY_5 = {"mappedFileSizeTimerLog": 1 << 20, "transactionTimeOut": 5000}
-"""Of 5.5.0, which notes ends of transactions every three seconds, and must not ask about them earlier. With a shorter
-transactionOpBatchInterval one of its threads takes all of a core."""
+"""Of 5.5.0, which notes ends of transactions every three seconds, and must not ask about them earlier."""
 
 ONE_SET_OF_SERVERS = {"test_clients_5", "test_other_clients", "test_replication"}
 ONE_SET_PER_KIND = {
@@ -585,6 +584,13 @@ def javas_5(servers_5: Servers) -> Iterator[SingleBroker]:
     """The name server and the broker of 5.5.0."""
     with ExitStack() as stack:
         yield _target(servers_5, Kind.JAVA, stack, {**SETTINGS_5, **ONLY_5})
+
+
+@pytest.fixture(scope="module")
+def javas_5_for_transactions(servers_5: Servers) -> Iterator[SingleBroker]:
+    """Others of 5.5.0, which end soon: after its first transaction a broker's thread takes all of a core."""
+    with ExitStack() as stack:
+        yield _target(servers_5, Kind.JAVA, stack, {**SETTINGS_5, **ONLY_5}, "-transactions")
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def checking(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBro
     """A cluster whose broker asks about transactions after a second."""
     kind = request.param
     if kind == "java5":
-        yield request.getfixturevalue("javas_5")
+        yield request.getfixturevalue("javas_5_for_transactions")
         return
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(kind, f"{kind}-transactions-namesrv"))
