@@ -35,7 +35,7 @@ async def test_java_and_python_share_a_group_in_a_namespace(
                 with trio.fail_after(120):
                     while len(consumer.assignment) != 2 or len(java.queues()) != 2:  # noqa: ASYNC110
                         await trio.sleep(0.1)
-                producer = client.producer(f"P-{topic}")
+                producer = client.producer(f"P-{topic}", send_timeout_s=60)
                 wanted = {b"retry-%d" % number for number in range(MESSAGES)}
                 results = [await producer.send(triomq.Message(topic, body)) for body in sorted(wanted)]
                 assert {result.queue.topic for result in results} == {topic}

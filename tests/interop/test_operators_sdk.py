@@ -22,7 +22,7 @@ async def client(either: Any) -> AsyncIterator[triomq.Client]:
 
 async def test_stored_messages(client: triomq.Client, topic: str) -> None:
     await client.admin.create_topic(topic, queues=1)
-    async with client.producer(f"p-{topic}") as producer:
+    async with client.producer(f"p-{topic}", send_timeout_s=60) as producer:
         sent = [
             await producer.send(triomq.Message(topic, b"m%d" % n, tags="AB"[n % 2], keys=["all", f"k{n}"]))
             for n in range(6)
@@ -46,7 +46,7 @@ async def test_stored_messages(client: triomq.Client, topic: str) -> None:
 
 async def test_tracks_and_resend(client: triomq.Client, topic: str) -> None:
     await client.admin.create_topic(topic, queues=1)
-    async with client.producer(f"p-{topic}") as producer:
+    async with client.producer(f"p-{topic}", send_timeout_s=60) as producer:
         sent = [await producer.send(triomq.Message(topic, b"m%d" % n, tags="AB"[n % 2])) for n in range(4)]
     group = f"G-{topic}"[:80]
     seen: list[tuple[str, bytes]] = []
@@ -78,7 +78,7 @@ async def test_tracks_and_resend(client: triomq.Client, topic: str) -> None:
 async def test_dead_letters(client: triomq.Client, topic: str) -> None:
     await client.admin.create_topic(topic, queues=1)
     group = f"G-{topic}"[:80]
-    async with client.producer(f"p-{topic}") as producer:
+    async with client.producer(f"p-{topic}", send_timeout_s=60) as producer:
         for n in range(5):
             await producer.send(triomq.Message(topic, b"m%d" % n, keys=f"k{n}"))
     refuse = True
@@ -155,7 +155,7 @@ async def test_servers(either: Any, client: triomq.Client, topic: str) -> None:
         await client.servers.kv_get("OPERATORS", topic)
     async with (
         triomq.open_client(either.namesrv.address, heartbeat_every_s=0.2) as other,
-        other.producer(f"p-{topic}") as producer,
+        other.producer(f"p-{topic}", send_timeout_s=60) as producer,
     ):
         await producer.send(triomq.Message(topic, b"x"))
         with trio.fail_after(120):

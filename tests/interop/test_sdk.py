@@ -192,7 +192,10 @@ async def test_offsets(client: triomq.Client, request: pytest.FixtureRequest, to
 async def test_long_polling_returns_a_new_message(client: triomq.Client, topic: str, wanted: Any) -> None:
     await send(client, topic, wanted[:8])
     await pull(client, topic, 8)
-    async with client.pull_consumer("sdk-waiting") as consumer, client.producer("sdk-late") as producer:
+    async with (
+        client.pull_consumer("sdk-waiting") as consumer,
+        client.producer("sdk-late", send_timeout_s=60) as producer,
+    ):
         queue = (await consumer.fetch_queues(topic))[0]
         took_s = []
         for _ in range(ATTEMPTS):

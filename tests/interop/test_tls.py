@@ -103,7 +103,7 @@ async def sent_and_pulled(servers: str, topic: str, context: ssl.SSLContext, mes
     """Send with our client over TLS, and pull until as many have come."""
     got: list[bytes] = []
     async with triomq.open_client(servers, tls=context) as client:
-        producer = client.producer("tls-writers")
+        producer = client.producer("tls-writers", send_timeout_s=60)
         for body in messages:
             await producer.send(triomq.Message(topic, body))
         async with client.push_consumer("tls-readers", start_from="earliest") as consumer:

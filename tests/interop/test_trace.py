@@ -40,7 +40,7 @@ async def query(java_client: Any, servers: str, message_id: str, *wanted: str, t
 async def test_the_real_command_finds_our_traces(tracing: Any, java_client: Any, topic: str) -> None:
     servers, group = tracing.namesrv.address, f"G-{topic}"
     async with triomq.open_client(servers, trace=True) as client:
-        producer = client.producer(f"P-{topic}")
+        producer = client.producer(f"P-{topic}", send_timeout_s=60)
         result = await producer.send(triomq.Message(topic, b"payload", tags="A", keys=["order-1", "order-2"]))
         batch = await producer.send_batch([triomq.Message(topic, b"first"), triomq.Message(topic, b"second")])
         done = await client.producer(

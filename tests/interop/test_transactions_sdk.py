@@ -66,7 +66,7 @@ async def test_transactions_end_as_they_are_told_or_checked(checking: Any, java_
     servers, bank = checking.namesrv.address, Bank()
     words = ["COMMIT", "ROLLBACK", "UNKNOWN-COMMIT", "UNKNOWN-ROLLBACK"]
     async with triomq.open_client(servers) as client:
-        producer = client.producer(f"G-{topic}", transactions=bank)
+        producer = client.producer(f"G-{topic}", transactions=bank, send_timeout_s=60)
         for number in range(5):
             for word in words:
                 body = f"{word} {number}".encode()
