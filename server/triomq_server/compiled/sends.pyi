@@ -31,6 +31,5 @@ class SendBursts:
         *,
         body_most: int,
         frame_most: int,
-        header_most: int,
     ) -> None: ...
     def take(self, link: Link, data: bytes) -> int: ...

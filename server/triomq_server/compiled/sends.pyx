@@ -412,89 +412,67 @@ cdef bint take_long(Header* h, Text* name, Text* value) noexcept nogil:
     return False
 
 
-cdef bint read_ext(Reader* r, Header* h, bint short_names) noexcept nogil:
-    cdef Text name, value
-    if r.at >= r.end or r.at[0] != 123:
+cdef inline bint passes(Reader* r, uint8_t wanted) noexcept nogil:
+    """Whether this character comes next; it is read then."""
+    if r.at >= r.end or r.at[0] != wanted:
         return False
     r.at += 1
-    if r.at < r.end and r.at[0] == 125:
+    return True
+
+
+cdef bint read_ext(Reader* r, Header* h, bint short_names) noexcept nogil:
+    cdef Text name, value
+    if not passes(r, 123):  # {
         return False
     while True:
-        if not read_text(r, &name):
-            return False
-        if r.at >= r.end or r.at[0] != 58:
-            return False
-        r.at += 1
-        if not read_text(r, &value):
+        if not read_text(r, &name) or not passes(r, 58) or not read_text(r, &value):  # :
             return False
         if short_names:
             if name.size != 1 or not take_short(h, name.at[0], &value):
                 return False
         elif not take_long(h, &name, &value):
             return False
-        if r.at >= r.end:
+        if not passes(r, 44):  # ,
+            return passes(r, 125)  # }
+
+
+cdef bint read_member(Reader* r, Header* h, Text* name) noexcept nogil:
+    """The value of a member of a send's header; false for one that is not plain."""
+    cdef Text value
+    cdef int64_t ignored
+    if text_is(name, b"code", 4):
+        # Only one: the names of the fields were read by the first.
+        return not h.code and read_number(r, &h.code) and (h.code == 310 or h.code == 10 or h.code == 320)
+    if text_is(name, b"extFields", 9):
+        if h.ext_seen or not h.code:  # whose names depend on the code, which Java writes first
             return False
-        if r.at[0] == 44:
-            r.at += 1
-        elif r.at[0] == 125:
-            r.at += 1
-            return True
-        else:
-            return False
+        h.ext_seen = 1
+        return read_ext(r, h, h.code != 10)
+    if text_is(name, b"flag", 4):
+        return read_number(r, &h.flag)
+    if text_is(name, b"opaque", 6):
+        return read_number(r, &h.opaque)
+    if text_is(name, b"version", 7):
+        return read_number(r, &ignored)
+    if text_is(name, b"language", 8):
+        return read_text(r, &value)
+    if text_is(name, b"serializeTypeCurrentRPC", 23):
+        return read_text(r, &value) and text_is(&value, b"JSON", 4)
+    return False
 
 
 cdef bint read_header(Reader* r, Header* h) noexcept nogil:
     """A send's JSON header in the usual form; false for any other header, whatever it says."""
-    cdef Text name, value
-    cdef int64_t ignored
-    cdef const uint8_t* ext = NULL
-    if r.at >= r.end or r.at[0] != 123:
+    cdef Text name
+    if not passes(r, 123):  # {
         return False
-    r.at += 1
     while True:
-        if not read_text(r, &name):
+        if not read_text(r, &name) or not passes(r, 58) or not read_member(r, h, &name):  # :
             return False
-        if r.at >= r.end or r.at[0] != 58:
-            return False
-        r.at += 1
-        if text_is(&name, b"code", 4):
-            if h.code or not read_number(r, &h.code):  # the names of the fields were read by the first one
-                return False
-            if h.code != 310 and h.code != 10 and h.code != 320:
-                return False
-        elif text_is(&name, b"extFields", 9):
-            if h.ext_seen or not h.code:  # whose names depend on the code, which Java writes first
-                return False
-            h.ext_seen = 1
-            if not read_ext(r, h, h.code != 10):
-                return False
-        elif text_is(&name, b"flag", 4):
-            if not read_number(r, &h.flag):
-                return False
-        elif text_is(&name, b"opaque", 6):
-            if not read_number(r, &h.opaque):
-                return False
-        elif text_is(&name, b"version", 7):
-            if not read_number(r, &ignored):
-                return False
-        elif text_is(&name, b"language", 8):
-            if not read_text(r, &value):
-                return False
-        elif text_is(&name, b"serializeTypeCurrentRPC", 23):
-            if not read_text(r, &value) or not text_is(&value, b"JSON", 4):
-                return False
-        else:
-            return False
-        if r.at >= r.end:
-            return False
-        if r.at[0] == 44:
-            r.at += 1
-        elif r.at[0] == 125:
+        if not passes(r, 44):  # ,
             break
-        else:
-            return False
     return (
-        r.at + 1 == r.end and h.ext_seen and h.group_seen and h.queue_id_seen and h.sys_flag_seen
+        passes(r, 125) and r.at == r.end and h.ext_seen and h.group_seen and h.queue_id_seen and h.sys_flag_seen
         and h.born_timestamp_seen and h.message_flag_seen and h.topic.size > 0 and not h.flag & ~2
         and not h.sys_flag & ~<int64_t>ALLOWED_SYS_FLAGS
     )
@@ -635,13 +613,47 @@ cdef struct Touched:
     int64_t stored_bytes
 
 
+cdef inline bint is_queue_of(Touched* touched, Header* header) noexcept nogil:
+    """Whether a header names this queue."""
+    return (
+        touched.queue_id == header.queue_id
+        and touched.topic.size == header.topic.size
+        and memcmp(touched.topic.at, header.topic.at, header.topic.size) == 0
+    )
+
+
+cdef inline int64_t record_bytes(Touched* touched, int64_t body_size, int properties_size) noexcept nogil:
+    return BODY_AT + body_size + 1 + touched.topic.size + 2 + properties_size
+
+
+cdef inline uint8_t* write_body(
+    uint8_t* record, const uint8_t* body, int64_t size, Touched* touched, int properties_size
+) noexcept nogil:
+    """A record's body and topic, and the length of its properties; returns where those go."""
+    cdef uint8_t* tail = record + BODY_AT + size
+    memcpy(record + BODY_AT, body, size)
+    tail[0] = <uint8_t>touched.topic.size
+    memcpy(tail + 1, touched.topic.at, touched.topic.size)
+    tail += 1 + touched.topic.size
+    tail[0] = <uint8_t>(properties_size >> 8)
+    tail[1] = <uint8_t>(properties_size & 0xFF)
+    return tail + 2
+
+
+cdef inline int64_t tags_code_of(Properties* p) noexcept nogil:
+    return <int32_t>hash_on(0, p.tags.at, p.tags.size) if p.tags.size else 0
+
+
 cdef struct Element:
     const uint8_t* body
     int body_size
     int flag
-    const char* own
+    const char* own             # its own properties
     int own_size
-    int64_t tags_code
+    int joint                   # whether a separator is put behind them
+    int properties_size         # of all that are stored
+    int64_t size                # of the record
+    Properties properties
 
 
 cdef class SendBursts:
@@ -663,7 +675,6 @@ cdef class SendBursts:
     cdef bytes _cluster, _answer_middle, _answer_end, _store_host, _host_id
     cdef int64_t _body_most
     cdef int64_t _frame_most
-    cdef int64_t _header_most
     cdef public bint active
     cdef Touched _touched[TOUCHED_MOST]
     cdef int _count_touched
@@ -708,7 +719,7 @@ cdef class SendBursts:
         self.active = False
 
     def configure(
-        self, bytes cluster, bytes answer_middle, bytes answer_end, bytes store_host, *, body_most, frame_most, header_most
+        self, bytes cluster, bytes answer_middle, bytes answer_end, bytes store_host, *, body_most, frame_most
     ):
         """Take over settings.
 
@@ -719,7 +730,6 @@ cdef class SendBursts:
             store_host: the broker's packed address, 8 bytes.
             body_most: of one message.
             frame_most: of one frame, with its length.
-            header_most: of its header.
         """
         self._cluster = cluster
         self._answer_middle = answer_middle
@@ -728,7 +738,6 @@ cdef class SendBursts:
         self._host_id = store_host.hex().upper().encode()
         self._body_most = body_most
         self._frame_most = frame_most
-        self._header_most = header_most
         self._shared = {}
 
     def take(self, link, bytes data) -> int:
@@ -772,7 +781,7 @@ cdef class SendBursts:
                 header_bytes = mark
                 if (
                     mark > HEADER_MOST or total < 4 or total > self._frame_most - 4 or 4 + header_bytes > total
-                    or header_bytes > self._header_most or size - done < 4 + total
+                    or size - done < 4 + total
                 ):
                     break
                 body = start + done + 8 + header_bytes
@@ -862,21 +871,10 @@ cdef class SendBursts:
         cdef Touched* touched
         cdef int n
         cdef bytes encoded
-        if self._last >= 0:
-            touched = &self._touched[self._last]
-            if (
-                touched.queue_id == header.queue_id
-                and touched.topic.size == header.topic.size
-                and memcmp(touched.topic.at, header.topic.at, header.topic.size) == 0
-            ):
-                return self._last
+        if self._last >= 0 and is_queue_of(&self._touched[self._last], header):
+            return self._last
         for n in range(self._count_touched):
-            touched = &self._touched[n]
-            if (
-                touched.queue_id == header.queue_id
-                and touched.topic.size == header.topic.size
-                and memcmp(touched.topic.at, header.topic.at, header.topic.size) == 0
-            ):
+            if is_queue_of(&self._touched[n], header):
                 self._last = n
                 return n
         if self._count_touched == TOUCHED_MOST or header.topic.size > TOPIC_MOST:
@@ -920,8 +918,18 @@ cdef class SendBursts:
             return small_crc32(body, size)
         return self._checksum(PyBytes_FromStringAndSize(<const char*>body, size))
 
-    cdef int _add_keys(self, list hashes, Touched* touched, Properties* p, int64_t offset, int64_t now) except -1:
+    cdef int _dispatch(
+        self, Touched* touched, Properties* p, int64_t offset, int64_t now, list hashes, list arrivals
+    ) except -1:
+        """Collect the index entries, if there is an index, and the arrival, if it is wanted, of a record that has its
+        queue entry."""
         cdef int start, end
+        if touched.watched:
+            arrivals.append(
+                self._arrival(self._names[self._last], touched.queue_id, touched.next_offset, tags_code_of(p), now)
+            )
+        if hashes is None:
+            return 0
         if p.unique_key.size:
             hashes.append((index_code(hash_on(touched.topic_hash, p.unique_key.at, p.unique_key.size)), offset, now))
         start = 0
@@ -944,7 +952,6 @@ cdef class SendBursts:
         cdef int cluster_size = <int>PyBytes_GET_SIZE(self._cluster)
         cdef int64_t size
         cdef int properties_size
-        cdef int64_t tags_code
         cdef uint8_t* tail
         cdef uint32_t crc
         if not read_properties(header.properties.at, header.properties.size, &p, True):
@@ -952,19 +959,12 @@ cdef class SendBursts:
         properties_size = p.kept + (0 if p.ends_open else 1) + 8 + cluster_size
         if properties_size > PROPERTIES_MOST:
             return 0
-        size = BODY_AT + body_size + 1 + touched.topic.size + 2 + properties_size
+        size = record_bytes(touched, body_size, properties_size)
         if size + BLANK_BYTES > room or touched.position + UNIT_BYTES > touched.limit:
             return 0
         crc = self._crc(body, body_size)
         self._head(header, at, size, crc, touched, offset, now, born_host, <int32_t>header.message_flag, body_size)
-        memcpy(at + BODY_AT, body, body_size)
-        tail = at + BODY_AT + body_size
-        tail[0] = <uint8_t>touched.topic.size
-        memcpy(tail + 1, touched.topic.at, touched.topic.size)
-        tail += 1 + touched.topic.size
-        tail[0] = <uint8_t>(properties_size >> 8)
-        tail[1] = <uint8_t>(properties_size & 0xFF)
-        tail += 2
+        tail = write_body(at, body, body_size, touched, properties_size)
         if p.cut:
             write_kept(<char*>tail, header.properties.at, header.properties.size)
         elif p.kept:
@@ -978,14 +978,8 @@ cdef class SendBursts:
         KEEP_ORDER()
         put64(at, (<uint64_t>size << 32) | MAGIC)
         KEEP_ORDER()
-        tags_code = <int32_t>hash_on(0, p.tags.at, p.tags.size) if p.tags.size else 0
-        self._entry(touched, offset, size, tags_code)
-        if hashes is not None:
-            self._add_keys(hashes, touched, &p, offset, now)
-        if touched.watched:
-            arrivals.append(
-                self._arrival(self._names[self._last], touched.queue_id, touched.next_offset, tags_code, now)
-            )
+        self._entry(touched, offset, size, tags_code_of(&p))
+        self._dispatch(touched, &p, offset, now, hashes, arrivals)
         touched.calls += 1
         touched.messages += 1
         touched.stored_bytes += size
@@ -1030,18 +1024,13 @@ cdef class SendBursts:
         cdef bytes shared = self._shared_properties(header)
         cdef int shared_size
         cdef const char* shared_at
-        cdef Properties p, common
-        cdef int count = 0, n, joint, properties_size
-        cdef int64_t total = 0, size, place
-        cdef const uint8_t* here = body
-        cdef const uint8_t* end = body + body_size
-        cdef int64_t element_body  # 64 bits, since a request may name a length to which nothing can be added in 32
-        cdef int element_properties
+        cdef Properties common
+        cdef int64_t total = 0, place
+        cdef int count, n
         cdef Element* element
         cdef uint8_t* record
         cdef uint8_t* tail
         cdef int64_t first_offset = touched.next_offset
-        cdef int64_t first_size = 0
         if shared is None:
             return 0
         shared_size = <int>PyBytes_GET_SIZE(shared)
@@ -1050,6 +1039,59 @@ cdef class SendBursts:
             return 0
         if common.tags.size or common.keys.size or common.unique_key.size:
             return 0
+        count = self._read_elements(body, body_size, touched, shared_size, &total)
+        if not count or total + BLANK_BYTES > room or touched.position + <int64_t>count * UNIT_BYTES > touched.limit:
+            return 0
+        # Entries first, and the first record's mark last: a killed process leaves all of the batch or none.
+        place = offset
+        for n in range(count):
+            element = &self._elements[n]
+            self._entry(touched, place, element.size, tags_code_of(&element.properties))
+            place += element.size
+        touched.next_offset = first_offset
+        KEEP_ORDER()
+        record = at
+        for n in range(count):
+            element = &self._elements[n]
+            place = offset + (record - at)
+            self._head(
+                header, record, element.size, self._crc(element.body, element.body_size), touched, place, now, born_host,
+                element.flag, element.body_size,
+            )
+            tail = write_body(record, element.body, element.body_size, touched, element.properties_size)
+            memcpy(tail, element.own, element.own_size)
+            tail += element.own_size
+            if element.joint:
+                tail[0] = 2
+                tail += 1
+            memcpy(tail, shared_at, shared_size)
+            if n:
+                put64(record, (<uint64_t>element.size << 32) | MAGIC)
+            touched.next_offset += 1
+            self._dispatch(touched, &element.properties, place, now, hashes, arrivals)
+            record += element.size
+        KEEP_ORDER()
+        put64(at, (<uint64_t>self._elements[0].size << 32) | MAGIC)
+        KEEP_ORDER()
+        touched.calls += 1
+        touched.messages += count
+        touched.stored_bytes += total
+        if not header.flag & 2:
+            self._answer(header, first_offset, offset, at, count)
+        return total
+
+    cdef int _read_elements(
+        self, const uint8_t* body, int64_t body_size, Touched* touched, int shared_size, int64_t* total
+    ) except -1:
+        """Read a batch's elements into `_elements`; returns how many, 0 if they are not for here.
+
+        `total` becomes the size of their records, to whose properties `shared_size` bytes are added.
+        """
+        cdef const uint8_t* here = body
+        cdef const uint8_t* end = body + body_size
+        cdef int64_t element_body  # 64 bits, since a request may name a length to which nothing can be added in 32
+        cdef int count = 0
+        cdef Element* element
         while here < end:
             if end - here < ELEMENT_BODY_AT + 2:
                 return 0
@@ -1063,84 +1105,22 @@ cdef class SendBursts:
             element.body = here + ELEMENT_BODY_AT
             element.body_size = <int>element_body
             here += ELEMENT_BODY_AT + element_body
-            element_properties = (<int>here[0] << 8) | here[1]
+            element.own_size = (<int>here[0] << 8) | here[1]
             here += 2
-            if element_properties > PROPERTIES_MOST or end - here < element_properties:
+            if element.own_size > PROPERTIES_MOST or end - here < element.own_size:
                 return 0
             element.own = <const char*>here
-            element.own_size = element_properties
-            here += element_properties
-            if not read_properties(element.own, element.own_size, &p, False):
+            here += element.own_size
+            if not read_properties(element.own, element.own_size, &element.properties, False):
                 return 0
-            element.tags_code = <int32_t>hash_on(0, p.tags.at, p.tags.size) if p.tags.size else 0
-            joint = 1 if element_properties and element.own[element_properties - 1] != 2 else 0
-            properties_size = element_properties + joint + shared_size
-            if properties_size > PROPERTIES_MOST:
+            element.joint = 1 if element.own_size and element.own[element.own_size - 1] != 2 else 0
+            element.properties_size = element.own_size + element.joint + shared_size
+            if element.properties_size > PROPERTIES_MOST:
                 return 0
-            total += BODY_AT + element_body + 1 + touched.topic.size + 2 + properties_size
+            element.size = record_bytes(touched, element_body, element.properties_size)
+            total[0] += element.size
             count += 1
-        if not count or total + BLANK_BYTES > room or touched.position + <int64_t>count * UNIT_BYTES > touched.limit:
-            return 0
-        # Entries first, and the first record's mark last: a killed process leaves all of the batch or none.
-        place = offset
-        for n in range(count):
-            element = &self._elements[n]
-            joint = 1 if element.own_size and element.own[element.own_size - 1] != 2 else 0
-            size = BODY_AT + element.body_size + 1 + touched.topic.size + 2 + element.own_size + joint + shared_size
-            self._entry(touched, place, size, element.tags_code)
-            place += size
-        touched.next_offset = first_offset
-        KEEP_ORDER()
-        record = at
-        place = offset
-        for n in range(count):
-            element = &self._elements[n]
-            joint = 1 if element.own_size and element.own[element.own_size - 1] != 2 else 0
-            properties_size = element.own_size + joint + shared_size
-            size = BODY_AT + element.body_size + 1 + touched.topic.size + 2 + properties_size
-            self._head(
-                header, record, size, self._crc(element.body, element.body_size), touched, place, now, born_host,
-                element.flag, element.body_size,
-            )
-            memcpy(record + BODY_AT, element.body, element.body_size)
-            tail = record + BODY_AT + element.body_size
-            tail[0] = <uint8_t>touched.topic.size
-            memcpy(tail + 1, touched.topic.at, touched.topic.size)
-            tail += 1 + touched.topic.size
-            tail[0] = <uint8_t>(properties_size >> 8)
-            tail[1] = <uint8_t>(properties_size & 0xFF)
-            tail += 2
-            memcpy(tail, element.own, element.own_size)
-            tail += element.own_size
-            if joint:
-                tail[0] = 2
-                tail += 1
-            memcpy(tail, shared_at, shared_size)
-            if n:
-                put64(record, (<uint64_t>size << 32) | MAGIC)
-            else:
-                first_size = size
-            touched.next_offset += 1
-            if hashes is not None:
-                read_properties(element.own, element.own_size, &p, False)
-                self._add_keys(hashes, touched, &p, place, now)
-            if touched.watched:
-                arrivals.append(
-                    self._arrival(
-                        self._names[self._last], touched.queue_id, touched.next_offset, element.tags_code, now
-                    )
-                )
-            record += size
-            place += size
-        KEEP_ORDER()
-        put64(at, (<uint64_t>first_size << 32) | MAGIC)
-        KEEP_ORDER()
-        touched.calls += 1
-        touched.messages += count
-        touched.stored_bytes += total
-        if not header.flag & 2:
-            self._answer(header, first_offset, offset, at, count)
-        return total
+        return count
 
     cdef bytes _shared_properties(self, Header* header):
         """What a batch's own properties add to each element's; None if they are not plain."""
@@ -1166,7 +1146,10 @@ cdef class SendBursts:
 
     cdef int _answer(self, Header* header, int64_t queue_offset, int64_t offset, const uint8_t* batch, int count) except -1:
         """The answer; of a batch, `batch` are its records and `count` how many."""
-        cdef Py_ssize_t need = ANSWER_BYTES + PyBytes_GET_SIZE(self._answer_middle) + PyBytes_GET_SIZE(self._answer_end) + 40 * <Py_ssize_t>count
+        cdef Py_ssize_t need = (
+            ANSWER_BYTES + PyBytes_GET_SIZE(self._answer_middle) + PyBytes_GET_SIZE(self._answer_end)
+            + 40 * <Py_ssize_t>count
+        )
         cdef char* out
         cdef char* start
         cdef char* grown

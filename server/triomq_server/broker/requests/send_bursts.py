@@ -12,7 +12,6 @@ from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
-from triomq_protocol.wire.lengths import MAX_HEADER_BYTES
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.requests.rewriting import batch_properties
 from triomq_server.broker.requests.send_answers import SendCompletion
@@ -69,7 +68,6 @@ def configure(bursts: sends.SendBursts, broker: Broker, completion: SendCompleti
             broker.store_host,
             body_most=broker.config.store.max_message_size,
             frame_most=MAX_FRAME_BYTES,
-            header_most=MAX_HEADER_BYTES,
         )
 
 
