@@ -43,13 +43,6 @@ def property_of(text: str, mark: str) -> str | None:
     return text[start:] if end < 0 else text[start:end]
 
 
-def _keys_of(topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> list[Key]:
-    found = [(topic, unique_key, offset, timestamp)] if unique_key else []
-    if keys:
-        found += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
-    return found
-
-
 class Dispatcher:
     """Dispatches what is appended at the log's end.
 
@@ -86,7 +79,9 @@ class Dispatcher:
         self.index_full: Callable[[], None] = lambda: None
         self.pending: list[tuple[NewRecord, AppendResult, int]] = []
         self._arrivals: list[Arrival] = []
-        self._hashes: list[tuple[int, int, int]] = []  # (hash of a key, log offset, store time), in log order
+        # In log order: the keys that are hashed, and behind them those that are not, since many at once cost less.
+        self._hashes: list[tuple[int, int, int]] = []  # (hash of a key, log offset, store time)
+        self._keys: list[Key] = []
         self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
         self._announced_offset = 0
         self._dispatched_timestamp = 0
@@ -106,13 +101,12 @@ class Dispatcher:
         self._dispatched_timestamp = result.store_timestamp
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
-            found: list[Key] = []
+            add_key = self._keys.append
             for offset, (_, _, _, unique_key, keys, _) in zip(result.physical_offsets, elements, strict=True):
                 if unique_key:
-                    found.append((topic, unique_key, offset, timestamp))
+                    add_key((topic, unique_key, offset, timestamp))
                 if keys:
-                    found += _keys_of(topic, None, keys, offset, timestamp)
-            self._hashes += index_hashes(found)
+                    self._collect_keys(topic, None, keys, offset, timestamp)
         if self.is_watched(topic, b.queue_id):
             following = enumerate(elements, result.queue_offset + 1)
             self._arrivals += [Arrival(topic, b.queue_id, n, element[5], timestamp) for n, element in following]
@@ -120,6 +114,7 @@ class Dispatcher:
     def run_appended(self, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]) -> None:
         """Take over the index entries and arrivals of records that were encoded elsewhere."""
         self._collect_pending()  # index entries are kept in log order
+        self._hash_keys()
         self._dispatched_timestamp = timestamp
         self._hashes += hashes
         self._arrivals += arrivals
@@ -130,13 +125,23 @@ class Dispatcher:
             return False
         return self.watched is None or (topic, queue_id) in self.watched
 
+    def _collect_keys(self, topic: str, unique_key: str | None, keys: str | None, offset: int, timestamp: int) -> None:
+        if unique_key:
+            self._keys.append((topic, unique_key, offset, timestamp))
+        if keys:
+            self._keys += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
+
+    def _hash_keys(self) -> None:
+        if self._keys:
+            self._hashes += index_hashes(self._keys)
+            self._keys.clear()
+
     def _collect_pending(self) -> None:
         pending, self.pending = self.pending, []
         if not pending:
             return
         if self._index is not None:
-            keys_found: list[Key] = []
-            add_key = keys_found.append
+            add_key = self._keys.append
             for r, result, _ in pending:
                 if r.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
                     continue
@@ -146,7 +151,6 @@ class Dispatcher:
                     for key in keys.split(" ") if " " in keys else (keys,):
                         if key:
                             add_key((r.topic, key, result.physical_offset, result.store_timestamp))
-            self._hashes += index_hashes(keys_found)
         watched = self.watched
         if self.arrival_listeners and (watched is None or watched):
             self._arrivals += [
@@ -196,15 +200,13 @@ class Dispatcher:
 
     def _follow_run(self, segment: Segment, at: int, end: int, until: int) -> bool:
         """Dispatch the ordinary records that come next; false if the next one is not ordinary."""
-        if self._index is not None and not self._hashes and self.dispatched_offset <= self._index.end_offset:
+        if self._index is not None and not self.index_is_behind and self.dispatched_offset <= self._index.end_offset:
             return False  # after a crash the index may have these already; `dispatch` checks that
         watched = self.watched
         arrivals = self._arrivals if self.arrival_listeners and (watched is None or watched) else None
-        keys: list[Key] = []
-        run = self._replay.run(segment.buffer, segment.base, at, end, keys, arrivals, watched, until)
+        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, arrivals, watched, until)
         if run.at == at:
             return False
-        self._hashes += index_hashes(keys)
         self.dispatched_offset = segment.base + run.at
         self._dispatched_timestamp = run.store_timestamp
         self._record_copied_time(run.store_timestamp)
@@ -244,6 +246,7 @@ class Dispatcher:
     def restart_at(self, end: int) -> None:
         """Forget everything behind `end`, where the log has been truncated."""
         self.dispatched_offset = end
+        self._hash_keys()
         self._hashes = [entry for entry in self._hashes if entry[1] < end]
         self._arrivals.clear()
         self._announced_offset = end
@@ -291,23 +294,29 @@ class Dispatcher:
         index = self._index
         if index is None or record.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
             return
-        last = self._hashes[-1][1] if self._hashes else index.end_offset
-        if record.offset < last:
+        if record.offset < self._indexed_until(index):
             return
-        before = len(self._hashes)
+        is_first = not self.index_is_behind
         if text is None:
             text = str(record.properties, "utf-8", "replace")
         unique_key, keys = property_of(text, UNIQUE_KEY_MARK), property_of(text, KEYS_MARK)
-        self._hashes += index_hashes(_keys_of(record.topic, unique_key, keys, record.offset, record.store_timestamp))
-        if record.offset == index.end_offset and index.files and before == 0 and self._exact_repeats:
+        self._collect_keys(record.topic, unique_key, keys, record.offset, record.store_timestamp)
+        if record.offset == index.end_offset and index.files and is_first and self._exact_repeats:
             # The index may hold some keys of the last record before a crash, in the order in which they come here.
-            del self._hashes[: index.entries_of_last_record()]
+            del self._keys[: index.entries_of_last_record()]
 
     # ---- index and arrivals
+
+    def _indexed_until(self, index: Index) -> int:
+        """Where the last record begins whose keys were collected, or where the index ends."""
+        if self._keys:
+            return self._keys[-1][2]
+        return self._hashes[-1][1] if self._hashes else index.end_offset
 
     def update_index(self) -> None:
         """Write the collected keys to the index."""
         self._collect_pending()
+        self._hash_keys()
         if self._index is None:
             self._hashes.clear()
         elif self._hashes:
@@ -323,7 +332,7 @@ class Dispatcher:
     @property
     def index_is_behind(self) -> bool:
         """Whether entries wait for space on the disk."""
-        return bool(self._hashes)
+        return bool(self._hashes or self._keys)
 
     def announce_end(self) -> None:
         """Call `append_listeners` with the log's new end, before anything else: a sender may be waiting for a slave."""
