@@ -83,28 +83,32 @@ class Connections:
                 # Answers of earlier requests may still be on their way; the server's end closes the link.
                 await trio.sleep_forever()
             link.active_at = trio.current_time()
-            self.hub.begin_batch()
-            try:
-                commands = self.hub.receive(link, decoder, data)
-                taken = self.hub.dispatch(link, commands, 0) if link.unsent_bytes <= limits.output_bytes else 0
-            finally:
-                self.hub.end_batch([link])
-            if taken < len(commands):
-                await trio.lowlevel.checkpoint()
-            await self._dispatch_all(link, decoder, commands, taken)
-            if decoder.fault is not None:
-                raise decoder.fault
+            await self._take(link, decoder, data)
+
+    async def _take(self, link: Link, decoder: FrameDecoder, data: bytes) -> None:
+        """Handle what has come. Raises RemoteProtocolError at what is no frame."""
+        hub = self.hub
+        hub.begin_batch()
+        try:
+            commands = hub.receive(link, decoder, data)
+            taken = hub.dispatch(link, commands, 0) if link.unsent_bytes <= hub.limits.output_bytes else 0
+        finally:
+            hub.end_batch([link])
+        if taken < len(commands):
+            await trio.lowlevel.checkpoint()
+        await self._dispatch_all(link, decoder, commands, taken)
+        if decoder.fault is not None:
+            raise decoder.fault
 
     async def _read_polled(self, polled: PolledLink, poller: Poller) -> None:
         """Leave the reading to the poller, and do what it cannot do without waiting."""
         link = polled.link
         try:
             if early := polled.early():
-                polled.commands = polled.decoder.feed(early)
-                self.hub.count_incomplete(link, len(polled.decoder.incomplete))
-                polled.needs_task.set()
-            else:
-                poller.resume(polled)
+                await self._take(link, polled.decoder, early)
+            if link.closed:
+                return
+            poller.resume(polled)
             while True:
                 await polled.needs_task.wait()
                 polled.needs_task = trio.Event()
