@@ -15,7 +15,13 @@ from triomq_benchmarks.figures.intervals import at_percentiles, histogram_of
 from triomq_benchmarks.figures.repeats import Difference, differences, rounds_needed
 from triomq_benchmarks.figures.resources import GENERATORS, of_nodes, together, use_of
 from triomq_benchmarks.figures.run_result import RunResult
-from triomq_benchmarks.report.run_comparison import Change, unfit, workload_differences
+from triomq_benchmarks.report.run_comparison import (
+    Change,
+    exit_code_of,
+    result_of,
+    unfit,
+    workload_differences,
+)
 
 _PERCENTILES = (50.0, 99.0, 99.9)
 _HISTOGRAMS = {
@@ -87,19 +93,13 @@ class RepeatedComparison:
     @property
     def result(self) -> str:
         """One word: `worse`, `better`, `mixed`, `same`; `unclear` with fewer rounds than are needed; `not comparable`."""
-        if self.obstacles:
-            return "not comparable"
-        changes = {each.change for each in self.measures}
-        if Change.WORSE in changes:
-            return "mixed" if Change.BETTER in changes else "worse"
-        if Change.BETTER in changes:
-            return "better"
-        return "same" if self.rounds >= self.rounds_needed else "unclear"
+        unchanged = "same" if self.rounds >= self.rounds_needed else "unclear"
+        return result_of(self.measures, self.obstacles, unchanged=unchanged)
 
     @property
     def exit_code(self) -> int:
         """0: nothing became worse; 1: something did; 2: the sides cannot be compared."""
-        return 2 if self.obstacles else int(any(each.change is Change.WORSE for each in self.measures))
+        return exit_code_of(self.measures, self.obstacles)
 
 
 def compare_repeats(

@@ -16,7 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, compress, pairwise
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import attrs
 from hdrh.histogram import HdrHistogram
@@ -46,6 +46,29 @@ class Change(enum.StrEnum):
     WORSE = "worse"
     UNCLEAR = "unclear"
     """More than the tolerance apart, but the seconds scatter so much that it may be chance."""
+
+
+class Changed(Protocol):
+    """A figure of both sides."""
+
+    @property
+    def change(self) -> Change:
+        """How it changed."""
+
+
+def result_of(measures: Iterable[Changed], obstacles: Sequence[str], *, unchanged: str = "same") -> str:
+    """One word for all measures; `unchanged` if none is better or worse."""
+    if obstacles:
+        return "not comparable"
+    changes = {each.change for each in measures}
+    if Change.WORSE in changes:
+        return "mixed" if Change.BETTER in changes else "worse"
+    return "better" if Change.BETTER in changes else unchanged
+
+
+def exit_code_of(measures: Iterable[Changed], obstacles: Sequence[str]) -> int:
+    """0: nothing became worse; 1: something did; 2: the sides cannot be compared."""
+    return 2 if obstacles else int(any(each.change is Change.WORSE for each in measures))
 
 
 @attrs.frozen(kw_only=True)
@@ -91,19 +114,12 @@ class RunComparison:
     @property
     def result(self) -> str:
         """One word: `worse`, `better`, `same`, `mixed`, or `not comparable`."""
-        if self.obstacles:
-            return "not comparable"
-        changes = {each.change for each in self.measures}
-        if Change.WORSE in changes:
-            return "mixed" if Change.BETTER in changes else "worse"
-        return "better" if Change.BETTER in changes else "same"
+        return result_of(self.measures, self.obstacles)
 
     @property
     def exit_code(self) -> int:
         """0: nothing became worse; 1: something did; 2: the runs cannot be compared."""
-        if self.obstacles:
-            return 2
-        return int(any(each.change is Change.WORSE for each in self.measures))
+        return exit_code_of(self.measures, self.obstacles)
 
 
 def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1, force: bool = False) -> RunComparison:

@@ -1,4 +1,5 @@
-"""Pulls: code 11, and 361 of lite consumers of RocketMQ 5. Permissions are checked, the filter is found, the queue is read and the answer built.
+"""Pulls: code 11, and 361 of lite consumers of RocketMQ 5. Permissions are checked, the filter is found, the queue is
+read and the answer built.
 
 A pull that finds nothing may be held (`tables.held_pulls`); when it is resumed, it answers with what there is. It
 answers to `PullMessageProcessor`; rules: docs/protocol/broker-api.md §5, docs/protocol/ha.md §8.
