@@ -11,7 +11,7 @@ from trio.testing import memory_stream_pair
 
 import triomq
 from triomq import errors
-from triomq._transport.link import Link, TaskWaiter
+from triomq._transport.link import WRITE_EVERY, Link, TaskWaiter
 from triomq._transport.links import DEAD_MAX, Backoff, Links
 from triomq_protocol.requests import (
     ConsumerRunningInfo,
@@ -134,6 +134,34 @@ async def test_a_frame_leaves_at_once_if_it_shall_or_is_alone(nursery):
     await trio.testing.wait_all_tasks_blocked()
     assert stream.later[1:] == [b"ngnext"]
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("frames", "capacity", "at_once", "later"),
+    [
+        (WRITE_EVERY, 1_000_000, [range(1)], [range(1, WRITE_EVERY)]),
+        (WRITE_EVERY + 1, 1_000_000, [range(1), range(1, WRITE_EVERY + 1)], []),
+        (WRITE_EVERY + 3, 1_000_000, [range(1), range(1, WRITE_EVERY + 1)], [range(WRITE_EVERY + 1, WRITE_EVERY + 3)]),
+        # A full kernel is not asked again and again: the writer has the rest, in order.
+        (3 * WRITE_EVERY, 6, [range(1), range(1, 3)], [range(3, 3 * WRITE_EVERY)]),
+    ],
+)
+async def test_a_burst_begins_to_leave_before_its_end(nursery, frames, capacity, at_once, later):
+    stream = NowaitMemoryStream(memory_stream_pair()[0])
+    link = Link("peer:1", stream)
+    await nursery.start(link.run)
+    stream.capacity = capacity
+
+    def bytes_of(writes):
+        return [b"".join(b"%2d " % number for number in numbers) for numbers in writes]
+
+    for number in range(frames):
+        link.submit(b"%2d " % number, link.next_opaque(), TaskWaiter(trio.current_time() + 60))
+    assert stream.at_once == bytes_of(at_once)
+    assert not stream.later
+    await trio.testing.wait_all_tasks_blocked()
+    assert stream.later == bytes_of(later)
+    assert link.unsent_bytes == 0
 
 
 async def test_frames_split_anywhere(autojump_clock, link_pair, nursery):
