@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_rocketmq.rows import compiled
+from pyspark_rocketmq.rows.compiled_columns import CompiledColumns, UnusualRecordsError
 from pyspark_rocketmq.rows.property_columns import PropertyColumns
 from pyspark_rocketmq.rows.stored_frames import Ints, StoredFrames, slices
 from triomq import MessageQueue, ReceivedMessage
@@ -35,11 +37,10 @@ class BatchMaker:
         self._schema = schema
         self._tags = tags
         self._properties_wanted = tags is not None or not _OF_PROPERTIES.isdisjoint(schema.names)
+        self._constants = {"topic": pa.scalar(queue.topic), "broker_name": pa.scalar(queue.broker_name)}
         self._makers: dict[str, Callable[[StoredFrames, PropertyColumns | None], pa.Array]] = {
-            "topic": lambda frames, _: pa.repeat(pa.scalar(queue.topic), len(frames)),
             "queue_id": lambda frames, _: pa.array(frames.queue_id),
             "queue_offset": lambda frames, _: pa.array(frames.queue_offset),
-            "broker_name": lambda frames, _: pa.repeat(pa.scalar(queue.broker_name), len(frames)),
             "message_id": _message_ids,
             "keys": lambda _, properties: _sure(properties).column(KEYS),
             "tags": lambda _, properties: _sure(properties).column(TAGS),
@@ -63,17 +64,41 @@ class BatchMaker:
             BrokenFramesError: the bytes are not records.
             MessageIllegal: a body cannot be decompressed.
         """
+        columns, tags = self._columns(pages, start, end)
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if tags is None:
+            return batch
+        # The broker compares hashes of tags only.
+        return batch.filter(pc.is_in(tags, pa.array(sorted(self._tags or ()), pa.string())))
+
+    def _columns(self, pages: list[bytes], start: int, end: int) -> tuple[list[pa.Array], pa.Array | None]:
+        """The columns of the schema, and the tags of the rows if some of them may not be wanted."""
+        if compiled.USED:
+            try:
+                return self._compiled_columns(pages, start, end)
+            except UnusualRecordsError:
+                pass
         frames = StoredFrames(pages)
         wanted = (frames.queue_offset >= start) & (frames.queue_offset < end)
         if not wanted.all():
             frames.keep(wanted)
         properties = PropertyColumns(frames) if self._properties_wanted else None
-        columns = [self._makers[name](frames, properties) for name in self._schema.names]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        if self._tags is None:
-            return batch
-        # The broker compares hashes of tags only.
-        return batch.filter(pc.is_in(_sure(properties).column(TAGS), pa.array(sorted(self._tags), pa.string())))
+        columns = [
+            self._makers[name](frames, properties) if name in self._makers else self._constant(name, len(frames))
+            for name in self._schema.names
+        ]
+        return columns, None if self._tags is None else _sure(properties).column(TAGS)
+
+    def _compiled_columns(self, pages: list[bytes], start: int, end: int) -> tuple[list[pa.Array], pa.Array | None]:
+        records = CompiledColumns(pages, start, end, with_properties=self._properties_wanted)
+        columns = [
+            records.column(field) if field.name in self._makers else self._constant(field.name, len(records))
+            for field in self._schema
+        ]
+        return columns, None if self._tags is None else records.property(TAGS)
+
+    def _constant(self, name: str, rows: int) -> pa.Array:
+        return pa.repeat(self._constants[name], rows)
 
 
 def _sure(properties: PropertyColumns | None) -> PropertyColumns:

@@ -105,7 +105,9 @@ def _entries(array: pa.Array) -> _Entries | None:
     buffer = array.buffers()[2]
     text: Bytes = np.concatenate((np.frombuffer(buffer, np.uint8, int(offsets[-1])) if buffer else _PAD[:0], _PAD))
     length = int(offsets[-1])
-    if not _is_utf8(text[:length]):
+    # A string that begins with the rest of a letter is broken, though its beginning may end the string before it.
+    begins = text[offsets[:-1][np.diff(offsets) > 0]]
+    if np.any((begins & 0xC0) == 0x80) or not _is_utf8(text[:length]):
         return None
     ends, name_ends = _ends(text[:length], offsets)
     if len(ends) != len(name_ends):

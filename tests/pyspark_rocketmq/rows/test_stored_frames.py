@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,27 +12,24 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_records import encode_record
+from pulled_records import QUEUE, RECORDS, record
 
+from pyspark_rocketmq.rows import compiled
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
 from pyspark_rocketmq.rows.schema import READ_SCHEMA, arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError, StoredFrames
-from triomq import MessageQueue, ReceivedMessage
+from triomq import ReceivedMessage
 from triomq.errors import MessageIllegal
-from triomq_protocol.properties import encode_properties_bytes
 from triomq_protocol.record.view import iter_records
 
-QUEUE = MessageQueue("T", "broker-a", 3)
-V4, V6 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f", bytes(range(16)) + b"\x00\x00\x2a\x9f"
 
-
-def record(offset: int, body: bytes = b"x", properties: bytes = b"", **changes: object) -> bytes:
-    fields: dict[str, object] = {
-        "flag": 0, "sys_flag": 0, "born_timestamp": 1_700_000_000_000 + offset, "born_host": V4, "store_host": V4,
-        "queue_offset": offset, "physical_offset": offset * 1000, "store_timestamp": 1_700_000_000_500 + offset,
-        "reconsume_times": offset % 3, **changes,
-    }  # fmt: skip
-    return encode_record(b"T", 3, body, properties, **fields)  # type: ignore[arg-type]
+@pytest.fixture(autouse=True, scope="module", params=["numpy", "compiled"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "compiled" and not compiled.BUILT:
+        pytest.skip("no compiled module in this installation")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "USED", request.param == "compiled")
+        yield
 
 
 def batch_of(
@@ -74,22 +72,6 @@ def found(batch: pa.RecordBatch) -> list[dict[str, object]]:
     return rows  # type: ignore[no-any-return]
 
 
-NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "a", "a longer name of a property"])
-TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
-PROPERTIES = st.dictionaries(NAMES, TEXT, max_size=6).map(encode_properties_bytes)
-ODD = st.lists(st.sampled_from([b"TAGS", b"\x01", b"\x02", b"a", b"KEYS\x01k", b"\xff", b"\xc3\xa9"]), max_size=8).map(
-    b"".join
-)
-RECORDS = st.builds(
-    lambda body, properties, tail, born, store: (body, properties + tail, born, store),
-    st.binary(max_size=40),
-    st.one_of(PROPERTIES, ODD),
-    st.sampled_from([b"", b"\x02"]),
-    st.sampled_from([V4, V6]),
-    st.sampled_from([V4, V6]),
-)
-
-
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RECORDS, max_size=8), st.integers(0, 8))
 def test_columns_are_what_single_records_say(records: list[tuple[bytes, bytes, bytes, bytes]], cut: int) -> None:
@@ -105,6 +87,7 @@ def test_the_plain_form_is_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatc
     def never(_text: object) -> dict[str, str]:
         raise AssertionError("decoded one by one")
 
+    monkeypatch.setattr(compiled, "USED", False)
     monkeypatch.setattr("pyspark_rocketmq.rows.property_columns.decode_properties", never)
     pages = [record(1, b"one", b"TAGS\x01a\x02UNIQ_KEY\x01" + b"1" * 32), record(2, b"two", b"CLUSTER\x01c\x02")]
     assert found(batch_of(pages))[0]["tags"] == "a"
