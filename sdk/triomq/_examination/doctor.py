@@ -31,6 +31,7 @@ from triomq._examination.snapshot import (
 )
 from triomq._transport.links import Links
 from triomq.errors import (
+    AccessRefused,
     MQError,
     NoNameServer,
     NotFound,
@@ -206,7 +207,7 @@ class Doctor(metaclass=NoPublicConstructor):
         try:
             runtime = await self._body(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), KVTable)
         except MQError as error:
-            return attrs.evolve(view, error=_why(error))
+            return attrs.evolve(view, error=_why(error), refused=isinstance(error, AccessRefused))
         found: dict[str, Any] = {"runtime": runtime.table}
 
         async def ask(question: Callable[[str], Awaitable[Mapping[str, object]]]) -> None:

@@ -156,9 +156,16 @@ def masters(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findi
 
 
 def silent_brokers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Brokers that are registered and do not answer."""
+    """Brokers that are registered, and do not answer or refuse to."""
     for broker in snapshot.brokers:
-        if broker.error:
+        if broker.refused:
+            yield _problem(
+                "access_refused",
+                broker.label,
+                f"Broker {broker.label} refuses to be looked at: {broker.error}.",
+                "It runs: give the account of an administrator, --credentials-file FILE or open_client(credentials=...).",
+            )
+        elif broker.error:
             yield _problem(
                 "broker_silent",
                 broker.label,

@@ -50,7 +50,8 @@ class BrokerView:
         name: its set.
         broker_id: as it is registered; None for one that another broker told of.
         address: where it was asked.
-        error: why it did not answer; empty if it did.
+        error: why it could not be looked at; empty if it could.
+        refused: whether it answered that this account has no access.
         runtime: its runtime information.
         config: its settings; None when it does not show them.
         log_end_later: the end of its log some seconds after `runtime`; None when it was not asked again.
@@ -66,6 +67,7 @@ class BrokerView:
     broker_id: int | None
     address: str
     error: str = ""
+    refused: bool = attrs.field(default=False, kw_only=True)
     runtime: Mapping[str, str] = attrs.field(factory=dict)
     config: Mapping[str, str] | None = None
     log_end_later: int | None = None

@@ -262,7 +262,10 @@ class Attempts:
     def _wants_retry(self, state: tenacity.RetryCallState) -> bool:
         out: Outgoing = state.args[0]
         assert state.outcome is not None
-        return out.pinned is None and not out.waited_in_vain and wants_retry(self._policy, state.outcome.result())
+        if out.pinned is not None or out.waited_in_vain:
+            return False
+        elsewhere = self._targets.several_brokers(out.topic) is True
+        return wants_retry(self._policy, state.outcome.result(), elsewhere=elsewhere)
 
     def _is_last(self, state: tenacity.RetryCallState) -> bool:
         out: Outgoing = state.args[0]

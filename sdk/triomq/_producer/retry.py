@@ -18,6 +18,7 @@ from triomq._numbers import counts, seconds, share
 from triomq._transport.links import Backoff
 from triomq.errors import (
     MAY_BE_STORED,
+    AccessRefused,
     Attempt,
     ConnectFailed,
     LinkLost,
@@ -116,10 +117,18 @@ class Retries:
         return Backoff(first_s=self.first_pause_s, max_s=self.max_pause_s).pause_s(attempt, chance)
 
 
-def wants_retry(policy: RetryPolicy, outcome: SendResult | MQError) -> bool:
-    """Whether an attempt that ended so should be followed by another, as far as the policy is concerned."""
+def wants_retry(policy: RetryPolicy, outcome: SendResult | MQError, *, elsewhere: bool = True) -> bool:
+    """Whether an attempt that ended so should be followed by another, as far as the policy is concerned.
+
+    A broker that refuses the account would refuse it again; another one may have other accounts.
+
+    Args:
+        policy: decides about all else.
+        outcome: of the last attempt.
+        elsewhere: whether the topic has queues on another broker.
+    """
     if isinstance(outcome, MQError):
-        return policy.retries(outcome)
+        return policy.retries(outcome) and (elsewhere or not isinstance(outcome, AccessRefused))
     return policy.retries_result(outcome)
 
 

@@ -70,6 +70,7 @@ class Row:
         log_begin, log_end: of its log; -1 if they are unknown.
         error: why it could not be asked.
         may_run: whether it may run all the same: only a refused connection tells that no process is there.
+        refused: whether it has answered, and `error` is its refusal.
     """
 
     member: Member
@@ -78,6 +79,7 @@ class Row:
     log_end: int = -1
     error: str | None = None
     may_run: bool = False
+    refused: bool = False
 
 
 async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Member]:
@@ -162,12 +164,18 @@ async def _row(member: Member, open_link: OpenLink) -> Row:
             status = HaStatus.decode(answer.body)
             return Row(member, status, status.log_begin, status.log_end)
         if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return Row(member, None, error=answer.remark, may_run=True)
+            return _refusal(member, answer)
         info = await _ask(open_link, member.address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
+        if info.code != ResponseCode.SUCCESS:
+            return _refusal(member, info)
         table = KVTable.decode(info.body).table
         return Row(member, None, int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
     except (*_FAILURES, KeyError, ValueError) as error:
         return Row(member, None, error=_silence(error, "broker", TIMEOUT_S), may_run=not _is_refusal(error))
+
+
+def _refusal(member: Member, answer: Command) -> Row:
+    return Row(member, None, error=answer.remark or f"code {answer.code}", may_run=True, refused=True)
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -205,7 +213,7 @@ _JUST_STARTED = "has just started and knows {whom} within 30 seconds"
 
 
 def outage_text(rows: list[Row]) -> str:
-    """Which sets have no master and which brokers do not answer; empty if all is well.
+    """Which sets have no master and which brokers do not answer or refuse; empty if all is well.
 
     A promotion is advised only where no slave is connected to a master: a second master would split the set.
     """
@@ -225,7 +233,7 @@ def outage_text(rows: list[Row]) -> str:
         if slave is not None
     ]
     silent = [row for row in rows if row.error]
-    doubtful = {row.member.name for row in silent if row.may_run and row.member.broker_id == 0}
+    doubtful = {row.member.name for row in silent if row.may_run and not row.refused and row.member.broker_id == 0}
     gone = {row.member.name for row in silent if not row.may_run and row.member.broker_id == 0}
     silences = [_silence_text(row) for row in silent]
     advice = []
@@ -243,8 +251,12 @@ def outage_text(rows: list[Row]) -> str:
         headless_sets = [name for name in names if name in gone or (name in followers and followers[name] is None)]
         which = f" of {', '.join(headless_sets)}" if doubtful else ""
         advice.append(f"start what is missing, or make a slave{which} the master: `triomq admin role`")
-    elif any(row.member.broker_id != 0 for row in silent):
+    elif any(row.member.broker_id != 0 and not row.refused for row in silent):
         advice.append("start what is missing")
+    if any(row.refused for row in silent):
+        advice.append(
+            "a broker that refuses runs: with access control give the account of an administrator, --credentials-file FILE"
+        )
     parts = [*lost, *alive, *silences]
     missing = f"{'; '.join(parts)} ({'; '.join(advice)})" if parts else ""
     return "; ".join(filter(None, [missing, contest_text(rows)]))
@@ -253,6 +265,8 @@ def outage_text(rows: list[Row]) -> str:
 def _silence_text(row: Row) -> str:
     member = row.member
     where = f"{member.name}:{member.broker_id} at {member.address}"
+    if row.refused:
+        return f"{where} refuses to show its state"
     if member.broker_id == 0 and row.may_run:
         return f"{where} is registered as master but does not answer"
     return f"{where} does not answer"

@@ -74,6 +74,10 @@ CASES = [
         "broker_silent", "problem", "Broker b:0 (h:3) does not answer: refused.",
     ),
     (
+        brokers(MASTER, SLAVE, attrs.evolve(OTHER, error="no account", refused=True, runtime={}, config=None)),
+        "access_refused", "problem", "Broker b:0 (h:3) refuses to be looked at: no account.",
+    ),
+    (
         brokers(attrs.evolve(MASTER, runtime=runtime(**{CONTESTED_KEY: "h:9"})), SLAVE, OTHER),
         "id_contested", "problem", "h:1 and h:9 have the same name a and the same broker id",
     ),

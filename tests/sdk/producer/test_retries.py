@@ -88,6 +88,18 @@ async def test_codes_that_are_raised_at_once(autojump_clock, cluster, brokers, c
     assert caught.value.address in {broker.address for broker in brokers}
 
 
+@pytest.mark.parametrize(("several", "attempts"), [(False, 1), (True, 3)])
+async def test_a_refused_account_is_tried_at_other_brokers_only(autojump_clock, cluster, several, attempts):
+    brokers = [cluster.broker, cluster.add_master("broker-b")] if several else [cluster.broker]
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        for broker in brokers:
+            broker.script(SEND, *[lambda command: command.answer(1, "AclException: No accessKey is configured")] * 3)
+        with pytest.raises(errors.AccessRefused) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+    assert len(caught.value.attempts) == attempts
+
+
 async def test_the_final_error_lists_every_attempt(autojump_clock, cluster, brokers):
     async with cluster.client(route_wait_s=0) as client:
         producer = await warm_up(client)

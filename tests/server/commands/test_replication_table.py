@@ -89,3 +89,16 @@ def test_two_brokers_with_one_id_are_named_and_the_hidden_one_is_asked() -> None
     assert _hidden([master(), contested, other]) == []
     text = outage_text([master(), contested, other])
     assert text.startswith("a:1 is the id of 127.0.0.1:2 and of 127.0.0.1:3: name servers list only the one")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_broker_that_refuses_is_neither_restarted_nor_replaced(number: int) -> None:
+    refusing = Row(
+        Member("a", number, "127.0.0.1:1"), None, error="No accessKey is configured", may_run=True, refused=True
+    )
+    others = [slave("CLEAN")] if number == 0 else [master()]
+    text = outage_text([refusing, *others])
+    assert text.startswith(f"a:{number} at 127.0.0.1:1 refuses to show its state (a broker that refuses runs: ")
+    assert "--credentials-file" in text
+    for advice in ("does not answer", "hang", "admin role", "start what is missing"):
+        assert advice not in text
