@@ -214,7 +214,7 @@ class Driver(Child):
 def reserved_port(*beside: int) -> Iterator[int]:
     """A free port of the loopback interface, reserved in the block, as are its neighbours at the distances `beside`.
 
-    Whoever looks for a port in the same way, in any process, gets another one; so a server may start late, end and
+    A search for a port in the same way, in any process, gets another one; so a server may start late, end and
     start again. It must set SO_REUSEADDR, as most do. The port lies below those that systems give to outgoing
     connections: one of these could take it before the server does.
 

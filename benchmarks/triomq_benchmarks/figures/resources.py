@@ -38,7 +38,7 @@ class ResourceRow:
 
 @attrs.frozen(kw_only=True)
 class Use:
-    """What somebody used over the measured part.
+    """What a process, or several together, used over the measured part.
 
     Attributes:
         cpu_cores: the median of the seconds.

@@ -218,7 +218,7 @@ class ShareProducer:
             await self._send(intended, count, nursery)
 
     async def _leave_unsent(self, instants: Iterable[float]) -> None:
-        """Count messages whose turn never came: whoever waited for one waited at least as long as for a failed send."""
+        """Count messages whose turn never came: they count as having waited at least as long as for a failed send."""
         least_us = int(self._workload.send_timeout_s * 1e6)
         now = trio.current_time()
         for number, intended in enumerate(instants):

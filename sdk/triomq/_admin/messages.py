@@ -84,7 +84,7 @@ _OF_ONE_DELIVERY: Final = frozenset({
     names.ORIGIN_MESSAGE_ID, names.CLUSTER, names.CHECK_TIMES, names.PREPARED_QUEUE_OFFSET, "RECONSUME_TIME",
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", "INNER_MULTI_QUEUE_OFFSET",
 })  # fmt: skip
-"""Properties that tell how a message came where it is; a copy that starts anew has none of them."""
+"""Properties that tell how a message came where it is; a copy that starts from the beginning has none of them."""
 
 
 class TrackType(StrEnum):

@@ -114,7 +114,7 @@ def consume(
     expression = filter_of(tags, sql)
     only = queue_of(topic, queue) if queue else None
     if start is None:
-        # From latest on there is nothing until somebody sends.
+        # From latest on there is nothing until a message is sent.
         start = "earliest" if until_end else "latest"
     begin = _start_from(start) if group else None
     since_ms = _since_ms(start)

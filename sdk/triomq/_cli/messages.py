@@ -88,7 +88,7 @@ def _missing(name: str, entry: importlib.metadata.EntryPoint, error: Exception) 
     short = f"cannot be loaded; try {install}"
     lacks = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     if name in EXTRAS and lacks and not lacks.startswith("triomq_"):
-        # Nothing is wrong: whoever wants no benchmarks does not install what they need.
+        # Nothing is wrong: users who want no benchmarks do not install what they need.
         hint = f"{name} needs the package {lacks}, which the extra {extra} installs: {install}"
         short = f"not installed: {install}"
 

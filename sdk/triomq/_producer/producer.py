@@ -355,7 +355,7 @@ class Producer(metaclass=NoPublicConstructor):
             The first reply; later ones, as of another consumer group, are dropped.
 
         Raises:
-            ReplyTimeout: it was sent, and no reply came; whether somebody has handled it is unknown.
+            ReplyTimeout: it was sent, and no reply came; whether it was handled is unknown.
             Overloaded: this client has 10,000 requests waiting.
             ClientClosed: the producer was closed meanwhile.
             MQError: it could not be sent.

@@ -166,7 +166,7 @@ class Transactions:
     ) -> TransactionState:
         """Tell the broker the end, one way; that it cannot be told is logged, and it asks later.
 
-        Not cancellable, and over after :data:`END_TIMEOUT_S`: the local transaction has ended, whoever waits.
+        Not cancellable, and over after :data:`END_TIMEOUT_S`: the local transaction has ended already.
 
         Returns:
             What it is told: ``COMMIT`` becomes ``ROLLBACK`` after :meth:`Transaction.rollback`.

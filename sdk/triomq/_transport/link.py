@@ -148,7 +148,7 @@ class Link:
         self.pending: dict[int, Waiter] = {}
         self.peer_version = 0
         """The version in the peer's last heartbeat answer; 0 before it (docs/protocol/consumer.md §2.2)."""
-        self.heard = False
+        self.has_received = False
         """Whether any byte has come from the peer."""
         self._stream = stream
         self._send_nowait = stream.send_nowait if isinstance(stream, NowaitStream) else None
@@ -319,7 +319,7 @@ class Link:
         try:
             while data := await receive_some(max_bytes):
                 if not first:
-                    self.heard, first = True, bytes(data[:8])
+                    self.has_received, first = True, bytes(data[:8])
                 for command in decoder.feed(bytes(data)):
                     framed = True
                     self._take(command)

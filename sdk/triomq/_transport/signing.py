@@ -1,6 +1,6 @@
 """A link whose requests are signed (docs/protocol/remoting.md §11.1; upstream ``AclClientRPCHook``).
 
-Each frame is signed where it is queued, whoever made it, so that none can leave without a signature. For this its
+Each frame is signed where it is queued, whatever made it, so that none can leave without a signature. For this its
 header is read again, which links without credentials do not pay for.
 """
 

@@ -150,7 +150,7 @@ def _group(name: str | None) -> list[Need]:
 
 
 def _send(topic: str | None, group: str | None) -> list[Need]:
-    """A message for a retry topic comes from its consumer group, which must be allowed to receive, whoever it says it is."""
+    """A message for a retry topic comes from its consumer group, which must be allowed to receive, whatever group it names."""
     if topic is None or not topic.startswith(RETRY_PREFIX):
         return _topic(topic, Permission.PUB)
     return list(dict.fromkeys([*_group(group), Need(topic, Permission.SUB)]))

@@ -253,7 +253,7 @@ class RouteTable:
     ) -> tuple[bool, DataVersion | None]:
         """Whether this version differs from the one registered, and the registered one.
 
-        A broker whose version has not changed counts as heard of.
+        A broker whose version has not changed counts as alive.
         """
         live = self._live.get(broker_addr)
         if live is None:

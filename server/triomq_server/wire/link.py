@@ -71,7 +71,7 @@ class Link:
         peer_host: the same, packed as records hold it (8 or 20 bytes).
         closed: nothing is sent or received any more.
         fault: what was wrong with the peer's bytes, for which the link was closed; empty if nothing was.
-        heard: whether the peer has answered a request of ours.
+        has_answered: whether the peer has answered a request of ours.
         unsent_bytes: what waits to be written; above the server's limit nothing more is read from this link.
         slices: the work of a request that is done in slices, with its command; None if there is none. Nothing else is
             read from the link until it ends.
@@ -89,7 +89,7 @@ class Link:
         "drained",
         "draining",
         "fault",
-        "heard",
+        "has_answered",
         "incomplete_bytes",
         "peer",
         "peer_host",
@@ -115,7 +115,7 @@ class Link:
         self.draining = False
         self.drained: trio.Event | None = None
         self.fault = ""
-        self.heard = False
+        self.has_answered = False
         self.scope = trio.CancelScope()
         self.transport = transport
         self._writer = writer
@@ -171,7 +171,7 @@ class Link:
             return waiter.answer
         if waiter.done.is_set():
             text = f"link to {self.peer} was closed before it answered request code {command.code}"
-            if not self.heard and not self.fault:
+            if not self.has_answered and not self.fault:
                 text += " or any other; it may expect TLS (useTLS)"
             raise LinkClosedError(text, fault=self.fault)
         raise AnswerTimeoutError(f"{self.peer} did not answer request code {command.code} within {timeout_s} s")
@@ -193,7 +193,7 @@ class Link:
         waiter = self._waiters.pop(command.opaque, None)
         if waiter is None:
             return False
-        self.heard = True
+        self.has_answered = True
         waiter.answer = command
         waiter.done.set()
         return True

@@ -19,7 +19,7 @@ for line in sys.stdin:
         sys.exit(3)
     if command["op"] == "hang":
         import time; time.sleep(60)
-    print(json.dumps({"error": "no"} if command["op"] == "fail" else {"heard": command}), flush=True)
+    print(json.dumps({"error": "no"} if command["op"] == "fail" else {"got": command}), flush=True)
 """
 
 
@@ -72,7 +72,7 @@ def test_cpu_and_memory_are_those_of_the_child(tmp_path: Path) -> None:
 
 def test_errors_of_a_driver_are_reported(tmp_path: Path) -> None:
     with Driver("echo", [sys.executable, "-c", ECHO], tmp_path / "echo.out") as driver:
-        assert driver.call({"op": "hello", "text": "ä"}, 10) == {"heard": {"op": "hello", "text": "ä"}}
+        assert driver.call({"op": "hello", "text": "ä"}, 10) == {"got": {"op": "hello", "text": "ä"}}
         with pytest.raises(DriverError, match="no"):
             driver.call({"op": "fail"}, 10)
         with pytest.raises(ChildError, match="closed its output"):

@@ -57,7 +57,7 @@ def test_percentiles_that_say_nothing_of_the_broker(count: int, late: int, loop:
     )
     run = attrs.evolve(made_run(), rows=(row,), loop=loop, workload={"lateness_limit_ms": 10.0})
     assert list(run.unsupported("intended_to_ack")) == fields
-    # What counts from the call holds whoever was late.
+    # What counts from the call holds whichever side was late.
     assert "max_ms" not in run.unsupported("actual_to_ack")
 
 

@@ -236,7 +236,7 @@ async def test_what_cannot_be_sent_in_time_is_counted(autojump_clock: trio.testi
         loaded = await load(attrs.evolve(WORKLOAD, in_flight=10), broker, rate=100, seconds=1)
     assert loaded.tally.sent + loaded.tally.unsent == 100
     assert loaded.tally.unsent == pytest.approx(39, abs=2)
-    # Whoever waited for such a message has waited for the timeout of a send at least; it was never called.
+    # A user who waited for such a message has waited for the timeout of a send at least; it was never called.
     intended, called = (quantiles(histogram_of(loaded.rows, name)) for name in ("intended_to_ack", "actual_to_ack"))
     assert (intended.count - called.count, intended.count) == (loaded.tally.unsent, 100)
     assert intended.p90_ms >= 0.999 * WORKLOAD.send_timeout_s * 1000

@@ -1,6 +1,6 @@
 """A topic that is deleted and created again, through changes of the role, with one process per node.
 
-Its numbers go on, whoever is master, and nothing of the deleted topic is served in place of what came later.
+Its numbers go on, whichever broker is master, and nothing of the deleted topic is served in place of what came later.
 """
 
 from __future__ import annotations

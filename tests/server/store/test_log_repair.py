@@ -100,7 +100,7 @@ def log_bytes(root: Path) -> dict[str, bytes]:
 
 
 def all_files(root: Path) -> dict[Path, bytes]:
-    # The lock is made by whoever opens the store.
+    # The lock is made by the process that opens the store.
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"}
 
 
@@ -483,7 +483,7 @@ async def test_tables_that_a_start_would_refuse_are_damaged(root: Path, copy: Co
 async def test_tables_of_another_log_are_refused(
     root: Path, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
-    """Also where this log is not damaged; and whoever is trusted is not if it is known to be another."""
+    """Also where this log is not damaged; and a trusted peer is not used if it is known to be another."""
     async with open_store(make_config(tmp_path / "other", mapped_file_size_commit_log=FILE_BYTES)) as store:
         for n in range(MESSAGES):
             store.append(make_record(n + 1000, queue_id=n % 2))
