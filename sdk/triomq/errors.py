@@ -41,7 +41,10 @@ class Attempt:
 ACCESS_ADVICE: Final = (
     (
         re.compile("No accessKey is configured"),
-        ("the request was not signed: give open_client(credentials=triomq.Credentials(access_key, secret_key))"),
+        (
+            "the request was not signed: give open_client(credentials=triomq.Credentials(access_key, secret_key)), or "
+            "--credentials-file FILE to a command"
+        ),
     ),
     (
         re.compile("No acl config for|No PlainAccessResource for"),
@@ -154,7 +157,7 @@ class RequestTimeout(TransientError):
 
 
 class ReplyTimeout(RequestTimeout):
-    """A request was sent, and no reply came in time; whether somebody has handled it is unknown."""
+    """A request was sent, and no reply came in time; whether it was handled is unknown."""
 
     retriable = False
     advice = (

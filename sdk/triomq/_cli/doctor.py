@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 
 import click
@@ -12,6 +13,7 @@ from triomq.errors import ConnectFailed, NoNameServer
 
 COULD_NOT_LOOK = 2
 WIDTH = 110
+WIDTH_MIN = 30
 
 
 @click.command()
@@ -50,7 +52,8 @@ def doctor(name_servers: str, timeout_s: float, lag: int, only_problems: bool, a
 
 def _paragraph(finding: Finding) -> str:
     head = f"{finding.level.upper():<8}"
-    body = textwrap.fill(f"{finding.what} {finding.cure}", WIDTH, break_long_words=False, break_on_hyphens=False)
+    width = min(WIDTH, max(shutil.get_terminal_size((WIDTH + len(head), 0)).columns - len(head), WIDTH_MIN))
+    body = textwrap.fill(f"{finding.what} {finding.cure}", width, break_long_words=False, break_on_hyphens=False)
     return textwrap.indent(body, " " * len(head)).replace(" " * len(head), head, 1) + "\n"
 
 

@@ -68,7 +68,7 @@ def set_config(broker: str, settings: tuple[str, ...], yes: bool, name_servers: 
         if not key or not equals:
             raise click.UsageError(f"{text!r} is not KEY=VALUE")
         wanted[key] = value
-    _ask_first(f"changes {', '.join(settings)} of broker {broker}", yes=yes)
+    _ask_first(f"sets {', '.join(settings)} at broker {broker}", yes=yes)
 
     async def work(client: Client) -> None:
         changed = await client.servers.set_config(broker, wanted)

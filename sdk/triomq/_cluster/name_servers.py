@@ -291,7 +291,7 @@ class NameServerGroup:
                 others[link.address] = error.remark or error.what
             except (RequestTimeout, LinkLost, ProtocolViolation) as error:
                 self._choice.leave(link.address)
-                silent = isinstance(error, LinkLost) and not link.heard and not tells_cause(error.remark)
+                silent = isinstance(error, LinkLost) and not link.has_received and not tells_cause(error.remark)
                 if silent and self._note_silent_end(link.address) == 1:
                     continue  # only a second connection shows whether this is the rule
                 what = f"the name server did not answer: {error.what}"
@@ -319,7 +319,7 @@ class NameServerGroup:
     def _remark(self, link: Link, error: MQError) -> str | None:
         if tells_cause(error.remark):
             return error.remark
-        if isinstance(error, LinkLost) and not link.heard and self._silent_ends[link.address] >= SILENT_ENDS:
+        if isinstance(error, LinkLost) and not link.has_received and self._silent_ends[link.address] >= SILENT_ENDS:
             return CLOSES_SILENTLY
         return self.silence or error.remark
 
@@ -327,7 +327,7 @@ class NameServerGroup:
     def silence(self) -> str | None:
         """What there is to say of a chosen server that has never answered; None if it has, or none is chosen."""
         link = self._last_link
-        return None if link is None or link.heard or not link.is_open else NEVER_ANSWERS
+        return None if link is None or link.has_received or not link.is_open else NEVER_ANSWERS
 
     async def ask_at(self, address: str, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
         """Ask one particular server."""

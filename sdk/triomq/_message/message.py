@@ -93,7 +93,7 @@ def check_body(body: bytes, max_body_bytes: int) -> None:
         raise InvalidCall(f"body is {type(body).__name__}, not bytes")
     if not body:
         raise MessageIllegal(
-            "the body is empty; brokers index messages by content, send at least one byte",
+            "the body is empty, and brokers refuse such a message: send at least one byte",
             code=ResponseCode.MESSAGE_ILLEGAL,
         )
     if len(body) > max_body_bytes:

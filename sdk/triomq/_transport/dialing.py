@@ -50,8 +50,9 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: there is no port, or it is no number from 1 to 65535.
     """
     host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not host:port")
+    if not host or "," in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        hint = "; addresses are separated by ';'" if "," in address else ""
+        raise ValueError(f"{address!r} is not host:port, such as 127.0.0.1:9876{hint}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -166,7 +167,7 @@ def tls_dialer(
         key_password: the key's password.
         check_host_name: False trusts every certificate of the authorities, whatever its names: those of RocketMQ
             servers often bear none.
-        insecure: True encrypts without verifying the server, as Java's test mode does: whoever answers at the address
+        insecure: True encrypts without verifying the server, as Java's test mode does: any process that answers at the address
             can read and change everything.
 
     Raises:

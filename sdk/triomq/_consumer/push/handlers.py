@@ -242,5 +242,6 @@ def _answer(batch: Sequence[HeldMessage], error: Exception) -> Later:
     later = later_in(error)
     if later is not None:
         return later
-    log.error("the handler failed for %r and %d more", batch[0], len(batch) - 1, exc_info=error)
+    others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+    log.error("the handler failed for %r%s", batch[0], others, exc_info=error)
     return Later()
