@@ -242,6 +242,7 @@ class Client(metaclass=NoPublicConstructor):
         send_timeout_s: float = 3.0,
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
+        linger_s: float | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         compressor: Compressor | None = _ZLIB,
@@ -260,6 +261,9 @@ class Client(metaclass=NoPublicConstructor):
             send_timeout_s: deadline of a send, over all its attempts.
             max_in_flight: sends with a callback that may be under way before ``send`` waits.
             max_in_flight_bytes: the same, as the sum of their bodies.
+            linger_s: lets sends with a callback share requests: those to one queue that are accepted in one turn of the
+                event loop, and for so long after the first of them, are sent as a batch. 0 makes no message wait for
+                others; None, the default, gives each its own request.
             max_body_bytes: larger bodies are refused.
             compress_from_bytes: bodies from this size on are compressed.
             compressor: how; None never compresses.
@@ -282,6 +286,12 @@ class Client(metaclass=NoPublicConstructor):
         check_count("max_in_flight", max_in_flight, 1)
         check_count("max_in_flight_bytes", max_in_flight_bytes, 1)
         check_count("max_checks", max_checks, 1)
+        if linger_s is not None:
+            check_seconds("linger_s", linger_s, zero=True)
+            if linger_s >= send_timeout_s:
+                raise InvalidCall(
+                    f"linger_s is {linger_s!r}, and send_timeout_s {send_timeout_s!r}: no time is left to send"
+                )
         settings = SendSettings(
             timeout_s=send_timeout_s,
             max_body_bytes=max_body_bytes,
@@ -320,6 +330,7 @@ class Client(metaclass=NoPublicConstructor):
             desk=self._desk,
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
+            linger_s=linger_s,
             hooks=hooks if send_trace is None else [send_trace, *hooks],
             transactions=transactions,
             max_checks=max_checks,

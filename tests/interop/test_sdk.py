@@ -53,7 +53,9 @@ class RecordingCallback:
 async def send(client: triomq.Client, topic: str, samples: Any, mode: str = "awaited") -> list[triomq.SendResult]:
     messages = [message(topic, one) for one in samples]
     # A machine that does much else may need more than the usual three seconds for a connection to a Java broker.
-    async with client.producer(f"sdk-{mode}-{topic}"[:100], send_timeout_s=60) as producer:
+    # Merged, messages with a callback share requests.
+    linger_s = 0.2 if mode == "merged" else None
+    async with client.producer(f"sdk-{mode}-{topic}"[:100], send_timeout_s=60, linger_s=linger_s) as producer:
         if mode == "awaited":
             return [await producer.send(one) for one in messages]
         if mode == "batch":
@@ -110,7 +112,7 @@ def received_facts(messages: list[triomq.ReceivedMessage]) -> set[tuple[object, 
     }
 
 
-@pytest.mark.parametrize("mode", ["awaited", "callback", "oneway", "batch"])
+@pytest.mark.parametrize("mode", ["awaited", "callback", "merged", "oneway", "batch"])
 async def test_sends_and_both_pull(
     client: triomq.Client, either: Any, java_client: Any, topic: str, wanted: Any, mode: str
 ) -> None:
@@ -122,10 +124,13 @@ async def test_sends_and_both_pull(
     assert [(one.queue_id, one.queue_offset, one.body) for one in seen] == [
         (one.queue_id, one.queue_offset, one.body) for one in found
     ]
-    if mode in {"awaited", "callback"}:
+    if mode in {"awaited", "callback", "merged"}:
         assert {result.status for result in results} == {triomq.SendStatus.SEND_OK}
         assert {(result.message_id, result.offset_message_id) for result in results} == {
             (one.message_id, one.offset_message_id) for one in found
+        }
+        assert {(result.message_id, result.queue.queue_id, result.queue_offset) for result in results} == {
+            (one.message_id, one.queue_id, one.queue_offset) for one in found
         }
 
 

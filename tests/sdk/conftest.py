@@ -230,10 +230,14 @@ class FakeBroker(FakeNode):
         if header.batch:
             for _, body, properties, *_ in split_batch(command.body, b"").elements:
                 self.append(header, body, properties)
+            count = len(queue) - first
         else:
+            count = 1
             self.append(header, command.body, (header.properties or "").encode())
         answer = SendMessageResponse(
-            msg_id=f"7F00000100002A9F{first:016X}", queue_id=header.queue_id, queue_offset=first
+            msg_id=",".join(f"7F00000100002A9F{at:016X}" for at in range(first, first + count)),
+            queue_id=header.queue_id,
+            queue_offset=first,
         )
         return command.answer(0, header=answer, fields={"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"})
 

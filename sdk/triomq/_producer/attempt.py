@@ -9,6 +9,7 @@ An attempt is a request on a link whose outcome is a result or an error, never a
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import tenacity
 import trio
@@ -123,20 +124,33 @@ class Attempts:
         # RetryCallState. tenacity's own stops by time would read the real clock; this one reads trio's.
         self._retrying = tenacity.Retrying(retry=self._wants_retry, stop=self._is_last, wait=self._pause_s)
         self._retrying.begin()
+        self.before_start: Callable[[], None] | None = None
+        """Called before a request is written: what was accepted earlier goes first."""
 
     def start(self, attempt: Attempt, target: Target, link: Link, deadline: float) -> None:
         """Write an attempt's request; its answer must be there at the deadline."""
-        out = attempt.out
+        if self.before_start is not None:
+            self.before_start()
+        self.write(attempt, target, link, deadline)
+
+    def write(self, attempt: Attempt, target: Target, link: Link, deadline: float) -> None:
+        """:meth:`start` of what is next in any case."""
+        opaque = link.next_opaque()
+        self.aim(attempt, target, link, opaque, deadline)
+        try:
+            link.submit(self._encode(attempt.out, target, opaque), opaque, attempt)
+        except MQError as error:
+            attempt.unsent(error)
+
+    @staticmethod
+    def aim(attempt: Attempt, target: Target, link: Link, opaque: int, deadline: float) -> None:
+        """Note where an attempt's request goes."""
         attempt.queue = queue = target.queue
         attempt.link = link
         attempt.address = link.address
         attempt.deadline = deadline
-        out.last_broker = queue.broker_name
-        attempt.opaque = opaque = link.next_opaque()
-        try:
-            link.submit(self._encode(out, target, opaque), opaque, attempt)
-        except MQError as error:
-            attempt.unsent(error)
+        attempt.opaque = opaque
+        attempt.out.last_broker = queue.broker_name
 
     async def deliver(self, out: Outgoing, started: float | None = None) -> SendResult:
         """Make all attempts that are left.

@@ -104,21 +104,23 @@ class CallbackSend(Attempt):
         InvalidCall: the callback is of neither kind, or a function of other arguments.
     """
 
-    __slots__ = ("callback", "context", "in_flight", "size_bytes")
+    __slots__ = ("callback", "context", "in_flight", "merged", "size_bytes")
 
     def __init__(
         self, in_flight: InFlight, out: Outgoing, callback: SendCallback | SendFunction, started: float
     ) -> None:
         super().__init__(out, started)
         self.in_flight = in_flight
-        self.callback = _with_methods(callback)
+        self.callback = in_flight.callback_of(callback)
         self.size_bytes = len(out.body)
         self.context: SendContext | None = None
+        self.merged = False
+        """Whether a batch was written that this send is part of."""
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether its request was written, and waits for the answer."""
-        return bool(self.address) and self.link.pending.get(self.opaque) is self
+        """Whether its request was written, and the answer is not known."""
+        return self.merged or (bool(self.address) and self.link.pending.get(self.opaque) is self)
 
     def ended(self) -> None:
         """Called by the link's tasks, and so without a task of the send's own."""
@@ -162,6 +164,7 @@ class InFlight:
         self._max_bytes = max_bytes
         self._sends: set[CallbackSend] = set()
         self._bytes = 0
+        self._latest_callback: tuple[object, SendCallback | None] = None, None
         self._running: set[trio.CancelScope] = set()
         self._waiting = trio.lowlevel.ParkingLot()
 
@@ -182,6 +185,18 @@ class InFlight:
         while not self.has_capacity(size_bytes):
             await self._waiting.park()
             self.check_open()
+
+    def callback_of(self, callback: SendCallback | SendFunction) -> SendCallback:
+        """A callback as an object with methods; most callbacks are that of the send before.
+
+        Raises:
+            InvalidCall: it is of neither kind, or a function of other arguments.
+        """
+        given, found = self._latest_callback
+        if callback is not given or found is None:
+            found = _with_methods(callback)
+            self._latest_callback = callback, found
+        return found
 
     def check_open(self) -> None:
         """Raise :class:`ClientClosed` when the producer closes."""

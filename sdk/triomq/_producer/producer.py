@@ -32,6 +32,7 @@ from triomq._message.transaction import (
 )
 from triomq._producer.batches import check_batch, encode_batch
 from triomq._producer.callbacks import CallbackSend, InFlight, context_of
+from triomq._producer.merging import Merging
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
 from triomq._producer.request_reply import ReplyDesk, Requests, send_reply
@@ -57,6 +58,7 @@ class Producer(metaclass=NoPublicConstructor):
         leave: called at the end, to unregister the group.
         max_in_flight: sends with a callback that may be under way.
         max_in_flight_bytes: the sum of their bodies.
+        linger_s: how long they wait for others to share a request with; None: each has its own.
         hooks: see :class:`triomq.plugins.SendHook`.
         asked: producer group -> who answers brokers that ask about its transactions; this producer enters itself.
         desk: where replies to the client come in.
@@ -75,6 +77,7 @@ class Producer(metaclass=NoPublicConstructor):
         desk: ReplyDesk,
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
+        linger_s: float | None = None,
         hooks: Sequence[SendHook] = (),
         transactions: TransactionListener | TransactionCheck | None = None,
         max_checks: int = 16,
@@ -86,6 +89,10 @@ class Producer(metaclass=NoPublicConstructor):
         self._leave = leave
         self._hooks = tuple(hooks)
         self._in_flight = InFlight(sender, spawn, self._hooks, max_count=max_in_flight, max_bytes=max_in_flight_bytes)
+        self._merging: Merging | None = None
+        if linger_s is not None:
+            self._merging = Merging(sender, self._in_flight, linger_s=linger_s)
+            spawn(self._merging.run)
         self._requests = Requests(sender, desk, deliver=self._deliver)
         self._transactions: Transactions | None = None
         if transactions is not None:
@@ -202,6 +209,8 @@ class Producer(metaclass=NoPublicConstructor):
         context = self._begin(message, out, oneway=True) if self._hooks else None
         try:
             target, link = await self._targets.ready(out, out.deadline)
+            if self._merging is not None:
+                self._merging.flush()
             link.write(self._sender.requests.encode(out, target, link.next_opaque(), oneway=True))
         except MQError as error:
             if context is not None:
@@ -396,6 +405,8 @@ class Producer(metaclass=NoPublicConstructor):
 
     async def flush(self) -> None:
         """Wait until every send accepted so far, and its callback, has ended."""
+        if self._merging is not None:
+            self._merging.flush()
         await self._in_flight.wait_empty()
 
     async def aclose(self) -> None:
@@ -426,6 +437,8 @@ class Producer(metaclass=NoPublicConstructor):
 
     def abort(self) -> None:
         """Take no more messages and fail what is in flight now, each callback once."""
+        if self._merging is not None:
+            self._merging.close()
         self._in_flight.abort()
         self._requests.close()
         if self._transactions is not None:
@@ -481,12 +494,20 @@ class Producer(metaclass=NoPublicConstructor):
     async def _send_with_callback(
         self, message: Message, out: Outgoing, callback: SendCallback | SendFunction, now: float
     ) -> None:
-        in_flight, attempts = self._in_flight, self._attempts
+        in_flight, attempts, merging = self._in_flight, self._attempts, self._merging
         send = CallbackSend(in_flight, out, callback, now)
         await trio.lowlevel.checkpoint_if_cancelled()
         if not in_flight.has_capacity(send.size_bytes):
             self._since_checkpoint = 0
+            if merging is not None:
+                merging.flush()
             await in_flight.wait_capacity(send.size_bytes)
+        batch = merging.open_for(out, wait_store_ok=message.wait_store_ok) if merging is not None else None
+        if merging is not None and batch is not None:
+            in_flight.accept(message, send)
+            merging.join(batch, send)
+            await self._checkpoint_sometimes()
+            return
         ready = self._targets.ready_nowait(out)
         if ready is not None:
             target, link, timeout_s = ready
@@ -503,7 +524,10 @@ class Producer(metaclass=NoPublicConstructor):
                 return
             in_flight.check_open()
         in_flight.accept(message, send)
-        attempts.start(send, target, link, now + timeout_s)
+        if merging is None:
+            attempts.start(send, target, link, now + timeout_s)
+        else:
+            merging.begin(send, target, link, now + timeout_s, wait_store_ok=message.wait_store_ok)
         await self._checkpoint_sometimes()
 
     async def _checkpoint_sometimes(self) -> None:

@@ -198,6 +198,19 @@ class Sender:
         self._let_wait(out, now)
         return out
 
+    def merged(self, first: Outgoing, elements: bytes, *, wait_store_ok: bool) -> Outgoing:
+        """One request of messages that are prepared already; each has an element with all its properties.
+
+        Args:
+            first: the message that has waited longest. Brokers give all elements its birth time.
+            elements: all of them.
+            wait_store_ok: as each message has it.
+        """
+        properties = f"{names.WAIT}\x01{'true' if wait_store_ok else 'false'}"
+        out = Outgoing(first.topic, elements, properties, first.unique_key, first.born_ms, first.deadline)
+        out.code = RequestCode.SEND_BATCH_MESSAGE
+        return out
+
     def unwritten(self, topic: str, now: float) -> Outgoing:
         """A message that only stands for its deadlines, for calls that send none."""
         out = Outgoing(topic, b"", "", "", 0, now + self.settings.timeout_s)

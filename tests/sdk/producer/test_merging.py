@@ -1,0 +1,358 @@
+"""Sends with a callback that share requests: each has its own result or error, and its place."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+import triomq
+from triomq import errors
+from triomq._producer.merging import BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, REFUSED_S, may_merge, results_of
+from triomq._producer.outgoing import Outgoing
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.record.batch import split_batch
+from triomq_protocol.record.view import RecordView
+from triomq_protocol.requests.send import SendMessageRequestV2
+
+SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+
+
+async def merging_producer(client, *, linger_s=0, group="G", **options):
+    options.setdefault("compressor", None)
+    producer = client.producer(group, linger_s=linger_s, **options)
+    await producer.send(triomq.Message("T", b"warm"), queue=triomq.MessageQueue("T", "broker-a", 1))
+    return producer
+
+
+def texts(count, size=0):
+    return [(b"%d " % number).ljust(size, b".") for number in range(count)]
+
+
+async def send_all(producer, bodies, make_callback, **options):
+    callbacks = [make_callback() for _ in bodies]
+    for body, callback in zip(bodies, callbacks, strict=True):
+        await producer.send(triomq.Message("T", body), callback, **options)
+    return callbacks
+
+
+def element_counts(broker):
+    """How many messages each request of sends has had, in order."""
+    return [
+        len(split_batch(command.body, b"").elements) if command.code == BATCH else 1
+        for command in broker.seen
+        if command.code in (SEND, BATCH)
+    ][1:]
+
+
+def outgoing(topic="T", body=b"x", properties="UNIQ_KEY\x01A\x02TAGS\x01t", **fields):
+    out = Outgoing(topic, body, properties, "A", 0, 3.0)
+    for name, value in fields.items():
+        setattr(out, name, value)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("out", "merges"),
+    [
+        (outgoing(), True),
+        (outgoing(flag=7), True),
+        (outgoing(properties="mine\x01DELAY\x02UNIQ_KEY\x01A"), True),
+        (outgoing(body=b"x" * MESSAGE_BYTES_MAX), False),
+        (outgoing(properties="UNIQ_KEY\x01A\x02mine\x01" + "y" * MESSAGE_BYTES_MAX), False),
+        (outgoing(topic="%RETRY%G"), False),
+        (outgoing(topic="%LMQ%1"), False),
+        (outgoing(sys_flag=1), False),
+        (outgoing(retry=(1, 16)), False),
+        (outgoing(code=BATCH), False),
+        (outgoing(code=RequestCode.SEND_REPLY_MESSAGE_V2), False),
+        (outgoing(properties="UNIQ_KEY\x01A\x02DELAY\x013"), False),
+        (outgoing(properties="DELAY\x013\x02UNIQ_KEY\x01A"), False),
+        (outgoing(properties="TIMER_DELAY_SEC\x013\x02UNIQ_KEY\x01A"), False),
+        (outgoing(properties="UNIQ_KEY\x01A\x02TIMER_DELIVER_MS\x013"), False),
+        (outgoing(properties="INNER_MULTI_DISPATCH\x01%LMQ%1\x02UNIQ_KEY\x01A"), False),
+    ],
+)
+def test_what_may_share_a_request(out, merges):
+    assert may_merge(out) is merges
+
+
+def test_the_results_of_a_batch():
+    whole = triomq.SendResult(triomq.SendStatus.FLUSH_DISK_TIMEOUT, "", "X,Y", QUEUE, 7, None, "r", False)
+    assert results_of(whole, ["a", "b"]) == [
+        triomq.SendResult(triomq.SendStatus.FLUSH_DISK_TIMEOUT, "a", "X", QUEUE, 7, None, "r", False),
+        triomq.SendResult(triomq.SendStatus.FLUSH_DISK_TIMEOUT, "b", "Y", QUEUE, 8, None, "r", False),
+    ]
+    # A broker that stores a batch as one record names that.
+    once = triomq.SendResult(triomq.SendStatus.SEND_OK, "", "X", QUEUE, 7)
+    assert [(each.offset_message_id, each.queue_offset) for each in results_of(once, ["a", "b"])] == [
+        ("X", 7),
+        ("X", 8),
+    ]
+
+
+async def test_each_callback_gets_the_place_of_its_message(autojump_clock, cluster, make_callback):
+    bodies = texts(100)
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        callbacks = await send_all(producer, bodies, make_callback)
+        await producer.flush()
+    counts = element_counts(cluster.broker)
+    assert sum(counts) == 100
+    assert len(counts) < 10
+    results = [result for callback in callbacks for result in callback.results]
+    assert len(results) == len({result.message_id for result in results}) == 100
+    for result, body in zip(results, bodies, strict=True):
+        record = RecordView(cluster.broker.queues["T", result.queue.queue_id][result.queue_offset])
+        assert record.body == body
+        assert record.properties["UNIQ_KEY"] == result.message_id
+        assert int(result.offset_message_id[16:], 16) == result.queue_offset  # as this broker numbers them
+    # Each batch is the next queue's.
+    assert {result.queue.queue_id for result in results} == {0, 1}
+
+
+async def test_a_message_alone_is_no_batch(autojump_clock, cluster, make_callback):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        for number in range(3):
+            await send_all(producer, [b"%d" % number], make_callback)
+            await producer.flush()
+    assert not cluster.broker.requests(BATCH)
+    assert len(cluster.broker.requests(SEND)) == 4
+
+
+async def test_without_the_option_each_message_has_its_request(autojump_clock, cluster, make_callback):
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=None)
+        await send_all(producer, texts(50), make_callback)
+        await producer.flush()
+    assert not cluster.broker.requests(BATCH)
+
+
+@pytest.mark.parametrize("linger_s", [0, 0.5])
+async def test_a_queue_keeps_the_order_of_all_kinds_of_sends(autojump_clock, cluster, make_callback, linger_s):
+    chance = random.Random(14)
+    sent = []
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=linger_s)
+        for number in range(300):
+            body = b"%d " % number
+            kind = chance.choice(["plain"] * 12 + ["large", "delayed", "unsafe", "awaited", "oneway", "batch"])
+            if kind == "large":
+                body = body.ljust(MESSAGE_BYTES_MAX + 1, b".")
+            message = triomq.Message(
+                "T", body, delay_level=int(kind == "delayed"), wait_store_ok=kind != "unsafe", flag=number
+            )
+            sent.append(body)
+            if kind == "awaited":
+                await producer.send(message, queue=QUEUE)
+            elif kind == "oneway":
+                await producer.send_oneway(message, queue=QUEUE)
+            elif kind == "batch":
+                await producer.send_batch([message], queue=QUEUE)
+            else:
+                await producer.send(message, make_callback(), queue=QUEUE)
+        await producer.flush()
+    assert cluster.broker.stored["T", 0] == sent
+    assert max(element_counts(cluster.broker)) > 3
+
+
+async def test_the_batches_stay_within_their_limits(autojump_clock, cluster, make_callback):
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=1)
+        await send_all(producer, texts(MESSAGES_MAX * 2 + 5), make_callback, queue=QUEUE)
+        await producer.flush()
+        assert element_counts(cluster.broker) == [MESSAGES_MAX, MESSAGES_MAX, 5]
+        cluster.broker.seen.clear()
+        await send_all(producer, texts(45, 10_000), make_callback, queue=QUEUE)
+        await producer.flush()
+    sizes = [len(command.body) for command in cluster.broker.requests(BATCH)]
+    assert len(sizes) == 4
+    assert max(sizes) <= BYTES_MAX
+
+
+async def test_messages_that_differ_in_what_a_batch_shares(autojump_clock, cluster, make_callback):
+    cluster.name_server.add_route("U", cluster.broker)
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=1)
+        await producer.send(triomq.Message("U", b"warm"))
+        cluster.broker.seen.clear()
+        for number in range(12):
+            for topic in ("T", "U"):
+                message = triomq.Message(topic, b"%d" % number, wait_store_ok=number < 6)
+                queue = triomq.MessageQueue(topic, "broker-a", 0)
+                await producer.send(message, make_callback(), queue=queue)
+        await producer.flush()
+    batches = [command.header(SendMessageRequestV2) for command in cluster.broker.requests(BATCH)]
+    assert [(each.topic, each.properties) for each in batches] == [
+        ("T", "WAIT\x01true"), ("U", "WAIT\x01true"), ("T", "WAIT\x01false"), ("U", "WAIT\x01false"),
+    ]  # fmt: skip
+
+
+async def test_messages_linger_for_so_long(autojump_clock, cluster):
+    ended = []
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=0.5)
+        started = trio.current_time()
+
+        async def send(queue_id, *bodies):
+            for body in bodies:
+                await producer.send(
+                    triomq.Message("T", body),
+                    lambda result, error, body=body: ended.append((body, round(trio.current_time() - started, 1))),
+                    queue=triomq.MessageQueue("T", "broker-a", queue_id),
+                )
+
+        await send(0, b"a", b"b")
+        await trio.sleep(0.3)
+        await send(0, b"c")
+        await send(1, b"d", b"e")
+        await trio.sleep(1)
+    assert ended == [(b"a", 0.5), (b"b", 0.5), (b"c", 0.5), (b"d", 0.8), (b"e", 0.8)]
+    assert element_counts(cluster.broker) == [3, 2]
+
+
+async def test_neither_flush_nor_a_full_producer_waits_for_the_lingering(autojump_clock, cluster, make_callback):
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=2.5, max_in_flight=5)
+        started = trio.current_time()
+        callbacks = await send_all(producer, texts(23), make_callback, queue=QUEUE)
+        await producer.flush()
+        assert trio.current_time() - started < 0.1
+    assert all(len(callback.results) == 1 for callback in callbacks)
+
+
+@pytest.mark.parametrize("code", [13, 3])
+async def test_what_is_refused_as_a_batch_is_sent_alone(autojump_clock, cluster, make_callback, code):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        cluster.broker.script(BATCH, lambda command: command.answer(code, "no batches here"))
+        cluster.broker.script(SEND, None, lambda command: command.answer(13, "not this one"))
+        cluster.broker.scripts[SEND].popleft()
+        callbacks = await send_all(producer, texts(10), make_callback, queue=QUEUE)
+        await producer.flush()
+        assert [len(callback.results) for callback in callbacks] == [0] + [1] * 9
+        (error,) = callbacks[0].errors
+        assert error.remark == "not this one"
+        # For a while no batch is tried, and then again.
+        for later, batches in ((0, 1), (REFUSED_S + 1, 2)):
+            await trio.sleep(later)
+            await send_all(producer, texts(10), make_callback, queue=QUEUE)
+            await producer.flush()
+            assert len(cluster.broker.requests(BATCH)) == batches
+    assert cluster.broker.stored["T", 0] == texts(10)[1:] + texts(10) * 2
+
+
+async def test_a_batch_that_fails_is_an_attempt_of_each_message(autojump_clock, cluster, make_callback):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        cluster.broker.script(BATCH, lambda command: command.answer(14, "stopping"))
+        callbacks = await send_all(producer, texts(10), make_callback)
+        await producer.flush()
+        assert all(len(callback.results) == 1 for callback in callbacks)
+        assert len(cluster.broker.requests(SEND)) == 11
+        # To a given queue there is one attempt.
+        cluster.broker.script(BATCH, lambda command: command.answer(2, "busy"))
+        callbacks = await send_all(producer, texts(5), make_callback, queue=QUEUE)
+        await producer.flush()
+    found = [error for callback in callbacks for error in callback.errors]
+    assert [(error.code, error.remark, len(error.attempts)) for error in found] == [(2, "busy", 1)] * 5
+    assert len({id(error) for error in found}) == len({id(error.__cause__) for error in found}) == 5
+    assert len({str(error) for error in found}) == 5  # each names its message
+
+
+async def test_a_lost_link_fails_each_message(autojump_clock, cluster, make_callback):
+    async with cluster.client(route_wait_s=0) as client:
+        producer = await merging_producer(client)
+        cluster.broker.script(BATCH, None)
+        callbacks = await send_all(producer, texts(6), make_callback, queue=QUEUE)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(cluster.broker.requests(BATCH)) == 1
+        await cluster.broker.cut()
+        await producer.flush()
+    for callback in callbacks:
+        (error,) = callback.errors
+        assert isinstance(error, errors.LinkLost)
+        assert error.advice == errors.MAY_BE_STORED
+
+
+async def test_no_answer_to_a_batch_is_a_timeout_of_each_message(autojump_clock, cluster, make_callback):
+    async with cluster.client() as client:
+        producer = await merging_producer(client, send_timeout_s=2)
+        cluster.broker.script(BATCH, None)
+        started = trio.current_time()
+        callbacks = await send_all(producer, texts(6), make_callback, queue=QUEUE)
+        await producer.flush()
+        assert trio.current_time() - started == pytest.approx(2, abs=0.1)
+    assert [type(error) for callback in callbacks for error in callback.errors] == [errors.RequestTimeout] * 6
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_an_abort_ends_each_send_once(autojump_clock, cluster, make_callback, written):
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=1)
+        cluster.broker.script(BATCH, None)
+        callbacks = await send_all(producer, texts(6), make_callback)
+        if written:
+            await trio.sleep(1.1)
+        producer.abort()
+        await trio.sleep(5)
+        assert len(cluster.broker.requests(BATCH)) == written
+    for callback in callbacks:
+        (error,) = callback.errors
+        assert isinstance(error, errors.ClientClosed)
+        assert (error.advice == errors.MAY_BE_STORED) is written
+
+
+async def test_a_callback_that_aborts_amid_the_results(autojump_clock, cluster, make_callback):
+    calls = []
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+
+        def callback(result, error):
+            calls.append((result, error))
+            producer.abort()
+
+        for body in texts(6):
+            await producer.send(triomq.Message("T", body), callback)
+        await trio.sleep(1)
+    assert [result is not None for result, _ in calls] == [True] + [False] * 5
+    assert {error.advice for _, error in calls[1:]} == {errors.MAY_BE_STORED}
+
+
+async def test_hooks_see_each_message_and_may_send_it_alone(autojump_clock, cluster, make_callback):
+    class Hook:
+        def __init__(self):
+            self.before, self.after = [], []
+
+        def before_send(self, context):
+            self.before.append((context.message.body, context.batch_count))
+            name = "TIMER_DELAY_SEC" if context.message.body == b"3 " else "traceparent"
+            return {name: "1"}
+
+        def after_send(self, context, outcome):
+            self.after.append((context.message_id, outcome.message_id))
+
+    hook = Hook()
+    async with cluster.client() as client:
+        producer = await merging_producer(client, hooks=[hook], linger_s=1)
+        hook.before.clear()
+        hook.after.clear()
+        await send_all(producer, texts(8), make_callback, queue=QUEUE)
+        await producer.flush()
+    assert hook.before == [(body, 1) for body in texts(8)]
+    assert len(hook.after) == 8
+    assert all(own == found for own, found in hook.after)
+    assert element_counts(cluster.broker) == [3, 1, 4]
+    assert cluster.broker.stored["T", 0] == texts(8)
+    records = [RecordView(record).properties for record in cluster.broker.queues["T", 0]]
+    assert ["traceparent" in each for each in records] == [True] * 3 + [False] + [True] * 4
+
+
+@pytest.mark.parametrize("linger_s", [-1, float("nan"), "1", 3.0])
+async def test_a_lingering_that_makes_no_sense(autojump_clock, cluster, linger_s):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match="linger_s"):
+            client.producer("G", linger_s=linger_s)
