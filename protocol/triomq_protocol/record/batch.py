@@ -7,6 +7,8 @@ Splitting is fast, because most messages per second come in batches. Upstream `M
 from __future__ import annotations
 
 import struct
+import sys
+from collections.abc import Generator
 from typing import NamedTuple
 
 from triomq_protocol.errors import BodyError, LocalProtocolError
@@ -47,15 +49,27 @@ class Batch(NamedTuple):
 def split_batch(data: bytes | memoryview, shared: bytes) -> Batch:
     """The elements of a batch; `shared`, the batch's own properties, is joined to those of each.
 
-    Brokers ignore an element's size, magic and checksum. The elements of one batch mostly have the same properties but
-    for the unique key; the properties of one that is like the element before it are not parsed again.
-
     Raises:
         BodyError: the batch is malformed.
+    """
+    try:
+        next(split_in_slices(data, shared, sys.maxsize))
+    except StopIteration as end:
+        batch: Batch = end.value
+        return batch
+    raise AssertionError("no batch has so many bytes")
+
+
+def split_in_slices(data: bytes | memoryview, shared: bytes, slice_bytes: int) -> Generator[None, None, Batch]:
+    """`split_batch` for a batch of any size: yields whenever it has read so many bytes.
+
+    Brokers ignore an element's size, magic and checksum. The elements of one batch mostly have the same properties but
+    for the unique key; the properties of one that is like the element before it are not parsed again.
     """
     body = bytes(data)
     end = len(body)
     at = total = longest = 0
+    pause_at = slice_bytes
     elements: list[Element] = []
     read_head, read_length, body_after = (
         BATCH_ELEMENT_SHAPE.unpack_from,
@@ -71,6 +85,9 @@ def split_batch(data: bytes | memoryview, shared: bytes) -> Batch:
     code = 0
     try:
         while at < end:
+            if at >= pause_at:
+                pause_at = at + slice_bytes
+                yield
             flag, body_bytes = read_head(body, at)
             body_at = at + body_after
             properties_at = body_at + body_bytes + 2

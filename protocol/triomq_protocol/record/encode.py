@@ -7,7 +7,10 @@ Nothing is checked here: the commit log checks the limits, because they depend o
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Sequence
+from itertools import count, repeat
+from operator import add
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -17,6 +20,7 @@ from triomq_protocol.record.batch import Element
 from triomq_protocol.record.layout import (
     ANY_HOST_V6,
     BATCH_HEADS,
+    BATCH_PLACES,
     BLANK_MAGIC,
     BORN_HOST_V6,
     HEADS,
@@ -24,6 +28,7 @@ from triomq_protocol.record.layout import (
     MARK,
     MESSAGE_MAGIC,
     PROPERTIES_LENGTH,
+    QUEUE_OFFSET_AT,
     STORE_HOST_V6,
 )
 
@@ -127,7 +132,7 @@ class EncodedBatch(NamedTuple):
         physical_offsets: where each begins.
     """
 
-    data: bytes
+    data: bytes | bytearray
     entries: list[int]
     physical_offsets: list[int]
 
@@ -175,3 +180,65 @@ def encode_batch(
         queue_offset += 1
         physical_offset += size
     return EncodedBatch(b"".join(parts), entries, offsets)
+
+
+class UnplacedBatch:
+    """The records of a large batch, encoded in slices before their place in queue and log is known.
+
+    Args:
+        shared, sys_flag, topic: as `encode_batch` takes them.
+    """
+
+    def __init__(self, shared: SharedFields, sys_flag: int, topic: bytes) -> None:
+        self._shared = shared
+        self._sys_flag = sys_flag
+        self._topic = topic
+        self.data = bytearray()
+        """The records."""
+        self._begins: list[int] = []
+        self._places: list[int] = []
+        """Where in `data` each begins, and where it names its place."""
+        self.sizes: list[int] = []
+        self.codes: list[int] = []
+        """Size and tags code of each."""
+
+    def add(self, elements: Sequence[Element], per_slice: int, slice_bytes: int) -> Generator[None, None, None]:
+        """Encode all elements; yields whenever it has done so many of them, or so many bytes."""
+        shared, data = self._shared, self.data
+        common_head, head = BATCH_HEADS[len(shared.born_host), len(shared.store_host)]
+        unknown = bytes(common_head.size)
+        length_at = head.size + len(self._topic) + PROPERTIES_LENGTH.size
+        for first in range(0, len(elements), per_slice):
+            pause_at = len(data) + slice_bytes
+            for flag, body, properties, _, _, code in elements[first : first + per_slice]:
+                size = length_at + len(body) + len(properties)
+                self._begins.append(len(data))
+                self._places.append(len(data) + QUEUE_OFFSET_AT)
+                self.sizes.append(size)
+                self.codes.append(code)
+                checksum = raw_crc32(body) & 0x7FFFFFFF
+                data += head.pack(size, MESSAGE_MAGIC, checksum, shared.queue_id, flag, 0, 0, unknown, len(body))
+                data += body
+                data += self._topic
+                data += _pack_length(len(properties))
+                data += properties
+                if len(data) >= pause_at:
+                    pause_at = len(data) + slice_bytes
+                    yield
+            yield
+
+    def place(self, queue_offset: int, physical_offset: int, store_timestamp: int) -> EncodedBatch:
+        """Write what depends on the place into the records, the first of them at these offsets in queue and log."""
+        shared = self._shared
+        common_head, _ = BATCH_HEADS[len(shared.born_host), len(shared.store_host)]
+        common = common_head.pack(
+            self._sys_flag, shared.born_timestamp, shared.born_host, store_timestamp, shared.store_host,
+            shared.reconsume_times, 0,
+        )  # fmt: skip
+        pack_into = BATCH_PLACES[common_head.size].pack_into
+        # Loops of Python would take three times as long, and nothing else runs meanwhile.
+        offsets = list(map(add, self._begins, repeat(physical_offset)))
+        deque(map(pack_into, repeat(self.data), self._places, count(queue_offset), offsets, repeat(common)), maxlen=0)
+        entries = [0] * (3 * len(offsets))
+        entries[0::3], entries[1::3], entries[2::3] = offsets, self.sizes, self.codes
+        return EncodedBatch(self.data, entries, offsets)

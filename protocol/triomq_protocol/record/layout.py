@@ -149,6 +149,8 @@ def _batch_structs(born_host_bytes: int, store_host_bytes: int) -> tuple[Struct,
 BATCH_HEADS: Final = {(born, store): _batch_structs(born, store) for born in _HOST_BYTES for store in _HOST_BYTES}
 """By the lengths of born and store host: the fields that the records of a batch share, and a head with those as
 bytes."""
+BATCH_PLACES: Final = {common.size: Struct(f">qq{common.size}s") for common, _ in BATCH_HEADS.values()}
+"""By the size of the fields that the records of a batch share: queue offset, physical offset, and those fields."""
 
 # A message inside the body of a batch request: a head, the body, the properties preceded by their length.
 BATCH_ELEMENT_HEAD: Final = Struct(">iiiii")

@@ -9,7 +9,7 @@ from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_server.repeats import PeerLog
-from triomq_server.wire import Answer, Handlers, Link
+from triomq_server.wire import Answer, Handlers, Link, Slices
 from triomq_server.wire.handlers import PlainHandler, SlicedHandler, WaitingHandler
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class _Guard:
         self._peer_log = PeerLog(_log)
 
     def plain(self, handler: PlainHandler) -> PlainHandler:
-        def checked(link: Link, command: Command) -> Answer:
+        def checked(link: Link, command: Command) -> Answer | Slices:
             refused = self._refusal(link, command)
             return handler(link, command) if refused is None else refused
 

@@ -33,6 +33,7 @@ cdef enum:
     SMALL_BODY = 192        # up to here the own checksum is as fast as a call of the library's
     RUN_BYTES = 4194304     # of records that one call stores
     RUN_KEYS = 4096         # of them for the index; a message may have thousands
+    KEYS_BYTES_MOST = 65536 # of a batch; one with more is done in slices, by Python
     ANSWER_BYTES = 1024     # more than any answer without its ids
 
     SIZE_AT = 0
@@ -1091,6 +1092,7 @@ cdef class SendBursts:
         cdef const uint8_t* end = body + body_size
         cdef int64_t element_body  # 64 bits, since a request may name a length to which nothing can be added in 32
         cdef int count = 0
+        cdef int64_t keys_bytes = 0
         cdef Element* element
         while here < end:
             if end - here < ELEMENT_BODY_AT + 2:
@@ -1112,6 +1114,9 @@ cdef class SendBursts:
             element.own = <const char*>here
             here += element.own_size
             if not read_properties(element.own, element.own_size, &element.properties, False):
+                return 0
+            keys_bytes += element.properties.keys.size
+            if keys_bytes > KEYS_BYTES_MOST:
                 return 0
             element.joint = 1 if element.own_size and element.own[element.own_size - 1] != 2 else 0
             element.properties_size = element.own_size + element.joint + shared_size

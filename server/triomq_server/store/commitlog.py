@@ -11,11 +11,20 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 from triomq_protocol.names import MAX_PROPERTIES_BYTES
-from triomq_protocol.record.batch import Element, split_batch
-from triomq_protocol.record.encode import encode_batch, encode_topic, head_for, write_blank, write_record
+from triomq_protocol.record.batch import Batch, Element, split_batch, split_in_slices
+from triomq_protocol.record.encode import (
+    EncodedBatch,
+    UnplacedBatch,
+    encode_batch,
+    encode_topic,
+    head_for,
+    write_blank,
+    write_record,
+)
 from triomq_protocol.record.layout import (
     ANY_HOST_V6,
     HEAD_V4,
@@ -50,6 +59,10 @@ _LENGTH_BYTES = PROPERTIES_LENGTH.size
 _ILLEGAL = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 _PROPERTIES_TOO_LONG = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCEEDED)
 
+_SLICE_BYTES = 1 << 15
+"""Of a large batch's body, or of its records, that are done at a time."""
+_SLICE_ELEMENTS = 1 << 11
+
 
 def enters_queue(sys_flag: int) -> bool:
     """Whether a record gets a queue entry: plain and committed ones do, prepared and rolled back ones do not."""
@@ -58,6 +71,22 @@ def enters_queue(sys_flag: int) -> bool:
 
 def _ignore() -> None:
     """The default of `CommitLog.space_wanted`: appends reserve the space they need."""
+
+
+class PreparedBatch(NamedTuple):
+    """A large batch whose records lack only their place in queue and log.
+
+    Attributes:
+        records: as they will be in the log.
+        total_bytes: of all records.
+        elements: for the index of their keys.
+        last_of_code: the last element with each tags code, counted from 0.
+    """
+
+    records: UnplacedBatch
+    total_bytes: int
+    elements: list[Element]
+    last_of_code: dict[int, int]
 
 
 class CommitLog:
@@ -141,30 +170,94 @@ class CommitLog:
         full disk.
         """
         topic = self._topics.get(b.topic) or self._encode_topic(b.topic)
-        if not topic or b.sys_flag & TRANSACTION_MASK or len(b.body) > self._config.max_message_size:
+        if self._is_refused(b, topic):
             return _ILLEGAL, []
         head, sys_flag = head_for(b.born_host, b.store_host, b.sys_flag)
-        elements, total, longest = split_batch(b.body, b.properties)
-        if longest > MAX_PROPERTIES_BYTES:
-            return _PROPERTIES_TOO_LONG, []
-        total += (head.size + len(topic) + PROPERTIES_LENGTH.size) * len(elements)
-        if not elements or total > self._max_append_bytes:
-            return _ILLEGAL, []
+        batch = split_batch(b.body, b.properties)
+        elements = batch.elements
+        total = self._records_bytes(batch, head.size + len(topic))
+        if isinstance(total, AppendResult):
+            return total, []
+        self._make_batch_space(total)
+        now = self._now()
+        encoded = encode_batch(elements, b, sys_flag, topic, queue.max_offset, self.max_offset, now)
+        return self._write_batch(encoded, total, queue, now), elements
 
-        if self._position + total + BLANK_BYTES > self._limit:
-            self._make_space(total)
-        first, start, now = queue.max_offset, self.max_offset, self._now()
-        data, entries, offsets = encode_batch(elements, b, sys_flag, topic, first, start, now)
+    def prepare_batch(self, b: NewBatch) -> Generator[None, None, PreparedBatch | AppendResult]:
+        """Do for a large batch, in slices, all that does not depend on its place; `append_prepared` does the rest.
+
+        Returns an AppendResult if the batch is refused. Raises BodyError for a malformed batch.
+        """
+        topic = self._topics.get(b.topic) or self._encode_topic(b.topic)
+        if self._is_refused(b, topic):
+            return _ILLEGAL
+        head, sys_flag = head_for(b.born_host, b.store_host, b.sys_flag)
+        batch = yield from split_in_slices(b.body, b.properties, _SLICE_BYTES)
+        total = self._records_bytes(batch, head.size + len(topic))
+        if isinstance(total, AppendResult):
+            return total
+        records = UnplacedBatch(b, sys_flag, topic)
+        yield from records.add(batch.elements, _SLICE_ELEMENTS, 8 * _SLICE_BYTES)
+        last_of_code: dict[int, int] = {}
+        for first in range(0, len(records.codes), 8 * _SLICE_ELEMENTS):
+            last_of_code |= {
+                code: number for number, code in enumerate(records.codes[first : first + 8 * _SLICE_ELEMENTS], first)
+            }
+            yield
+        yield from self._reserve_in_slices(total + BLANK_BYTES)
+        return PreparedBatch(records, total, batch.elements, last_of_code)
+
+    def _reserve_in_slices(self, size: int) -> Generator[None, None, None]:
+        """Reserve space for so many bytes where they are likely to go, a part at a time. OSError if the disk is full."""
+        if self._current is None:
+            self._make_space(0)
+        segment = self._current
+        assert segment is not None
+        end = self._position + size
+        if end > segment.size:
+            segment = self._next_segment()
+            with self._preparing:
+                self._prepared = segment  # still to be taken up
+            end = size
+        while 0 < segment.reserved < min(end, segment.size):
+            segment.reserve_ahead(RESERVE_BYTES // 4)
+            yield
+
+    def append_prepared(self, prepared: PreparedBatch, queue: ConsumeQueue) -> AppendResult:
+        """Write what `prepare_batch` has made, as `append_batch` does. OSError for a full disk."""
+        self._make_batch_space(prepared.total_bytes)
+        now = self._now()
+        encoded = prepared.records.place(queue.max_offset, self.max_offset, now)
+        return self._write_batch(encoded, prepared.total_bytes, queue, now)
+
+    def _is_refused(self, b: NewBatch, topic: bytes) -> bool:
+        return not topic or bool(b.sys_flag & TRANSACTION_MASK) or len(b.body) > self._config.max_message_size
+
+    def _records_bytes(self, batch: Batch, fixed_bytes: int) -> int | AppendResult:
+        """The size of a batch's records, or why it is refused."""
+        if batch.longest_properties_bytes > MAX_PROPERTIES_BYTES:
+            return _PROPERTIES_TOO_LONG
+        total = batch.total_bytes + (fixed_bytes + PROPERTIES_LENGTH.size) * len(batch.elements)
+        return total if batch.elements and total <= self._max_append_bytes else _ILLEGAL
+
+    def _make_batch_space(self, size: int) -> None:
+        if self._position + size + BLANK_BYTES > self._limit:
+            self._make_space(size)
+
+    def _write_batch(self, encoded: EncodedBatch, total: int, queue: ConsumeQueue, now: int) -> AppendResult:
+        data, entries, offsets = encoded
+        first, start = queue.max_offset, self.max_offset
         # Entries first: if the disk is too full for them, nothing is in the log yet. If the process is killed in
         # between, recovery drops entries of records that are not there.
         queue.push_all(entries, start + total)
         at, end = self._position, self._position + total
-        self._buffer[at + MARK.size : end] = data[MARK.size :]
-        self._buffer[at : at + MARK.size] = data[: MARK.size]
+        view = memoryview(data)
+        self._buffer[at + MARK.size : end] = view[MARK.size :]
+        self._buffer[at : at + MARK.size] = view[: MARK.size]
         self._position = end
         self.max_offset = start + total
         self.store_timestamp = now
-        return AppendResult(_PUT_OK, start, total, start + total, first, now, tuple(offsets)), elements
+        return AppendResult(_PUT_OK, start, total, start + total, first, now, tuple(offsets))
 
     def begin_run(self) -> tuple[mmap.mmap, int, int, int, int]:
         """For records that are encoded elsewhere: file, position, limit, log offset and store time of the next one."""

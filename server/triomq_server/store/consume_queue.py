@@ -37,6 +37,10 @@ _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 
 
+_UNITS_AT_ONCE = 1024
+"""Entries that one call packs: the struct of more would be large."""
+
+
 @lru_cache(1024)
 def units_struct(count: int) -> struct.Struct:
     """The struct of `count` entries."""
@@ -157,25 +161,25 @@ class ConsumeQueue:
 
         `units` are log offset, size and tags code of one entry after the other.
         """
-        position = self.position
-        size = len(units) // 3 * UNIT_BYTES
-        if position + size <= self.limit:
-            units_struct(len(units) // 3).pack_into(self.buffer, position, *units)
-            self.position = position + size
-            self.max_offset += len(units) // 3
-            self.max_physical_offset = end
-            return
-        done = 0
         before = self.max_physical_offset
+        done = 0
         try:
-            for at in range(0, len(units), 3):
-                self.push(*units[at : at + 3])
-                done += 1
+            while done < len(units):
+                if self.position >= self.limit:
+                    self.make_space()
+                count = min((len(units) - done) // 3, (self.limit - self.position) // UNIT_BYTES, _UNITS_AT_ONCE)
+                behind = done + 3 * count
+                units_struct(count).pack_into(self.buffer, self.position, *units[done:behind])
+                self.position += count * UNIT_BYTES
+                self.max_offset += count
+                self.max_physical_offset = units[behind - 3] + units[behind - 2]
+                done = behind
         except OSError:
             if done:
                 self.truncate(units[0])
                 self.max_physical_offset = before
             raise
+        self.max_physical_offset = end
 
     def put(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int, *, fill: bool) -> bool:
         """Write the entry of a record found in the log (recovery, replication); false if it has one already.

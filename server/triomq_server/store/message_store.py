@@ -126,6 +126,7 @@ class MessageStore:
         """Refuse reads and appends from now on; `open_store` does the rest."""
         try:
             self.dispatch()
+            self.dispatcher.update_index()
         except OSError as e:
             _log.error("the store cannot grow: %s; the next start will go on from here", e)
         self._open = False
@@ -206,6 +207,7 @@ class MessageStore:
     def demote(self) -> None:
         """Become a slave: refuse appends, take a master's bytes."""
         self.notify_arrivals()
+        self.dispatcher.update_index()
         self.dispatcher.dispatched_offset = self.commitlog.max_offset
         self._is_slave = True
         self._update_writable()
@@ -217,6 +219,7 @@ class MessageStore:
         end.
         """
         self.dispatch()
+        self.dispatcher.update_index()
         before = self.commitlog.max_offset
         self.commitlog.truncate(offset)
         self.consume_queues.removed.truncate(offset)
@@ -300,6 +303,29 @@ class MessageStore:
             self.dispatcher.batch_appended(b, result, elements)
         return result
 
+    def append_large_batch(self, b: NewBatch) -> Generator[None, None, AppendResult]:
+        """`append_batch` for a batch of any size: yields between slices of the work, all of which come before the write.
+
+        The listeners have been called when it returns.
+        """
+        if not self._writable:
+            return _UNAVAILABLE
+        try:
+            prepared = yield from self.commitlog.prepare_batch(b)
+            if isinstance(prepared, AppendResult):
+                return prepared
+            if not self._writable:
+                return _UNAVAILABLE
+            queue = self.consume_queues.obtain(b.topic, b.queue_id)
+            result = self.commitlog.append_prepared(prepared, queue)
+        except OSError as e:
+            return self._refuse(e)
+        except UnusableTopic:
+            return _ILLEGAL
+        self.dispatcher.large_batch_appended(b, result, prepared.elements, prepared.last_of_code)
+        self.notify_arrivals()
+        return result
+
     def begin_run(self) -> tuple[mmap.mmap, int, int, int, int, bool] | None:
         """Where records that are encoded elsewhere may be written now, None if nothing is accepted.
 
@@ -377,8 +403,15 @@ class MessageStore:
         return more
 
     def notify_arrivals(self) -> None:
-        """Index what arrived since the last call, and call the listeners. For the end of a receive batch."""
+        """Index what arrived since the last call, and call the listeners. For the end of a receive batch.
+
+        Of many keys only some are indexed at once; `Dispatcher.index_forever` does the rest.
+        """
         self.dispatcher.notify()
+
+    def index_more(self) -> bool:
+        """Index some of the keys that large batches have left; whether there may be more of them."""
+        return self.dispatcher.has_large_batches and self.dispatcher.index_some()
 
     async def flush(self) -> None:
         """Wait until everything appended so far is on disk. OSError if the disk refused."""
@@ -496,6 +529,7 @@ class MessageStore:
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> Generator[None, None, QueryResult]:
         """Records whose KEYS or UNIQ_KEY hash like `key`, stored between the two times in ms (docs/protocol/store.md
         §10.4); in slices."""
-        self.dispatcher.update_index()
+        while self.dispatcher.index_some() and self.dispatcher.index_is_behind:
+            yield
         most = min(max_num, self._config.max_msgs_num_batch)
         return (yield from lookup.query(self.commitlog, self.index, topic, key, most, begin, end))

@@ -65,6 +65,7 @@ async def open_store(
                 nursery.start_soon(restarted, store.cleaner.clean_forever)
                 nursery.start_soon(restarted, store.cleaner.watch_space_forever)
                 nursery.start_soon(restarted, store.entry_repair.repair_forever)
+                nursery.start_soon(restarted, store.dispatcher.index_forever)
                 try:
                     yield store
                 except BaseException as e:  # noqa: BLE001 - raised again below, outside of the nursery's group

@@ -130,12 +130,15 @@ class QueryResult(msgspec.Struct, gc=False):
 
 
 class Arrival(NamedTuple):
-    """A message became visible in a queue; `next_offset` is the queue's offset behind it."""
+    """Messages became visible in a queue; `next_offset` is the queue's offset behind the last of them.
+
+    `tags_code` is theirs; None where they have too many to be named.
+    """
 
     topic: str
     queue_id: int
     next_offset: int
-    tags_code: int
+    tags_code: int | None
     store_timestamp: int
 
 

@@ -27,7 +27,11 @@ Only a plain handler may answer with pieces, and only while its link is not ``dr
 the socket at the end of the batch, and must stay valid until then.
 """
 
-PlainHandler = Callable[["Link", Command], Answer]
+Slices = Generator[None, None, Answer]
+"""Work that yields whenever it has taken a few milliseconds, and returns the answer."""
+
+PlainHandler = Callable[["Link", Command], Answer | Slices]
+"""Answers at once; where a request turns out to be large, it returns the work to be done in slices."""
 WaitingHandler = Callable[["Link", Command], Awaitable[Answer]]
 SlicedHandler = Callable[["Link", Command], Generator[None, None, Answer]]
 """Yields whenever it has worked for a few milliseconds. What it reads may have changed when it goes on."""

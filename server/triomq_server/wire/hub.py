@@ -17,7 +17,7 @@ from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.repeats import PeerLog
-from triomq_server.wire.handlers import Answer, Handlers, WaitingHandler
+from triomq_server.wire.handlers import Answer, Handlers, Slices, WaitingHandler
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link, LinkWriter
 
@@ -154,6 +154,8 @@ class Hub:
                     link.unsent_bytes += sum(map(len, answer))
                 else:
                     self._answer(link, command, answer)
+                    if link.slices is not None:
+                        break
             if link.unsent_bytes > output_most or link.closed or now() > turn_ends:
                 break
         return taken
@@ -231,7 +233,7 @@ class Hub:
             self.waiting_requests -= 1
             self._note_progress()
 
-    def _answer(self, link: Link, command: Command, answer: Answer) -> None:
+    def _answer(self, link: Link, command: Command, answer: Answer | Slices) -> None:
         if isinstance(answer, Command):
             try:
                 answer = answer.encode()
@@ -239,6 +241,9 @@ class Hub:
                 answer = self._failure(link, command, error).encode()
         if isinstance(answer, list):
             answer = b"".join(answer)
+        if isinstance(answer, Generator):
+            link.slices = answer, command  # for `finish_slices`
+            return
         if answer is not None:
             link.send(answer)
 

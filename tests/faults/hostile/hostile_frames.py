@@ -98,6 +98,7 @@ class Kind(enum.StrEnum):
     ODD_JSON = "odd JSON"
     INTEGER_KEYS = "integer keys"
     MANY = "huge counts"
+    LARGE_BATCH = "large batch"
     LENGTHS = "wrong lengths"
     NOISE = "noise"
 
@@ -115,6 +116,7 @@ _WEIGHTS = {
     Kind.ODD_JSON: 8,
     Kind.INTEGER_KEYS: 1,
     Kind.MANY: 0.15,
+    Kind.LARGE_BATCH: 0.003,
     Kind.LENGTHS: 2,
     Kind.NOISE: 2,
 }
@@ -152,6 +154,7 @@ class FrameMaker:
             Kind.ODD_JSON: self._odd_json,
             Kind.INTEGER_KEYS: self._integer_keys,
             Kind.MANY: self._many,
+            Kind.LARGE_BATCH: self._large_batch,
             Kind.LENGTHS: self._lengths,
             Kind.NOISE: self._noise,
         }[kind]
@@ -299,6 +302,15 @@ class FrameMaker:
         lengths = chance.choice([len(body), len(body), -1, 2**31 - 1]), chance.choice([len(properties), -1, 32_767])
         head = struct.pack(">iiiii", total, 0, 0, 0, lengths[0])
         return head + body + struct.pack(">h", lengths[1]) + properties
+
+    def _large_batch(self) -> bytes:
+        """Millions of keys, or of bytes that look like the names of properties, or 190,000 empty messages."""
+        chance = self._chance
+        properties = chance.choice([b"", b"KEYS\x01" + b"a " * 16_000, b"A\x01" + b"xKEYS\x01" * 5000, b"TAGS\x01%d"])
+        part = struct.pack(">iiiiih", 0, 0, 0, 0, 0, len(properties)) + properties
+        values = (GROUPS[0], TOPICS[0], "TBW102", "4", "0", "0", "1", "0", "", "0")
+        fields = {**dict(zip("abcdefghij", values, strict=True)), "m": "true"}
+        return self._frame(RequestCode.SEND_BATCH_MESSAGE, fields, part * (4_190_000 // len(part)), flag=0)
 
     def _pull(self) -> bytes:
         chance = self._chance

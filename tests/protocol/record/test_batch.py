@@ -14,7 +14,7 @@ from triomq_protocol.errors import BodyError, LocalProtocolError
 from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.names import KEYS, TAGS, UNIQ_KEY
 from triomq_protocol.properties import decode_properties
-from triomq_protocol.record.batch import encode_batch_element, join_properties, split_batch
+from triomq_protocol.record.batch import encode_batch_element, join_properties, split_batch, split_in_slices
 
 PIECES = (
     b"UNIQ_KEY\x01%d", b"UNIQ_KEY\x01", b"XUNIQ_KEY\x01%d", b"UNIQ_KEY\x01%d.5", b"KEYS\x01k%d", b"KEYS\x01k l", b"TAGS\x01t",
@@ -102,6 +102,16 @@ def test_batch_properties_have_a_limit() -> None:
     assert len(encode_batch_element(b"", bytes(32767))) == 22 + 32767
     with pytest.raises(LocalProtocolError):
         encode_batch_element(b"", bytes(32768))
+
+
+def test_a_large_batch_is_split_in_slices() -> None:
+    body = encode_batch_element(b"body", b"KEYS\x01k") * 100
+    slices = split_in_slices(body, b"A\x01b", len(body) // 10)
+    for _ in range(9):
+        next(slices)
+    with pytest.raises(StopIteration) as end:
+        next(slices)
+    assert end.value.value == split_batch(body, b"A\x01b")
 
 
 def test_an_empty_batch() -> None:

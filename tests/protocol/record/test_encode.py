@@ -14,7 +14,7 @@ from stored_records import Stored, encode_record
 from triomq_protocol.hosts import pack_host
 from triomq_protocol.record.batch import encode_batch_element, split_batch
 from triomq_protocol.record.check import Finding, read_record
-from triomq_protocol.record.encode import encode_batch, encode_topic, head_for, write_blank, write_record
+from triomq_protocol.record.encode import UnplacedBatch, encode_batch, encode_topic, head_for, write_blank, write_record
 from triomq_protocol.record.layout import HEAD_V4, HEADS
 from triomq_protocol.record.view import RecordView, iter_records
 
@@ -55,6 +55,10 @@ def test_a_batch_gives_the_records_of_its_messages(
     assert batch.physical_offsets == places == batch.entries[0::3]
     assert batch.entries[1::3] == list(map(len, wanted))
     assert batch.entries[2::3] == [code for *_, code in elements]
+    unplaced = UnplacedBatch(shared, sys_flag, encode_topic("Topic"))
+    assert len(list(unplaced.add(elements, 2, 100))) >= len(elements) / 2
+    assert unplaced.place(7, start, now) == batch
+    assert unplaced.place(7, start, now) == batch
 
 
 @pytest.mark.parametrize(

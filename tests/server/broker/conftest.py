@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -342,6 +342,8 @@ class Desk:
             answer = await self.handlers.waiting[command.code](caller, command)
         else:
             answer = self.handlers.plain.get(command.code, self.handlers.default)(caller, command)
+            if isinstance(answer, Generator):
+                answer = to_the_end(answer)
         return bytes(answer.encode()) if isinstance(answer, Command) else answer and bytes(answer)
 
     def fill(self, topic: str, queues: Mapping[int, Sequence[int]]) -> None:
@@ -440,9 +442,13 @@ async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
 
 
 @pytest.fixture
-def new_desk(config: BrokerConfig, clock: Clock) -> Callable[[], AbstractAsyncContextManager[Desk]]:
-    """Opens one more, with a store of its own."""
-    return lambda: open_desk(config, clock)
+def new_desk(config: BrokerConfig, clock: Clock) -> Callable[..., AbstractAsyncContextManager[Desk]]:
+    """Opens one more, with a store of its own, which may have other settings."""
+
+    def opened(**settings: Any) -> AbstractAsyncContextManager[Desk]:
+        return open_desk(attrs.evolve(config, store=attrs.evolve(config.store, **settings)), clock)
+
+    return opened
 
 
 def _no_link(_address: str) -> Any:

@@ -5,7 +5,7 @@ Work is counted in lines of Python, so the bounds hold on any machine: 150,000 l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from loop_lines import lines_of, lines_of_slices
 
 from triomq_protocol.codes import RequestCode as Code
 from triomq_protocol.errors import BodyError
+from triomq_protocol.record.batch import encode_batch_element, split_batch
 from triomq_protocol.requests import (
     CheckClientConfigBody,
     HeartbeatData,
@@ -29,6 +30,7 @@ from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS
 from triomq_server.broker.requests.clients import MOST_GROUPS, link_closed
 from triomq_server.broker.tables.notifications import STEPS_PER_TURN
 from triomq_server.replication.log_copy import READ_LOG
+from triomq_server.store import Arrival
 
 MOST_LINES = 150_000
 """Of one slice."""
@@ -216,6 +218,48 @@ async def test_a_request_takes_little_time_however_much_there_is(
         if lines > (MOST_LINES if code in BOUNDED else small[code] + 100):
             found[code] = f"{lines} lines, and {small[code]} with small tables: serve the code in slices"
     assert found == {}
+
+
+def part(properties: bytes) -> bytes:
+    return encode_batch_element(b"", properties)
+
+
+LARGE_FILES = {
+    "mapped_file_size_commit_log": 1 << 23,
+    "mapped_file_size_consume_queue": 1 << 20,
+    "max_index_num": 1 << 18,
+}
+LARGE_BATCHES = {
+    "tiny messages": part(b"") * 40_000,
+    "keys": part(b"KEYS\x01" + b"a " * 16_000) * 4,
+    "unique keys and tags": b"".join([part(b"UNIQ_KEY\x01%d\x02TAGS\x01%d" % (n, n)) for n in range(10_000)]),
+    "names in values": part(b"A\x01" + b"xKEYS\x01" * 5000) * 8,
+}
+"""Bodies of a batch whose parts are small, or hold many small things."""
+
+
+@pytest.mark.parametrize("name", LARGE_BATCHES)
+async def test_a_batch_takes_little_time_whatever_is_in_it(
+    new_desk: Callable[..., Any], client_link: Any, name: str
+) -> None:
+    link, body = client_link(), LARGE_BATCHES[name]
+    count = len(split_batch(body, b"").elements)
+    request = Command.request(Code.SEND_BATCH_MESSAGE, fields={**SHORT, "m": "true"}, body=body)
+    arrivals: list[Arrival] = []
+    answers: list[Any] = []
+    async with new_desk(**LARGE_FILES) as desk:
+        store = desk.broker.store
+        store.arrival_listeners.append(arrivals.append)
+        lines = [lines_of(lambda: answers.append(desk.handlers.plain[Code.SEND_BATCH_MESSAGE](link, request)))]
+        if isinstance(answers[0], Generator):
+            lines += lines_of_slices(answers[0])
+        lines.append(lines_of(store.notify_arrivals))
+        while store.dispatcher.index_is_behind:
+            await trio.lowlevel.checkpoint()
+        assert store.queue_bounds("T0", 0) == (0, count)
+    assert max(lines) < MOST_LINES
+    assert max(arrival.next_offset for arrival in arrivals) == count
+    assert len(arrivals) < 100
 
 
 async def test_members_of_many_groups_are_notified_in_turns(desk: Any, client_link: Any) -> None:

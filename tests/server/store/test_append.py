@@ -15,7 +15,7 @@ from triomq_protocol.filters.tags import java_hash
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
-from triomq_server.store import AppendStatus, Arrival, NewBatch, NewRecord, ReadStatus, open_store
+from triomq_server.store import AppendResult, AppendStatus, Arrival, NewBatch, NewRecord, ReadStatus, open_store
 from triomq_server.wire import to_the_end
 
 ROOT = "/store"
@@ -176,6 +176,72 @@ async def test_batch(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
         assert len(read.slices) == 1
 
 
+def large_batch(store: Any, batch: NewBatch, between: Callable[[int], None]) -> AppendResult:
+    """Append it, with a call after each slice of the work."""
+    slices = store.append_large_batch(batch)
+    for number in range(10**6):
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value
+        between(number)
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("file_bytes", [1 << 20, 1 << 22])
+async def test_a_large_batch_is_stored_as_a_small_one(
+    file_bytes: int, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    parts = [
+        (bytes(50), b"UNIQ_KEY\x01u%d\x02KEYS\x01a%d b%d\x02TAGS\x01t%d" % (n, n, n, n % 3), n) for n in range(4000)
+    ]
+    batch = batch_of(*parts, born_timestamp=5, reconsume_times=1)
+    found = []
+    for large in (False, True):
+        config = make_config(ROOT, mapped_file_size_commit_log=file_bytes, mapped_file_size_consume_queue=2000)
+        async with open_store(config, disk=MemoryDisk(), clock=clock) as store:
+            for n in range(30):
+                store.append(make_record(n, queue_id=0, topic="T", size=20_000))
+            result = large_batch(store, batch, lambda _: None) if large else store.append_batch(batch)
+            store.append(make_record(99, queue_id=0, topic="T"))
+            store.notify_arrivals()
+            records = [bytes(store.record_at(offset)) for offset in result.message_ids]
+            units = [store.queue_unit("T", 0, n) for n in range(30, 4031)]
+            asked = [to_the_end(store.query("T", key, 10, 0, FOREVER)).records for key in ("u0", "b3999", "a77")]
+            found.append((result, records, units, [[bytes(r) for r in one] for one in asked]))
+    assert found[0] == found[1]
+    assert [len(one) for one in found[0][3]] == [1, 1, 1]
+
+
+async def test_what_others_append_meanwhile_does_not_part_a_large_batch(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    batch = batch_of(*[(b"%d" % n, b"KEYS\x01k", 0) for n in range(5000)])
+    async with open_store(make_config(ROOT, mapped_file_size_commit_log=1 << 21), disk=memory_disk) as store:
+        others: list[int] = []
+        result = large_batch(
+            store, batch, lambda n: others.append(store.append(make_record(n, topic="T", queue_id=0)).queue_offset)
+        )
+        store.append(make_record(0, topic="T", queue_id=0))
+        assert others == list(range(len(others)))
+        assert result.queue_offset == len(others) > 3
+        places = [store.queue_unit("T", 0, result.queue_offset + n)[0] for n in range(5000)]
+        assert tuple(places) == result.message_ids
+        assert [RecordView(store.record_at(place)).body for place in places] == [b"%d" % n for n in range(5000)]
+        times = [RecordView(store.record_at(store.queue_unit("T", 0, n)[0])).store_timestamp for n in range(5001)]
+        assert times == sorted(times)
+
+
+async def test_a_large_batch_that_is_given_up_leaves_nothing(memory_disk: MemoryDisk, make_config: MakeConfig) -> None:
+    batch = batch_of(*[(b"x", b"", 0)] * 5000)
+    async with open_store(make_config(ROOT, mapped_file_size_commit_log=1 << 21), disk=memory_disk) as store:
+        slices = store.append_large_batch(batch)
+        next(slices)
+        next(slices)
+        slices.close()
+        assert (store.log_max_offset, store.queue_bounds("T", 0)) == (0, (0, 0))
+
+
 async def test_batch_stays_in_one_file(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
@@ -199,10 +265,14 @@ async def test_batch_limits(
     batch: NewBatch, status: AppendStatus, memory_disk: MemoryDisk, make_config: MakeConfig
 ) -> None:
     async with open_store(make_config(ROOT, max_message_size=1000), disk=memory_disk) as store:
+        bad = NewBatch("T", 0, batch_of((b"good", b"", 0)).body + b"\0\0\0\x30bad", b"")
         assert store.append_batch(batch).status is status
+        assert large_batch(store, batch, lambda _: None).status is status
         assert store.queue_bounds("T", 0) == (0, 0)
         with pytest.raises(BodyError):
-            store.append_batch(NewBatch("T", 0, batch_of((b"good", b"", 0)).body + b"\0\0\0\x30bad", b""))
+            store.append_batch(bad)
+        with pytest.raises(BodyError):
+            large_batch(store, bad, lambda _: None)
         assert store.log_max_offset == 0
 
 

@@ -35,10 +35,15 @@ from triomq_server.broker.requests.send_answers import SendCompletion, waits_for
 from triomq_server.broker.requests.send_bursts import compiled_sends, configure
 from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
 from triomq_server.broker.tables.topics import PERM_READ_WRITE
-from triomq_server.store import AppendStatus, NewRecord
-from triomq_server.wire import BurstHandler, Handlers, Link
+from triomq_server.store import AppendResult, AppendStatus, NewBatch, NewRecord
+from triomq_server.wire import BurstHandler, Handlers, Link, Slices
 
 PUT_OK = AppendStatus.PUT_OK  # looking a member up in its enumeration takes a tenth of a microsecond
+
+
+LARGE_BATCH_BYTES = 1 << 16
+"""A longer body of a batch is done in slices: its messages may be tiny."""
+IDS_AT_ONCE = 8192
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -61,6 +66,8 @@ class Sending:
         self._checks = SendChecks(broker)
         self._completion = SendCompletion(broker)
         self._compiled = compiled_sends(broker)
+        self._large_batch = False
+        """Whether a large batch is being stored."""
         self.burst: BurstHandler | None = None if self._compiled is None else self._compiled.take
         """Does plain sends, many at once; None where there is no compiled module."""
         self.read_config()
@@ -82,15 +89,15 @@ class Sending:
 
     # -- requests
 
-    def send_v1(self, link: Link, command: Command) -> bytes | Command | None:
+    def send_v1(self, link: Link, command: Command) -> bytes | Command | Slices | None:
         """Code 10: the header with long names."""
         return self._send(link, command, command.header(SendMessageRequest))
 
-    def send_v2(self, link: Link, command: Command) -> bytes | Command | None:
+    def send_v2(self, link: Link, command: Command) -> bytes | Command | Slices | None:
         """Codes 310 and 320: the header with one-letter names; the header's flag, not the code, makes a batch."""
         return self._send(link, command, command.header(SendMessageRequestV2))
 
-    def _send(self, link: Link, command: Command, header: SendRequest) -> bytes | Command | None:
+    def _send(self, link: Link, command: Command, header: SendRequest) -> bytes | Command | Slices | None:
         try:
             if header.batch:
                 return self._send_batch(link, command, header)
@@ -179,8 +186,7 @@ class Sending:
         record.uniq_key = properties.get(UNIQ_KEY)
         return properties.get(WAIT)
 
-    def _send_batch(self, link: Link, command: Command, header: SendRequest) -> bytes | None:
-        broker = self._broker
+    def _send_batch(self, link: Link, command: Command, header: SendRequest) -> bytes | Slices | None:
         topic_config = self._checks.topic(header, self._topics.get(header.topic))
         queue_id = self._checks.queue(link, header.queue_id, topic_config)
         if not command.body:
@@ -190,16 +196,45 @@ class Sending:
             raise self._checks.not_stored(AppendStatus.MESSAGE_ILLEGAL)
         batch.queue_id = queue_id
         batch.born_host = link.peer_host
-        batch.store_host = broker.store_host
+        batch.store_host = self._broker.store_host
         if topic_config.topic_filter_type != "SINGLE_TAG":
             batch.sys_flag |= MULTI_TAGS
+        wait = get_property(header.properties or "", WAIT)
+        if len(command.body) > LARGE_BATCH_BYTES:
+            return self._send_large_batch(link, command, batch, wait)
         result = self._store.append_batch(batch)
         if result.status is not AppendStatus.PUT_OK:
             raise self._checks.not_stored(result.status)
-        offsets = result.message_ids
-        broker.stats.count_put(batch.topic, len(offsets), result.size_bytes)
-        message_ids = offset_message_ids(broker.store_host, offsets)
+        message_ids = offset_message_ids(batch.store_host, result.message_ids)
+        return self._batch_stored(link, command, batch, result, message_ids, wait)
+
+    def _send_large_batch(self, link: Link, command: Command, batch: NewBatch, wait: str | None) -> Slices:
+        """A batch of any number of messages, one at a time: what is made of one takes much memory."""
+        while self._large_batch:
+            yield
+        self._large_batch = True
+        try:
+            result = yield from self._store.append_large_batch(batch)
+            if result.status is not AppendStatus.PUT_OK:
+                raise self._checks.not_stored(result.status)
+            ids = []
+            for first in range(0, len(result.physical_offsets), IDS_AT_ONCE):
+                ids.append(offset_message_ids(batch.store_host, result.physical_offsets[first : first + IDS_AT_ONCE]))
+                yield
+            while self._store.index_more():
+                yield
+            return self._batch_stored(link, command, batch, result, ",".join(ids), wait)
+        except RefusedError as refused:
+            return command.answer(refused.code, refused.remark, fields=self._fields)
+        finally:
+            self._large_batch = False
+
+    def _batch_stored(
+        self, link: Link, command: Command, batch: NewBatch, result: AppendResult, message_ids: str, wait: str | None
+    ) -> bytes | None:
+        """Count a stored batch, and answer it now or later."""
+        self._broker.stats.count_put(batch.topic, len(result.message_ids), result.size_bytes)
         completion = self._completion
-        if completion.waits and waits_for_store(get_property(header.properties or "", WAIT)):
-            return completion.hold(link, command, batch.topic, message_ids, queue_id, result)
-        return completion.answer(command, message_ids, queue_id, result.queue_offset)
+        if completion.waits and waits_for_store(wait):
+            return completion.hold(link, command, batch.topic, message_ids, batch.queue_id, result)
+        return completion.answer(command, message_ids, batch.queue_id, result.queue_offset)

@@ -31,6 +31,10 @@ AT_ONCE = 200
 """Pulls that are run again before other tasks have their turn."""
 
 
+EXAMINED_AT_ONCE = 256
+"""Records that one arrival makes a held pull look at."""
+
+
 class HeldPull:
     """One held pull.
 
@@ -148,19 +152,22 @@ class HeldPulls:
         queue = self.queues.get((arrival.topic, arrival.queue_id))
         if queue is None:
             return
+        code = arrival.tags_code
         self._wake(
             [
                 held
                 for held in queue.values()
                 if held.offset < arrival.next_offset
-                and (held.matcher is None or held.matcher.by_consume_queue(arrival.tags_code))
+                and (code is None or held.matcher is None or held.matcher.by_consume_queue(code))
                 and (not held.examines or self._examine(held, arrival.next_offset))
             ]
         )
 
     def _examine(self, held: HeldPull, end: int) -> bool:
-        """Whether a record before queue offset `end` matches the pull's filter; each record is examined once."""
+        """Whether a record before queue offset `end` matches the pull's filter, or may; each is examined once."""
         matcher = held.matcher
+        if end - held.examined > EXAMINED_AT_ONCE:
+            return True  # the pull itself looks at a limited number of them
         assert matcher is not None
         for offset in range(held.examined, end):
             held.examined = offset + 1

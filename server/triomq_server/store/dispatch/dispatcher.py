@@ -9,7 +9,13 @@ handled in batches, off the path of the answer. Answers to `ReputMessageService`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from typing import NoReturn
+
+import trio
 
 from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.names import SCHEDULE_TOPIC
@@ -29,6 +35,13 @@ from triomq_server.store.values import AppendResult, Arrival, NewBatch, NewRecor
 _log = logging.getLogger(__name__)
 
 DELAY_MARK = "DELAY\x01"
+
+_INDEXED_AT_ONCE = 1 << 13
+"""Keys that `notify` indexes before other tasks have their turn, and more where many wait: then a fourth of them."""
+_CODES_AT_ONCE = 32
+"""Tags codes of one queue that are announced one by one; of more, one arrival says that it may be any."""
+
+_Hash = tuple[int, int, int]
 
 
 def property_of(text: str, mark: str) -> str | None:
@@ -80,8 +93,11 @@ class Dispatcher:
         self.pending: list[tuple[NewRecord, AppendResult, int]] = []
         self._arrivals: list[Arrival] = []
         # In log order: the keys that are hashed, and behind them those that are not, since many at once cost less.
-        self._hashes: list[tuple[int, int, int]] = []  # (hash of a key, log offset, store time)
+        self._hashes: list[_Hash] = []  # (hash of a key, log offset, store time)
         self._keys: list[Key] = []
+        # Behind those: the keys of large batches, which are read in portions, and whatever came after such a batch.
+        self._behind: deque[Iterator[Key] | list[_Hash]] = deque()
+        self._more_to_index = trio.Event()
         self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
         self._announced_offset = 0
         self._dispatched_timestamp = 0
@@ -101,22 +117,37 @@ class Dispatcher:
         self._dispatched_timestamp = result.store_timestamp
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
-            add_key = self._keys.append
-            for offset, (_, _, _, unique_key, keys, _) in zip(result.physical_offsets, elements, strict=True):
-                if unique_key:
-                    add_key((topic, unique_key, offset, timestamp))
-                if keys:
-                    self._collect_keys(topic, None, keys, offset, timestamp)
+            self._add_keys(list(_keys_of_batch(topic, timestamp, result, elements)))
         if self.is_watched(topic, b.queue_id):
             following = enumerate(elements, result.queue_offset + 1)
             self._arrivals += [Arrival(topic, b.queue_id, n, element[5], timestamp) for n, element in following]
 
+    def large_batch_appended(
+        self, b: NewBatch, result: AppendResult, elements: list[Element], last_of_code: dict[int, int]
+    ) -> None:
+        """`batch_appended` for any number of elements: their keys are read later, in portions."""
+        self._collect_pending()
+        self._dispatched_timestamp = result.store_timestamp
+        topic, timestamp = b.topic, result.store_timestamp
+        if self._index is not None:
+            self._behind.append(_keys_of_batch(topic, timestamp, result, elements))
+        if self.is_watched(topic, b.queue_id):
+            following = result.queue_offset + 1
+            codes = last_of_code.items()
+            if len(codes) > _CODES_AT_ONCE:
+                self._arrivals.append(Arrival(topic, b.queue_id, result.queue_offset + len(elements), None, timestamp))
+            else:
+                self._arrivals += [Arrival(topic, b.queue_id, following + n, code, timestamp) for code, n in codes]
+
     def run_appended(self, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]) -> None:
         """Take over the index entries and arrivals of records that were encoded elsewhere."""
         self._collect_pending()  # index entries are kept in log order
-        self._hash_keys()
         self._dispatched_timestamp = timestamp
-        self._hashes += hashes
+        if self._behind:
+            self._behind.append(hashes)
+        else:
+            self._hash_keys(len(self._keys))
+            self._hashes += hashes
         self._arrivals += arrivals
 
     def is_watched(self, topic: str, queue_id: int) -> bool:
@@ -131,17 +162,40 @@ class Dispatcher:
         if keys:
             self._keys += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
 
-    def _hash_keys(self) -> None:
-        if self._keys:
-            self._hashes += index_hashes(self._keys)
-            self._keys.clear()
+    def _add_keys(self, keys: list[Key]) -> None:
+        """Take keys of own appends, which come behind all those that wait."""
+        if self._behind and keys:
+            self._behind.append(iter(keys))
+        else:
+            self._keys += keys
+
+    def _hash_keys(self, most: int) -> None:
+        """Hash so many of the keys that wait."""
+        if most and self._keys:
+            self._hashes += index_hashes(self._keys[:most])
+            del self._keys[:most]
+
+    def _take_waiting(self, most: int) -> bool:
+        """Have about so many hashes ready, or all; returns whether there are any."""
+        while len(self._hashes) < most and (self._keys or self._behind):
+            if self._keys:
+                self._hash_keys(most - len(self._hashes))
+            elif isinstance(first := self._behind[0], list):
+                self._hashes += first
+                self._behind.popleft()
+            else:
+                self._keys += islice(first, most - len(self._hashes))
+                if not self._keys:
+                    self._behind.popleft()
+        return bool(self._hashes)
 
     def _collect_pending(self) -> None:
         pending, self.pending = self.pending, []
         if not pending:
             return
         if self._index is not None:
-            add_key = self._keys.append
+            found: list[Key] = []
+            add_key = found.append
             for r, result, _ in pending:
                 if r.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
                     continue
@@ -151,6 +205,7 @@ class Dispatcher:
                     for key in keys.split(" ") if " " in keys else (keys,):
                         if key:
                             add_key((r.topic, key, result.physical_offset, result.store_timestamp))
+            self._add_keys(found)
         watched = self.watched
         if self.arrival_listeners and (watched is None or watched):
             self._arrivals += [
@@ -246,7 +301,7 @@ class Dispatcher:
     def restart_at(self, end: int) -> None:
         """Forget everything behind `end`, where the log has been truncated."""
         self.dispatched_offset = end
-        self._hash_keys()
+        self._take_waiting(sys.maxsize)
         self._hashes = [entry for entry in self._hashes if entry[1] < end]
         self._arrivals.clear()
         self._announced_offset = end
@@ -314,25 +369,46 @@ class Dispatcher:
         return self._hashes[-1][1] if self._hashes else index.end_offset
 
     def update_index(self) -> None:
-        """Write the collected keys to the index."""
+        """Write all collected keys to the index."""
+        while self.index_some() and self.index_is_behind:
+            pass
+
+    def index_some(self, most: int = _INDEXED_AT_ONCE) -> bool:
+        """Write about `most` of the collected keys to the index; false if it has no space for them."""
         self._collect_pending()
-        self._hash_keys()
         if self._index is None:
+            self._take_waiting(sys.maxsize)
             self._hashes.clear()
-        elif self._hashes:
-            done = self._index.add(self._hashes)
+        elif self._take_waiting(most):
+            entries = self._hashes if len(self._hashes) <= most else self._hashes[:most]
+            done = self._index.add(entries)
+            given = len(entries)
             del self._hashes[:done]
-            if self._hashes:
+            if done < given:
                 self.index_full()
-                return
+                return False
         # Only now, so that after a crash recovery begins no later than at what has not been indexed.
-        if self._dispatched_timestamp:
+        if self._dispatched_timestamp and not self.index_is_behind:
             self._checkpoint.logics_timestamp = self._dispatched_timestamp
+        return True
+
+    async def index_forever(self) -> NoReturn:
+        """Task: index the keys that `notify` has left, in turns with other tasks."""
+        while True:
+            await self._more_to_index.wait()
+            self._more_to_index = trio.Event()
+            while self.index_is_behind and self.index_some():
+                await trio.lowlevel.checkpoint()
+
+    @property
+    def has_large_batches(self) -> bool:
+        """Whether keys of large batches wait to be read."""
+        return bool(self._behind)
 
     @property
     def index_is_behind(self) -> bool:
-        """Whether entries wait for space on the disk."""
-        return bool(self._hashes or self._keys)
+        """Whether entries wait, for their turn or for space on the disk."""
+        return bool(self._hashes or self._keys or self._behind)
 
     def announce_end(self) -> None:
         """Call `append_listeners` with the log's new end, before anything else: a sender may be waiting for a slave."""
@@ -343,11 +419,15 @@ class Dispatcher:
                 listener(end)
 
     def notify(self) -> None:
-        """Call `append_listeners`; index what has been collected; call `arrival_listeners`."""
+        """Call `append_listeners`; index what has been collected, or some of it; call `arrival_listeners`."""
         self.announce_end()
-        self.update_index()
+        waiting = len(self._hashes) + len(self._keys)
+        if self.index_some(max(_INDEXED_AT_ONCE, waiting // 4)) and self.index_is_behind:
+            self._more_to_index.set()
         if self._arrivals:
             arrivals, self._arrivals = self._arrivals, []
+            if len(arrivals) > _CODES_AT_ONCE:
+                arrivals = _last_of_each(arrivals)
             for listener in self.arrival_listeners:
                 for arrival in arrivals:
                     listener(arrival)
@@ -357,3 +437,28 @@ class Dispatcher:
         self.update_index()
         self._arrivals.clear()
         self._announced_offset = self._commitlog.max_offset
+
+
+def _keys_of_batch(topic: str, timestamp: int, result: AppendResult, elements: list[Element]) -> Iterator[Key]:
+    """The keys of a stored batch's elements."""
+    for offset, (_, _, _, unique_key, keys, _) in zip(result.physical_offsets, elements, strict=True):
+        if unique_key:
+            yield topic, unique_key, offset, timestamp
+        if keys:
+            for key in keys.split(" ") if " " in keys else (keys,):
+                if key:
+                    yield topic, key, offset, timestamp
+
+
+def _last_of_each(arrivals: list[Arrival]) -> list[Arrival]:
+    """The last arrival of each queue and tags code; of a queue with many codes one that may have any."""
+    queues: dict[tuple[str, int], dict[int | None, Arrival]] = {}
+    for arrival in arrivals:
+        queues.setdefault((arrival.topic, arrival.queue_id), {})[arrival.tags_code] = arrival
+    last: list[Arrival] = []
+    for codes in queues.values():
+        if len(codes) > _CODES_AT_ONCE:
+            last.append(max(codes.values(), key=lambda arrival: arrival.next_offset)._replace(tags_code=None))
+        else:
+            last += codes.values()
+    return last

@@ -9,6 +9,7 @@ import pytest
 from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.view import RecordView, iter_records
 from triomq_protocol.requests.admin import CreateTopicRequest, SubscriptionGroupConfig
@@ -268,10 +269,32 @@ async def test_batch(open_broker: Any) -> None:
     assert records[0].properties == {"KEYS": "k", "WAIT": "true", "CLUSTER": "C1"}
 
 
+async def test_a_large_batch(open_broker: Any) -> None:
+    async with open_broker(mappedFileSizeCommitLog=8 << 20) as broker:
+        peer, other = await broker.peer(), await broker.peer()
+        await peer.put()
+        held = await other.send(other.pull_request(offset=1, sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION, max_msg_nums=3))
+        bodies = [b"%d" % n for n in range(5000)]
+        request = peer.put_request(body=batch(*bodies), code=320, batch=True, properties="WAIT\x01true")
+        await peer.send(request)
+        await peer.send(peer.put_request(body=b"behind"))
+        answer, behind = await peer.receive(), await peer.receive()
+        woken = await other.receive()
+        records = [await stored(peer, offset=offset) for offset in (1, 5000, 5001)]
+    assert (answer.code, answer.fields["queueOffset"], behind.fields["queueOffset"]) == (0, "1", "5001")
+    ids = answer.fields["msgId"].split(",")
+    assert len(ids) == 5000
+    assert [ids[0], ids[4999], behind.fields["msgId"]] == [record.offset_message_id for record in records]
+    assert [record.body for record in records] == [b"0", b"4999", b"behind"]
+    assert (woken.opaque, woken.code) == (held, 0)
+
+
 @pytest.mark.parametrize(
     ("body", "fields", "code"),
     [
         (b"", {}, 1),
+        (batch(*[b"a"] * 5000)[:-3], {}, 1),
+        (batch(*[b"a"] * 300_000), {}, 13),
         (batch(b"a", b"b")[:-3], {}, 1),
         (b"\0\0", {}, 1),
         (batch(b"a"), {"properties": "DELAY\x011"}, 13),

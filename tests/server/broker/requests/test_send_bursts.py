@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from burst_twins import Twins, Way, compare, small_files
 
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.compiled import USED
 from triomq_server.config import BrokerConfig
 
@@ -50,3 +51,15 @@ async def test_an_element_that_says_it_is_longer_than_its_batch_is_refused(
         assert b"BodyError" in answer
         (answer,) = await way.receive(frame(310, b"next"))
         assert b'"queueOffset":"1"' in answer
+
+
+async def test_a_batch_with_many_keys_is_left_to_slices(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    element = encode_batch_element(b"", b"KEYS\x01" + b"a " * 1024)
+    async with new_desk(mapped_file_size_commit_log=1 << 23, mapped_file_size_consume_queue=1 << 16) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        assert desk.handlers.burst(way.link, frame(320, element * 33, m="true")) == 0
+        taken = frame(320, element * 32, m="true")
+        assert desk.handlers.burst(way.link, taken) == len(taken)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 from memory_disk import MemoryDisk
 
 from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_server.config import StoreConfig
-from triomq_server.store import NewRecord, open_store
+from triomq_server.store import Arrival, NewRecord, open_store
 from triomq_server.store.dispatch.dispatcher import property_of
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK
 
@@ -59,3 +60,30 @@ async def test_only_watched_queues_announce_arrivals(
         store.append(make_record(4))
         store.notify_arrivals()
         assert (seen[-1].queue_id, seen[-1].next_offset) == (0, 3)
+
+
+@pytest.mark.parametrize(("tags", "wanted"), [(3, [0, 1, 2]), (33, [None])])
+async def test_many_tags_of_one_queue_are_announced_as_any(
+    tags: int, wanted: list[int | None], memory_disk: MemoryDisk, make_config: Any
+) -> None:
+    async with open_store(make_config("/store"), disk=memory_disk) as store:
+        news: list[Arrival] = []
+        store.arrival_listeners.append(news.append)
+        for n in range(99):
+            store.append(NewRecord("T", 0, b"x", b"", tags=chr(n % tags)))
+        store.notify_arrivals()
+    assert [arrival.tags_code for arrival in news] == wanted
+    assert max(arrival.next_offset for arrival in news) == 99
+
+
+async def test_keys_are_indexed_in_turns(memory_disk: MemoryDisk, make_config: Any) -> None:
+    config = make_config("/store", max_index_num=1 << 17, max_hash_slot_num=1 << 10)
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(8):
+            store.append(NewRecord("T", 0, b"%d" % n, b"", keys="k " * 4000))
+        store.notify_arrivals()
+        waits = store.dispatcher.index_is_behind
+        while store.dispatcher.index_is_behind:
+            await trio.lowlevel.checkpoint()
+        assert waits
+        assert store.index.files[-1].count > 8 * 4000
