@@ -6,7 +6,7 @@ can swap them in. Answers to `SlaveSynchronize`; the rules are in docs/protocol/
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import trio
@@ -35,14 +35,14 @@ class MetadataTables(Protocol):
     ValueError and changes nothing; OSError if this broker's disk refuses the table.
     """
 
-    def replace_topics(self, body: bytes) -> None:
+    async def replace_topics(self, body: bytes) -> None:
         """GET_ALL_TOPIC_CONFIG: version and table, taken over if the version differs; persisted."""
 
     def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: offsets, of which the newer ones are taken over;
         persisted."""
 
-    def save_delay_offsets(self, body: bytes) -> None:
+    async def save_delay_offsets(self, body: bytes) -> None:
         """GET_ALL_DELAY_OFFSET: written to delayOffset.json as it came."""
 
     def replace_groups(self, body: bytes) -> None:
@@ -51,7 +51,7 @@ class MetadataTables(Protocol):
 
 _MASTER = "the connection"
 
-Take = Callable[[bytes, Mapping[str, str]], None]
+Take = Callable[[bytes, Mapping[str, str]], Awaitable[None] | None]
 
 
 class MetadataSync:
@@ -128,7 +128,8 @@ class MetadataSync:
         if answer.code != ResponseCode.SUCCESS:
             return f"{code.name} answered with code {answer.code}: {answer.remark}"
         try:
-            take(bytes(answer.body), answer.fields or {})
+            if (writing := take(bytes(answer.body), answer.fields or {})) is not None:
+                await writing
         except ValueError as error:
             return f"{code.name} answered with something else than its table: {error}"
         except OSError as error:

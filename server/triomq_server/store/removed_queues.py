@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+import trio
 
 from triomq_protocol.wire import fastjson
 from triomq_server.store.files.config_files import ConfigFile, damaged
@@ -47,6 +48,7 @@ class RemovedQueues:
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
+        self._writing = trio.Lock()
         self.table: dict[tuple[str, int], RemovedQueue] = {}
 
     def get(self, topic: str, queue_id: int) -> RemovedQueue | None:
@@ -64,7 +66,22 @@ class RemovedQueues:
             self.table = {(queue.topic, queue.queue_id): queue for queue in found}
 
     def note(self, removed: Iterable[RemovedQueue]) -> None:
-        """Keep these removals, and write the file. If the disk fails, it logs an error: they last until a restart."""
+        """Keep these removals, and write the file at once, as recovery and a cut of the log need it.
+
+        If the disk fails, it logs an error: they last until a restart.
+        """
+        self._keep(removed)
+        self._write(self._text())
+
+    async def note_in_background(self, removed: Iterable[RemovedQueue]) -> None:
+        """As `note`; the table has the removals at once, and its file when this returns. Cannot be cancelled."""
+        self._keep(removed)
+        with trio.CancelScope(shield=True):
+            async with self._writing:  # so that no older text comes last
+                text = self._text()
+                await self._file.in_background(lambda: self._write(text))
+
+    def _keep(self, removed: Iterable[RemovedQueue]) -> None:
         for queue in removed:
             key = queue.topic, queue.queue_id
             self.table.pop(key, None)
@@ -73,8 +90,13 @@ class RemovedQueues:
             _log.warning("more than %d removed queues; the numbers of the first ones are forgotten", QUEUES_REMEMBERED)
             for key in list(self.table)[: len(self.table) - QUEUES_REMEMBERED]:
                 del self.table[key]
+
+    def _text(self) -> bytes:
+        return fastjson.dumps(list(self.table.values()))
+
+    def _write(self, text: bytes) -> None:
         try:
-            self._file.save(fastjson.dumps(list(self.table.values())))
+            self._file.save(text)
         except OSError as error:
             _log.error("%s cannot be written: %s", self._file.path, error)
 

@@ -55,13 +55,13 @@ class Tables:
             raise ValueError("no table")
         self.taken.append((name, body))
 
-    def replace_topics(self, body: bytes) -> None:
+    async def replace_topics(self, body: bytes) -> None:
         self._take("topics", body)
 
     def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self._take("offsets", body)
 
-    def save_delay_offsets(self, body: bytes) -> None:
+    async def save_delay_offsets(self, body: bytes) -> None:
         self._take("delays", body)
 
     def replace_groups(self, body: bytes) -> None:
@@ -131,7 +131,10 @@ async def test_a_step_that_fails_leaves_the_others(autojump_clock, sync, master,
 
 
 async def test_an_undecodable_table_is_a_log_line(autojump_clock, sync, master, tables, caplog, monkeypatch) -> None:
-    monkeypatch.setattr(tables, "replace_topics", lambda body: tables._take("topics", b"bad"))
+    async def replace(body: bytes) -> None:
+        tables._take("topics", b"bad")
+
+    monkeypatch.setattr(tables, "replace_topics", replace)
     sync.follow("master:10911")
     await trio.sleep(5)
     assert tables.taken == ALL[1:]
@@ -144,7 +147,7 @@ async def test_a_full_disk_of_the_slave_leaves_the_other_tables_and_is_not_blame
     caplog.set_level("INFO")
     full = True
 
-    def save(body: bytes) -> None:
+    async def save(body: bytes) -> None:
         if full:
             raise OSError(28, "No space left on device")
         tables._take("delays", body)

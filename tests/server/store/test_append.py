@@ -340,6 +340,6 @@ async def test_no_topic_leads_out_of_the_store(topic: str, memory_disk: MemoryDi
         assert store.append(NewRecord(topic, 0, b"x", b"")).status is AppendStatus.MESSAGE_ILLEGAL
         batch = NewBatch(topic, 0, encode_batch_element(b"x", b""), b"")
         assert store.append_batch(batch).status is AppendStatus.MESSAGE_ILLEGAL
-        assert to_the_end(store.queue_removal.remove_topic(topic)) == 0
+        assert await store.queue_removal.remove_topic(topic) == 0
         assert store.log_max_offset == 0
     assert not [path for path in memory_disk.files if "consumequeue" in path]

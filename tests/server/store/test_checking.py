@@ -17,7 +17,6 @@ import trio
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, StoreDamaged, open_store
 from triomq_server.store.checking import check_store
-from triomq_server.wire import to_the_end
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
@@ -29,12 +28,12 @@ async def root(tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord)
     async with open_store(make_config(tmp_path / "store", mapped_file_size_commit_log=8192)) as store:
         for n in range(10):
             store.append(make_record(n, topic="again"))
-        to_the_end(store.queue_removal.remove_topic("again"))
+        await store.queue_removal.remove_topic("again")
         for n in range(80):
             store.append(make_record(n, queue_id=n % 2))
         store.append(make_record(11, topic="again"))
         store.append(make_record(12, topic="gone"))
-        to_the_end(store.queue_removal.remove_topic("gone"))
+        await store.queue_removal.remove_topic("gone")
     return tmp_path / "store"
 
 

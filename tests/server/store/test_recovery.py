@@ -31,7 +31,7 @@ async def test_records_of_a_removed_topic_do_not_come_back(
     async with open_store(make_config(ROOT), disk=memory_disk) as store:
         for n in range(20):
             store.append(make_record(n))
-        to_the_end(store.queue_removal.remove_topic("T"))
+        await store.queue_removal.remove_topic("T")
         for n in range(100, 103):
             store.append(make_record(n))
         killed = memory_disk.after_kill()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from memory_disk import MemoryDisk
 from stored_records import encode_record
 
@@ -55,7 +56,7 @@ async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
         for n in range(5):
             master.append(make_record(n))
         copy_log(master, slave, chance)
-        to_the_end(master.queue_removal.remove_topic("T"))
+        await master.queue_removal.remove_topic("T")
         assert numbers(master, record_number, 5, 5) == []
         assert master.read("T", 0, 0, 1, None).next_offset == 5
         for n in range(100, 103):
@@ -63,8 +64,8 @@ async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
         copy_log(master, slave, chance)
         assert numbers(master, record_number, 5, 8) == [100, 101, 102]
         assert numbers(slave, record_number, 0, 8) == [0, 1, 2, 3, 4, 100, 101, 102]
-        assert slave.queue_removal.follow(master.queue_removal.removed()) == 1
-        assert slave.queue_removal.follow(master.queue_removal.removed()) == 0
+        assert await slave.queue_removal.follow(master.queue_removal.removed()) == 1
+        assert await slave.queue_removal.follow(master.queue_removal.removed()) == 0
         assert numbers(slave, record_number, 5, 8) == [100, 101, 102]
         killed = [disk.after_kill() for disk in (master_disk, slave_disk)]
     for disk in (master_disk, slave_disk, *killed):
@@ -72,9 +73,73 @@ async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
             assert numbers(store, record_number, 5, 8) == [100, 101, 102]
     async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
         slave.promote()
-        to_the_end(slave.queue_removal.remove_topic("T"))
+        await slave.queue_removal.remove_topic("T")
         assert slave.append(make_record(200)).queue_offset == 8
         assert numbers(slave, record_number, 8, 9) == [200]
+
+
+class WritingDisk(MemoryDisk):
+    """Writes of the table of removed queues wait for an event, as in a worker thread."""
+
+    def __init__(self, now_ms: Any) -> None:
+        super().__init__(now_ms=now_ms)
+        self.begun, self.goes_on = trio.Event(), trio.Event()
+        self.beside = False
+        self.in_loop: list[str] = []
+
+    async def run(self, chore: Callable[[], Any]) -> Any:
+        self.begun.set()
+        await self.goes_on.wait()
+        self.beside = True
+        try:
+            return await super().run(chore)
+        finally:
+            self.beside = False
+
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        if not self.beside and "removedQueues" in path:
+            self.in_loop.append(path)
+        super().write(path, data, sync=sync)
+
+
+@pytest.mark.parametrize("is_slave", [False, True])
+async def test_removals_are_written_beside_the_loop_before_the_files_go(
+    is_slave: bool, clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    chance = random.Random(0)
+    config = make_config("/store")
+    disk = WritingDisk(clock)
+    async with open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock) as master:
+        for n in range(5):
+            master.append(make_record(n))
+        async with open_store(config, disk=disk, clock=clock, is_slave=True) as store:
+            copy_log(master, store, chance)
+            await master.queue_removal.remove_topic("T")
+            if not is_slave:
+                store.promote()
+            removal = store.queue_removal
+            async with trio.open_nursery() as nursery:
+                if is_slave:
+                    nursery.start_soon(removal.follow, master.queue_removal.removed())
+                else:
+                    nursery.start_soon(removal.remove_topic, "T")
+                await disk.begun.wait()
+                await trio.testing.wait_all_tasks_blocked()
+                assert numbers(store, record_number, 0, 5) == [0, 1, 2, 3, 4], (
+                    "no file goes before the table is written"
+                )
+                for n in range(100, 103):  # these stay
+                    master.append(make_record(n))
+                    if not is_slave:
+                        assert store.append(make_record(n)).queue_offset == n - 95
+                if is_slave:
+                    copy_log(master, store, chance)
+                disk.goes_on.set()
+            assert numbers(store, record_number, 5, 8) == [100, 101, 102]
+            assert disk.in_loop == []
+            killed = disk.after_kill()
+    async with open_store(config, disk=killed, clock=clock) as store:
+        assert numbers(store, record_number, 5, 8) == [100, 101, 102]
 
 
 async def test_a_slave_removes_a_queue_only_when_it_has_what_was_in_it(
@@ -90,12 +155,12 @@ async def test_a_slave_removes_a_queue_only_when_it_has_what_was_in_it(
             until = master.append(make_record(n)).end_offset
         copy_log(master, slave, chance, until)
         master.append(make_record(4))
-        to_the_end(master.queue_removal.remove_topic("T"))
+        await master.queue_removal.remove_topic("T")
         master.append(make_record(100))
-        assert slave.queue_removal.follow(master.queue_removal.removed()) == 0
+        assert await slave.queue_removal.follow(master.queue_removal.removed()) == 0
         assert numbers(slave, record_number, 0, 4) == [0, 1, 2, 3]
         copy_log(master, slave, chance)
-        assert slave.queue_removal.follow(master.queue_removal.removed()) == 1
+        assert await slave.queue_removal.follow(master.queue_removal.removed()) == 1
         assert numbers(slave, record_number, 5, 6) == [100]
         assert len(slave.consume_queues.get("T", 0).segments.items) == 1
 
@@ -115,7 +180,7 @@ async def test_a_queue_whose_master_numbers_from_0_again_serves_what_is_new(
             for n in range(10):  # a start looks at the last file
                 master.append(make_record(n, topic="Other"))
             copy_log(master, slave, chance)
-            to_the_end(master.queue_removal.remove_topic("T"))
+            await master.queue_removal.remove_topic("T")
         disk.remove("/store/triomq/removedQueues.json")
         disk.remove("/store/triomq/removedQueues.json.bak")
         async with open_store(config, disk=disk, clock=clock) as master:

@@ -203,19 +203,19 @@ async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig,
             store.append(make_record(0, topic=topic))
         while store.log_max_offset < 15_000:
             store.append(make_record(0, topic="B"))
-        assert to_the_end(store.queue_removal.remove_expired()) == 0
+        assert await store.queue_removal.remove_expired() == 0
         while store.log_min_offset < 12_000:
             store.commitlog.delete_first()
-        assert to_the_end(store.queue_removal.remove_expired()) == 5
+        assert await store.queue_removal.remove_expired() == 5
         assert set(store.queues()) == {("B", 0), ("SCHEDULE_TOPIC_XXXX", 0)}
         assert "Old" not in memory_disk.list(f"{ROOT}/consumequeue")
         store.append(make_record(0, topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"))
         store.append(make_record(0, topic="%LMQ%x"))
         store.append(make_record(0, topic="A"))
         assert store.append(make_record(0, topic="Old")).queue_offset == 10
-        assert to_the_end(store.queue_removal.remove_unused({"A"})) == 2
+        assert await store.queue_removal.remove_unused({"A"}) == 2
         assert {t for t, _ in store.queues()} == {"A", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x"}
-        assert to_the_end(store.queue_removal.remove_topic("A")) == 1
+        assert await store.queue_removal.remove_topic("A") == 1
         assert store.queue_bounds("A", 0) == (2, 2)
         assert store.read("A", 0, 0, 1, None).status is ReadStatus.OFFSET_TOO_SMALL
 

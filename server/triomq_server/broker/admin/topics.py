@@ -32,7 +32,7 @@ from triomq_protocol.wire.fastjson import java_map_order
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import SLAVE_REMARK
 from triomq_server.broker.tables.topics import topic_name_remark
-from triomq_server.wire import Handlers, Link, in_turns
+from triomq_server.wire import Handlers, Link
 
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
@@ -63,8 +63,8 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.sliced[RequestCode.GET_ALL_TOPIC_CONFIG] = partial(list_topic_configs, broker)
     handlers.sliced[RequestCode.GET_TOPIC_STATS_INFO] = partial(topic_stats, broker)
     handlers.plain[RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER] = partial(list_system_topics, broker)
-    handlers.sliced[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE] = partial(clean_expired_queues, broker)
-    handlers.sliced[RequestCode.CLEAN_UNUSED_TOPIC] = partial(clean_unused_topics, broker)
+    handlers.waiting[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE] = partial(clean_expired_queues, broker)
+    handlers.waiting[RequestCode.CLEAN_UNUSED_TOPIC] = partial(clean_unused_topics, broker)
     handlers.plain[RequestCode.DELETE_EXPIRED_COMMITLOG] = partial(delete_expired_commitlog, broker)
 
 
@@ -188,10 +188,10 @@ async def delete_topic(broker: Broker, _link: Link, command: Command) -> Command
     removal = broker.store.queue_removal
     # What is sent meanwhile goes with the topic. Were the topic removed first, a send could make it again, and its
     # messages would be stored in an old queue.
-    await in_turns(removal.remove_topic(topic))
+    await removal.remove_topic(topic)
     if not topic.startswith(LMQ_PREFIX):
         broker.topics.remove(topic)
-    await in_turns(removal.remove_topic(topic, unless=broker.topics.table))
+    await removal.remove_topic(topic, unless=broker.topics.table)
     await broker.topics.saved()
     return command.answer()
 
@@ -236,15 +236,15 @@ def list_system_topics(broker: Broker, _link: Link, command: Command) -> Command
     return command.answer(body=body.encode())
 
 
-def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
+async def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Command:
     """306: destroy consume queues that lie wholly before the log's start."""
-    yield from broker.store.queue_removal.remove_expired()
+    await broker.store.queue_removal.remove_expired()
     return command.answer()
 
 
-def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
+async def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> Command:
     """316: destroy consume queues of topics that are no longer configured."""
-    yield from broker.store.queue_removal.remove_unused(broker.topics.table)
+    await broker.store.queue_removal.remove_unused(broker.topics.table)
     return command.answer()
 
 

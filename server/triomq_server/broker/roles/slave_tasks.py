@@ -52,7 +52,7 @@ class FollowedTables:
         broker = self._broker
         return self._log.status.connected or not broker.store.log_max_offset or broker.compat_49
 
-    def replace_topics(self, body: bytes) -> None:
+    async def replace_topics(self, body: bytes) -> None:
         """The master's topics (code 21); of a master that is not followed, those that are new here.
 
         Queues that a followed master of ours has removed are removed here too.
@@ -61,7 +61,7 @@ class FollowedTables:
             received = TopicConfigTableForSlaves.decode(body)
         topics = self._broker.topics
         if self._is_followed:
-            self._broker.store.queue_removal.follow(received.triomq_removed_queues)
+            await self._broker.store.queue_removal.follow(received.triomq_removed_queues)
         else:
             both = {**received.topic_config_table, **topics.table}
             received = msgspec.structs.replace(
@@ -80,12 +80,12 @@ class FollowedTables:
             self._broker.offsets.merge(received, fields.get(FIELD), before)
             self._before = (status.links, received) if status.connected else None
 
-    def save_delay_offsets(self, body: bytes) -> None:
+    async def save_delay_offsets(self, body: bytes) -> None:
         """The master's progress with delayed messages (code 45)."""
         if not self._is_followed:
             return
         with _undecodable_as_value_error():
-            self._broker.delay_offsets.save_received(body)
+            await self._broker.delay_offsets.save_received(body)
 
     def replace_groups(self, body: bytes) -> None:
         """The master's subscription groups (code 201); of a master that is not followed, those that are new here."""

@@ -76,11 +76,11 @@ class DelayOffsets:
             except (TypeError, ValueError, OverflowError) as error:
                 raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
-    def save_received(self, body: bytes) -> None:
-        """Keep the master's table exactly as it came. Raises BodyError for something else than a table."""
+    async def save_received(self, body: bytes) -> None:
+        """Keep the master's table exactly as it came. Raises BodyError for something else than a table, OSError."""
         self._take(dict(DelayOffsetTable.decode(body).offset_table))
         if self._file is not None:
-            self._file.save(body)
+            await self._file.save_in_background(body)
 
     def take_later(self, body: bytes, end_of: Callable[[int], int]) -> None:
         """Take over from a slave's table what is further than here.

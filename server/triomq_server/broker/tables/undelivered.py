@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 import msgspec
+import trio
 
 from triomq_protocol.wire import fastjson
 from triomq_server.store.files.config_files import ConfigFile, damaged
@@ -58,14 +59,26 @@ class Undelivered:
         again."""
         if self._file is None or not self._changed:
             return
+        self._changed = False
         try:
-            self._file.save(fastjson.dumps([list(place) for place in self.places]))
+            self._file.save(self._text())
         except OSError as error:
-            _log.error("%s cannot be written: %s", self._file.path, error)
-        else:
-            self._changed = False
+            self._note_failure(self._file.path, error)
 
     async def persist_in_background(self) -> None:
-        """As `persist`, without holding up the event loop."""
-        if self._file is not None and self._changed:
-            await self._file.in_background(self.persist)
+        """As `persist`, without holding up the event loop; what is noted meanwhile is written by the next call."""
+        if self._file is None or not self._changed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._changed = False
+        try:
+            await self._file.save_in_background(self._text())
+        except OSError as error:
+            self._note_failure(self._file.path, error)
+
+    def _text(self) -> bytes:
+        return fastjson.dumps([list(place) for place in self.places])
+
+    def _note_failure(self, path: str, error: OSError) -> None:
+        self._changed = True
+        _log.error("%s cannot be written: %s", path, error)

@@ -127,11 +127,11 @@ def test_a_slave_merges_whole_queue_maps() -> None:
     assert offsets.changed
 
 
-def test_delay_offsets_are_kept_as_received() -> None:
+async def test_delay_offsets_are_kept_as_received() -> None:
     file = TextFile()
     delays = DelayOffsets(file)  # type: ignore[arg-type]
     assert delays.for_slaves(0) == b'{"offsetTable":{}}'
-    delays.save_received(b'{"offsetTable":{1:2,3:4}}')
+    await delays.save_received(b'{"offsetTable":{1:2,3:4}}')
     assert file.text == b'{"offsetTable":{1:2,3:4}}'
     again = DelayOffsets(file)  # type: ignore[arg-type]
     again.load()
