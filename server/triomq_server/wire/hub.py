@@ -26,6 +26,10 @@ _log = logging.getLogger(__name__)
 TURN_S = 0.01
 """How long handlers are called before other tasks run: one receive may hold thousands of requests."""
 
+WRITE_BYTES = 32_768
+"""So many bytes of answers are written at once, not at the end of the batch: the peer reads the first pulled messages
+while those of its next requests are looked up."""
+
 _OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -156,6 +160,8 @@ class Hub:
                     self._answer(link, command, answer)
                     if link.slices is not None:
                         break
+            if link.unsent_bytes >= WRITE_BYTES:
+                self.writer.flush(link)
             if link.unsent_bytes > output_most or link.closed or now() > turn_ends:
                 break
         return taken

@@ -10,6 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.errors import HeaderError, LocalProtocolError
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import ignored
+from triomq_server.wire.hub import WRITE_BYTES
 
 
 async def test_all_frames_of_a_receive_are_answered_in_one_write(autojump_clock, bench, ask) -> None:
@@ -19,6 +20,42 @@ async def test_all_frames_of_a_receive_are_answered_in_one_write(autojump_clock,
     await wait_all_tasks_blocked()
     assert len(wire.writes) == 1
     assert [(c.opaque, c.remark) for c in wire.commands()] == [(n, f"to {n}") for n in range(64)]
+
+
+@pytest.mark.parametrize("by_handler", [False, True])
+async def test_large_answers_leave_before_the_next_request_is_handled(autojump_clock, bench, ask, by_handler) -> None:
+    before = []
+
+    def answer(link, command):
+        before.append(len(wire.writes))
+        pieces = [command.answer().encode(), memoryview(bytes(WRITE_BYTES // 2))]
+        if not by_handler:
+            return pieces
+        for piece in pieces:
+            link.send(piece)
+        return None
+
+    bench.handlers.plain[1] = answer
+    _, wire = await bench.connect()
+    wire.deliver(b"".join(ask(1, opaque) for opaque in range(5)))
+    await wait_all_tasks_blocked()
+    assert before == [0, 0, 1, 1, 2]
+    assert len(wire.writes) == 3
+
+
+async def test_a_slow_peer_is_not_asked_again_for_each_large_answer(autojump_clock, bench, ask) -> None:
+    bench.handlers.plain[1] = lambda link, command: command.answer(body=bytes(WRITE_BYTES)).encode()
+    link, wire = await bench.connect()
+    tries = []
+    send_now = wire.send_now
+    link.transport.send_now = lambda pieces: tries.append(len(pieces)) or send_now(pieces)
+    wire.set_writable(0)
+    wire.deliver(b"".join(ask(1, opaque) for opaque in range(5)))
+    await wait_all_tasks_blocked()
+    assert tries == [1]
+    wire.set_writable(None)
+    await wait_all_tasks_blocked()
+    assert [command.opaque for command in wire.commands()] == list(range(5))
 
 
 async def test_batch_end_is_called_once_per_receive_after_the_write(autojump_clock, bench, ask) -> None:
