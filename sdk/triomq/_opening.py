@@ -10,7 +10,8 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
 
 import trio
 
@@ -22,9 +23,57 @@ from triomq.errors import InvalidCall
 
 P = ParamSpec("P")
 Member = TypeVar("Member", bound=AbstractAsyncContextManager[Any])
+Opened = TypeVar("Opened")
 
 
-@asynccontextmanager
+class _Block(AbstractAsyncContextManager[Opened]):
+    """What an opening function returns: entered by ``async with``; any other use says so."""
+
+    __slots__ = ("_block", "_name")
+
+    def __init__(self, block: AbstractAsyncContextManager[Opened], name: str) -> None:
+        self._block = block
+        self._name = name
+
+    async def __aenter__(self) -> Opened:
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, traceback)
+
+    def _advice(self) -> str:
+        what = self._name.removeprefix("open_")
+        return f"triomq.{self._name} is entered by `async with triomq.{self._name}(...) as {what}:`"
+
+    if not TYPE_CHECKING:  # type checkers refuse these uses by themselves
+
+        def __enter__(self) -> NoReturn:
+            raise InvalidCall(f"{self._advice()}; without a trio loop use triomq.blocking.open_client")
+
+        def __exit__(self, *_: object) -> None:
+            """Only so that ``with`` calls ``__enter__``."""
+
+        def __await__(self) -> NoReturn:
+            raise InvalidCall(f"{self._advice()}, and not awaited")
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"no attribute {name!r}: {self._advice()}", name=name, obj=self)
+
+
+def _block(function: Callable[P, AsyncIterator[Opened]]) -> Callable[P, AbstractAsyncContextManager[Opened]]:
+    """``asynccontextmanager``, with errors that name the cure for what else a caller may try."""
+    manager = asynccontextmanager(function)
+
+    @functools.wraps(function)
+    def enter(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[Opened]:
+        return _Block(manager(*args, **kwargs), enter.__name__)
+
+    return enter
+
+
+@_block
 async def open_client(
     name_servers: NameServers | None = None, **options: Unpack[ClientOptions]
 ) -> AsyncIterator[Client]:
@@ -124,7 +173,7 @@ def _shorthand(
 ) -> Callable[Concatenate[NameServers | None, P], AbstractAsyncContextManager[Member]]:
     """The function that opens a client with what one of its methods makes; its arguments are the method's own."""
 
-    @asynccontextmanager
+    @_block
     async def opened(name_servers: NameServers | None, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Member]:
         async with open_client(name_servers) as client, method(client, *args, **kwargs) as member:
             yield member

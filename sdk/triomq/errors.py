@@ -303,7 +303,10 @@ class NotANameServer(NoNameServer):
     It is raised at once; calls do not wait for such an address to become a name server.
     """
 
-    advice = "check the name servers' addresses; name servers listen on port 9876 unless configured otherwise"
+    advice = (
+        "check the name servers' addresses, and whether they expect TLS; name servers listen on port 9876 unless "
+        "configured otherwise"
+    )
 
 
 class CallError(MQError):

@@ -116,3 +116,20 @@ def test_what_ends_a_client_comes_out_of_a_block_with_tasks_of_its_own():
 
     with pytest.raises(KeyboardInterrupt):
         trio.run(use)
+
+
+@pytest.mark.parametrize("name", ["client", *KINDS])
+async def test_a_block_that_is_not_entered_by_async_with_says_how(name):
+    def block():
+        return getattr(triomq, f"open_{name}")(*["ns:9876", "G"][: 1 if name == "client" else 2])
+
+    how = rf"triomq\.open_{name} is entered by `async with triomq\.open_{name}\(\.\.\.\) as {name}:`"
+    with (
+        pytest.raises(errors.InvalidCall, match=rf"{how}; without a trio loop use triomq\.blocking\.open_client"),
+        block(),
+    ):
+        pytest.fail("it was entered")
+    with pytest.raises(errors.InvalidCall, match=how):
+        await block()
+    with pytest.raises(AttributeError, match=rf"no attribute 'send': {how}"):
+        block().send(None)

@@ -65,7 +65,7 @@ def list_letters(group: str | None, most: int, new: bool, name_servers: str, as_
 
 @dlq.command("show")
 @click.argument("group")
-@click.argument("queue", metavar="BROKER:ID")
+@click.argument("queue", metavar="BROKER:QUEUE")
 @click.argument("offset", type=click.IntRange(0))
 @name_servers_option
 @json_option

@@ -85,7 +85,7 @@ class StartingOffsets:
               "Default: latest; with --until-end earliest.")  # fmt: skip
 @click.option("--tags", help="Only messages with these tags: a || b.")
 @click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
-@click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue; not with --group.")
+@click.option("--queue", "queue", metavar="BROKER:QUEUE", help="Only this queue; not with --group.")
 @click.option("-m", "--max", "--count", "most", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--until-end", is_flag=True, help=f"Stop when nothing has come for {END_S:g} s.")
 @click.option("--format", "template", metavar="TEXT",
@@ -434,7 +434,7 @@ def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool
 @click.argument("topic")
 @click.argument("to", metavar="earliest|latest|TIME|OFFSET")
 @name_servers_option
-@click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue, with an OFFSET.")
+@click.option("--queue", "queue", metavar="BROKER:QUEUE", help="Only this queue, with an OFFSET.")
 @click.option("--force", is_flag=True, help="Set an OFFSET although members are online, who may overwrite it.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option

@@ -115,7 +115,7 @@ def triomq() -> None:
 @click.option("--tags", help="Tag to filter by.")
 @click.option("--keys", help="Index keys, separated by blanks: 'a b' is two keys. A key has no blanks.")
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="User property; repeatable.")
-@click.option("--queue", "queue", metavar="BROKER:ID", help="The queue it must go to.")
+@click.option("--queue", "queue", metavar="BROKER:QUEUE", help="The queue it must go to.")
 @click.option("--delay", "delay_level", type=click.IntRange(0, 18), default=0, help="Delay level, 1-18.")
 @click.option(
     "--timeout",
@@ -174,7 +174,7 @@ def send(
 @click.option("--offset", type=click.IntRange(0), help="Start at this offset instead.")
 @click.option("--tags", help="Only messages with these tags: a || b.")
 @click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
-@click.option("--queue", "queue", metavar="BROKER:ID", help="Only this queue.")
+@click.option("--queue", "queue", metavar="BROKER:QUEUE", help="Only this queue.")
 @click.option("-m", "--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for further messages; stop with Ctrl-C.")
 @click.option("--commit", is_flag=True, help="Commit the group's offsets at the end.")

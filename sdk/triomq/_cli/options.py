@@ -115,10 +115,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 
 def queue_of(topic: str, text: str) -> MessageQueue:
-    """The queue of ``BROKER:ID``."""
+    """The queue of ``BROKER:QUEUE``."""
     name, _, number = text.rpartition(":")
     if not name or not number.isdecimal():
-        raise click.UsageError(f"{text!r} is not BROKER:ID")
+        raise click.UsageError(f"{text!r} is not BROKER:QUEUE, such as broker-a:0")
     return MessageQueue(topic, name, int(number))
 
 

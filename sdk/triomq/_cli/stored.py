@@ -104,7 +104,7 @@ def by_key(
 
 @message.command("at")
 @click.argument("topic")
-@click.argument("queue", metavar="BROKER:ID")
+@click.argument("queue", metavar="BROKER:QUEUE")
 @click.argument("offset", type=click.IntRange(0))
 @_looking
 def at_offset(topic: str, queue: str, offset: int, name_servers: str, tracks: bool | None, as_json: bool) -> None:
@@ -119,7 +119,7 @@ def at_offset(topic: str, queue: str, offset: int, name_servers: str, tracks: bo
 
 @message.command("time")
 @click.argument("topic")
-@click.argument("queue", metavar="BROKER:ID")
+@click.argument("queue", metavar="BROKER:QUEUE")
 @click.argument("start", metavar="TIME")
 @click.option("--until", metavar="TIME", help="Only messages stored until then.")
 @click.option("-m", "--max", "most", type=click.IntRange(1), default=1, show_default=True, help="At most so many.")

@@ -280,7 +280,7 @@ class NameServerGroup:
 
         Raises:
             NoNameServer: none can be reached, or the chosen one did not answer; the next request goes to the next one.
-            NotANameServer: none of the addresses is a name server's.
+            NotANameServer: none of the addresses answers as a name server.
         """
         others: dict[str, str] = {}
         while True:
@@ -305,7 +305,7 @@ class NameServerGroup:
             self._choice.leave(link.address)
             if others.keys() >= set(self._choice.addresses):
                 if len(others) == 1:
-                    what = "the address is no name server's"
+                    what = "the address does not answer as a name server"
                     raise NotANameServer(what, address=link.address, remark=others[link.address])
                 raise NotANameServer("none of the addresses is a name server's", remark=_listed(others))
 

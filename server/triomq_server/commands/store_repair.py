@@ -227,7 +227,7 @@ async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Out
                     return None
                 if run.write:
                     write_place(RealDisk(), run.root, segments, place, data)
-        return Outcome(what, f"{records} records", source, run.write, tuple(reasons))
+        return Outcome(what, f"{records} record{'s'[: records != 1]}", source, run.write, tuple(reasons))
     if not place.after:
         reasons.append("this is the log's end: without a repair the next start cuts it off")
     return Outcome(what, reasons=tuple(reasons))

@@ -246,7 +246,7 @@ async def test_a_rocketmq_broker_gives_single_records(root: Path, copy: Copy) ->
     overwrite(root, 5 * RECORD_BYTES + 150, b"?")
     overwrite(root, 9 * RECORD_BYTES, bytes(2 * RECORD_BYTES))
     outcomes = await mend(root, copy)
-    assert [one.found for one in outcomes] == ["1 records", "2 records"]
+    assert [one.found for one in outcomes] == ["1 record", "2 records"]
     assert log_bytes(root) == sound
     overwrite(root, FILE_BYTES - 700, bytes(1400))
     damaged = log_bytes(root)
@@ -275,7 +275,7 @@ async def test_the_end_of_the_log_is_repaired_as_far_as_it_was_written(
         overwrite(root, start + n * RECORD_BYTES + 150, b"?")
     copy.is_ours = is_ours
     (outcome,) = await mend(root, copy)
-    assert outcome.found == f"{records} records"
+    assert outcome.found == ("1 record" if records == 1 else f"{records} records")
     assert log_bytes(root) == sound
     async with open_store(make_config(root, mapped_file_size_commit_log=FILE_BYTES)) as store:
         assert numbers(store, record_number) == list(range(MESSAGES))
