@@ -6,12 +6,12 @@ Upstream: ``RemoteBrokerOffsetStore``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._message.message import MessageQueue
-from triomq.errors import ProtocolViolation, error_for_code
+from triomq.errors import LinkLost, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.requests import (
@@ -31,11 +31,15 @@ class BrokerOffsets:
     Args:
         group: consumer group.
         brokers: how brokers are reached.
+        in_doubt: queues that may be another member's by now: their offsets are not sent.
     """
 
-    def __init__(self, group: str, brokers: BrokerLinks) -> None:
+    def __init__(
+        self, group: str, brokers: BrokerLinks, in_doubt: Callable[[MessageQueue], bool] = lambda _queue: False
+    ) -> None:
         self._group = group
         self._brokers = brokers
+        self._in_doubt = in_doubt
 
     async def read(self, queue: MessageQueue, /) -> int | None:
         """Ask the broker (code 14)."""
@@ -64,9 +68,16 @@ class BrokerOffsets:
         """Send the offsets to the brokers (code 15) and wait for their answers.
 
         Never to a slave as long as the route has a master: the master's offsets would overwrite them.
+
+        Raises:
+            LinkLost: a queue is in doubt.
+            MQError: a broker cannot be reached, or refuses.
         """
         for queue, offset in offsets.items():
             link = await self._brokers.of(queue, only_master=True)
+            if self._in_doubt(queue):
+                # Asked only now: the link may have been opened for this.
+                raise offset_in_doubt(queue)
             header = UpdateConsumerOffsetRequest(
                 consumer_group=self._group,
                 topic=self._brokers.topic_of(queue),
@@ -78,3 +89,11 @@ class BrokerOffsets:
             if answer.code != ResponseCode.SUCCESS:
                 what = f"committing offset {offset} of group {self._group} in {queue}"
                 raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+
+
+def offset_in_doubt(queue: MessageQueue) -> LinkLost:
+    """The error of a commit that is not sent, since the queue may be another member's by now."""
+    return LinkLost(
+        f"the offset of {queue} is not committed: a connection of this member was lost, and other members may have "
+        "got further; it goes on when the brokers list it in the group again"
+    )

@@ -5,6 +5,11 @@ How queues are taken and given up differs, and is in ``push/membership.py`` and 
 the client call memberships; users hold the consumers.  Upstream: ``DefaultMQPushConsumerImpl``,
 ``DefaultLitePullConsumerImpl``.
 
+A broker takes a member out of its groups when their connection ends, and other members may take its queues over:
+after a failure of the network, or while this process is stopped or the machine is suspended.  So with every connection
+that is lost the member's queues come into doubt, and no offset is committed until it has rejoined: heartbeats are
+answered, a rebalance that began after that has left the queue here, and the group's offset has been read.
+
 All members own their tasks alike: one task in the client's nursery, which opens the member's own nursery.  A failure
 in it ends this consumer and no other: it is logged, the group is left, and those who wait for messages get the error.
 """
@@ -36,7 +41,7 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, limit_at_end, re
 from triomq._consumer.group.positions import END_TIMEOUT_S, IllegalOffset, Positions, StartFrom, consume_from_where
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
-from triomq._consumer.group.rebalance import Members, Rebalance
+from triomq._consumer.group.rebalance import RETRY_AFTER_S, Members, Rebalance
 from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, offset_file
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import Puller
@@ -44,6 +49,7 @@ from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, retry_topic
+from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import ClientClosed, InvalidCall, MQError
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
@@ -158,6 +164,11 @@ class Membership(ABC):
         self._rebalancing = trio.CancelScope()
         self._rebalancing_ended = trio.Event()
         self._is_leaving = False
+        self._cut_off: set[str] = set()
+        self._losses = 0
+        self._doubted_s = 0.0
+        self._must_rejoin = trio.Event()
+        self._certain_from: int | None = 0
         self.puller = Puller(
             self.group,
             client.routes,
@@ -197,6 +208,8 @@ class Membership(ABC):
             report=self.report,
         )
         client.requests.consumers[self.group] = self
+        client.links.lost.append(self._link_lost)
+        client.links.opened.append(self._link_opened)
 
     @property
     def broadcasts(self) -> bool:
@@ -219,7 +232,7 @@ class Membership(ABC):
         if self.broadcasts:
             self._ends_with_client = True
             return self._client.instance_offsets.setdefault(self.group, InstanceOffsets())
-        return BrokerOffsets(self.group, brokers)
+        return BrokerOffsets(self.group, brokers, lambda queue: self.positions.in_doubt(queue))
 
     def _make_engine(
         self, sink: PullSink, settings: PullSettings, held_back: Callable[[PulledQueue], bool] | None
@@ -334,6 +347,8 @@ class Membership(ABC):
                     self._nursery = nursery
                     await nursery.start(self.engine.run)
                     nursery.start_soon(self._keep_rebalancing)
+                    if not self.broadcasts:
+                        nursery.start_soon(self._keep_rejoining)
                     self._start_tasks(nursery)
                     self.started = True
                     task_status.started()
@@ -372,13 +387,81 @@ class Membership(ABC):
         """
         if queue not in self.engine.queues:
             raise InvalidCall(f"{queue} was given up meanwhile; seek again when it is assigned")
-        self.positions.update(queue, offset, increase_only=False)
+        self.positions.move(queue, offset)
         self.engine.seek(queue, offset)
 
     def owned_queues(self) -> list[MessageQueue]:
         """The assigned queues, with their positions up to date."""
         self.engine.note_positions()
         return list(self.engine.queues)
+
+    # --- lost connections ------------------------------------------------------------------------------------
+
+    @property
+    def shares_queues(self) -> bool:
+        """Whether other members may take this one's queues over."""
+        return not self.broadcasts
+
+    def _link_lost(self, link: Link) -> None:
+        if any(link.address in broker.values() for broker in self._client.routes.broker_addresses().values()):
+            self._cut_off.add(link.address)
+            self._losses += 1
+            self._doubt()
+
+    def _link_opened(self, link: Link) -> None:
+        # Again, and before anything is sent: what was taken meanwhile was not known to this broker.
+        if link.address in self._cut_off:
+            self._cut_off.discard(link.address)
+            self._doubt()
+
+    def _doubt(self) -> None:
+        if self.shares_queues and self._nursery is not None and len(self.positions):
+            self.positions.doubt()
+            self.engine.withhold_offsets()
+            self._certain_from = None
+            self._doubted_s = trio.current_time()
+            self._must_rejoin.set()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _keep_rejoining(self) -> None:
+        """After every lost connection: report to the brokers, then share the queues out anew."""
+        while True:
+            await self._must_rejoin.wait()
+            self._must_rejoin = trio.Event()
+            losses = self._losses
+            await self._client.heartbeats.beat()
+            await self._take_part_again()
+            if losses == self._losses:
+                self._certain_from = self.rebalance.rounds + 1
+                self.rebalance.wake()
+            else:
+                await trio.sleep(RETRY_AFTER_S)
+
+    @abstractmethod
+    async def _take_part_again(self) -> None:
+        """What this kind of consumer needs beside heartbeats, after a lost connection."""
+
+    async def kept(self, queue: MessageQueue, /) -> bool:
+        """A queue stays ours: after a lost connection, go on where the group is now."""
+        if not self.positions.in_doubt(queue):
+            await trio.lowlevel.checkpoint()
+            return True
+        try:
+            committed = await self.positions.committed(queue)
+        except MQError as error:
+            log.info("how far the group is in %s is not known now: %s", queue, error.reason)
+            return False
+        return self._confirm(queue, committed)
+
+    def _confirm(self, queue: MessageQueue, committed: int | None) -> bool:
+        source = self.engine.queues.get(queue)
+        if source is None or self._certain_from is None or self.rebalance.rounds < self._certain_from:
+            return False
+        self.engine.note_position(source)
+        offset = self.positions.confirm(queue, committed)
+        if offset is not None:
+            self.engine.seek(queue, offset)
+        return True
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -415,6 +498,7 @@ class Membership(ABC):
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
             if self.started:
                 await self._rebalancing_ended.wait()
+            await self._confirm_last()
             await self._release_queues()
         self._close_connections()
         self._client.requests.consumers.pop(self.group, None)
@@ -422,8 +506,18 @@ class Membership(ABC):
         with trio.CancelScope(shield=True):
             await self._client.heartbeats.remove_consumer(self.group)
 
+    async def _confirm_last(self) -> None:
+        """There is no time to rejoin: what the group has not got further with is committed all the same."""
+        for queue in filter(self.positions.in_doubt, self.owned_queues()):
+            try:
+                self.positions.confirm(queue, await self.positions.committed(queue))
+            except MQError as error:
+                log.info("the last offset of %s is not committed: %s", queue, error.reason)
+
     def _close_connections(self) -> None:
         self.puller.close()
+        self._client.links.lost.remove(self._link_lost)
+        self._client.links.opened.remove(self._link_opened)
 
     def _close_offset_file(self) -> None:
         # Only when no task is left that may commit.

@@ -164,6 +164,11 @@ class SharedPulls(metaclass=NoPublicConstructor):
         await call_with_queues(self._callbacks.on_revoked, [queue])
         return True
 
+    async def kept(self, _queue: MessageQueue, /) -> bool:
+        """Nothing to do: offsets are committed by the caller alone."""
+        await trio.lowlevel.checkpoint()
+        return True
+
     async def topic_changed(self, _topic: str, /) -> None:
         """Pulls carry their expression: there is nothing to announce."""
 

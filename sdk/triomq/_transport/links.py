@@ -114,6 +114,8 @@ class Links:
     ) -> None:
         self.opened: list[Callable[[Link], None]] = []
         """Called with every link that has just been opened."""
+        self.lost: list[Callable[[Link], None]] = []
+        """Called with every link that can no longer be used, before those who wait for answers are."""
         self._nursery = nursery
         self._dial = dial
         self._handlers = handlers if handlers is not None else {}
@@ -219,6 +221,8 @@ class Links:
     def _drop(self, link: Link) -> None:
         if self._links.get(link.address) is link:
             del self._links[link.address]
+            for lost in self.lost:
+                lost(link)
 
     async def _open_stream(self, address: str, opening: _Opening) -> trio.abc.Stream | None:
         why = f"no connection within {CONNECT_TIMEOUT_S:g} s"

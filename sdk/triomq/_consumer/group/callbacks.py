@@ -32,6 +32,7 @@ EventKind = Literal[
     "not_a_member",
     "send_back_failed",
     "reset",
+    "overtaken",
 ]
 """What can happen to a consumer."""
 

@@ -1,22 +1,25 @@
 """One consumer's positions in its queues: a memory over an offset store (docs/protocol/consumer.md §12).
 
 Consuming moves the memory; it is written to the store, at the brokers or in a file, every few seconds, before a
-queue is given up, and at the end.  The decisions (where to start, what to do about an offset that is not there)
-are pure functions.  Upstream: ``RemoteBrokerOffsetStore``, ``RebalancePushImpl.computePullFromWhere``.
+queue is given up, and at the end.  A queue that may have become another member's is in doubt: its offset is not
+written before that is certain.  The decisions (where to start, what to do about an offset that is not there, whether
+another member has got further) are pure functions.  Upstream: ``RemoteBrokerOffsetStore``, ``RebalancePushImpl.computePullFromWhere``.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import math
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final, Literal
 
 import attrs
 import trio
 
+from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, offset_in_doubt
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._consumer.offset_store import OffsetStore
@@ -96,6 +99,17 @@ def corrected_offset(policy: IllegalOffset, *, next_offset: int, min_offset: int
     return None if chosen is None else max(chosen, 0)
 
 
+def is_overtaken(known: int, committed: int | None, *, moved: bool) -> bool:
+    """Whether another member has consumed more of a queue than this one, while this one was not in the group.
+
+    Args:
+        known: how far this member has consumed it.
+        committed: the group's offset as the store has it now; None: there is none.
+        moved: whether a seek, a reset or a correction has set ``known``, and it was not written since.
+    """
+    return committed is not None and committed > known and not moved
+
+
 @attrs.frozen
 class Start:
     """Where a queue without a committed offset starts: a fixed offset, the queue's end, or a time.
@@ -161,7 +175,7 @@ class Positions:
         start_from: where queues without an offset start.
         illegal_offset: what to do about offsets that brokers do not have.
         memory_first: whether :meth:`start` looks into the memory before the store (lite pull).
-        report: called with events ``offset_illegal``, ``offset_refused`` and ``reset``.
+        report: called with events ``offset_illegal``, ``offset_refused``, ``overtaken`` and ``reset``.
     """
 
     def __init__(
@@ -183,6 +197,11 @@ class Positions:
         self._offsets: dict[MessageQueue, int] = {}
         self._persisted: dict[MessageQueue, int] = {}
         self._fenced: set[MessageQueue] = set()
+        self._moved: set[MessageQueue] = set()
+        self._lowest: dict[MessageQueue, float] = {}
+        """Where another member has taken over -> the lowest offset that may be committed."""
+        self._doubted: set[MessageQueue] = set()
+        self._certain = trio.Event()
         # One at a time: brokers may serve two requests of one link in either order.
         self._writing = trio.Lock()
 
@@ -205,27 +224,81 @@ class Positions:
         Args:
             queue: which.
             offset: everything below it is done.
-            increase_only: refuse to go back. Only what was ordered may: an ordered queue's own commit, a seek,
-                a reset, a correction.
+            increase_only: refuse to go back. Only a commit that names its offset may, but not behind what another
+                member has committed; see also :meth:`move`.
 
         Returns:
             Whether it was taken; a refused jump back is reported once per queue.
         """
         known = self._offsets.get(queue)
+        if offset < self._lowest.get(queue, 0):
+            self._refuse(queue, f"{queue}: committing {offset} is refused, since another member has got further")
+            return False
         if known is not None and offset < known and increase_only:
-            if queue not in self._fenced:
-                self._fenced.add(queue)
-                text = f"{queue}: committing {offset} is refused, since {known} is committed and no seek or reset asked for a step back"
-                self._report(ConsumerEvent("offset_refused", text, queue))
+            why = f"{known} is committed and no seek or reset asked for a step back"
+            self._refuse(queue, f"{queue}: committing {offset} is refused, since {why}")
             return False
         self._offsets[queue] = offset
         return True
 
+    def _refuse(self, queue: MessageQueue, text: str) -> None:
+        if queue not in self._fenced:
+            self._fenced.add(queue)
+            self._report(ConsumerEvent("offset_refused", text, queue))
+
+    def move(self, queue: MessageQueue, offset: int) -> None:
+        """A seek, a reset or a correction: the queue goes on there, forwards or back."""
+        self._lowest.pop(queue, None)
+        self.update(queue, offset, increase_only=False)
+        self._moved.add(queue)
+
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue from memory: it belongs to another member now."""
+        if queue in self._doubted:
+            # A message of before may be in a user's hands still, who commits it.
+            self._lowest[queue] = math.inf
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
         self._fenced.discard(queue)
+        self._moved.discard(queue)
+        self._end_doubt(queue)
+
+    # --- doubt -----------------------------------------------------------------------------------------------
+
+    def doubt(self) -> None:
+        """This member may have been out of the group: no offset is written until :meth:`confirm` or :meth:`forget`."""
+        self._doubted.update(self._offsets)
+
+    def in_doubt(self, queue: MessageQueue) -> bool:
+        """Whether a queue may be another member's by now."""
+        return queue in self._doubted
+
+    def confirm(self, queue: MessageQueue, committed: int | None) -> int | None:
+        """A queue is this member's, and this is the group's offset, read since: its offsets are written again.
+
+        Returns:
+            Where to go on, when another member has got further meanwhile.
+        """
+        self._end_doubt(queue)
+        known = self._offsets.get(queue)
+        if known is None or not is_overtaken(known, committed, moved=queue in self._moved):
+            return None
+        assert committed is not None
+        self._offsets[queue] = self._persisted[queue] = self._lowest[queue] = committed
+        text = f"{queue}: this member was cut off at {known}, and another one has committed {committed}; going on there"
+        self._report(ConsumerEvent("overtaken", text, queue))
+        return committed
+
+    def _end_doubt(self, queue: MessageQueue) -> None:
+        if queue in self._doubted:
+            self._doubted.discard(queue)
+            self._certain.set()
+            self._certain = trio.Event()
+
+    async def _wait_certain(self, queues: Collection[MessageQueue]) -> None:
+        with trio.move_on_after(OFFSET_TIMEOUT_S):
+            while not self._doubted.isdisjoint(queues):
+                await self._certain.wait()
 
     # --- store -----------------------------------------------------------------------------------------------
 
@@ -249,13 +322,18 @@ class Positions:
         return True
 
     async def commit(self, queues: Collection[MessageQueue]) -> None:
-        """:meth:`persist` for callers who want to know.
+        """:meth:`persist` for callers who want to know; queues in doubt are waited for.
 
         Raises:
+            LinkLost: a queue is still in doubt.
             MQError: some may not be kept.
         """
+        await self._wait_certain(queues)
         for error in await self._persist(queues):
             raise error
+        for queue in queues:
+            if queue in self._doubted:
+                raise offset_in_doubt(queue)
 
     @trio.lowlevel.enable_ki_protection
     async def keep_persisting(self, owned: Callable[[], Collection[MessageQueue]]) -> None:
@@ -279,7 +357,7 @@ class Positions:
         async with self._writing:
             brokers: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
             for queue in queues:
-                if queue in self._offsets:
+                if queue in self._offsets and queue not in self._doubted:
                     brokers[queue.broker_name][queue] = self._offsets[queue]
             for part in brokers.values():
                 # Broker by broker, so that one that is down does not hold up the others.
@@ -288,8 +366,15 @@ class Positions:
                 except MQError as error:
                     errors.append(error)
                 else:
-                    self._persisted.update((queue, offset) for queue, offset in part.items() if queue in self._offsets)
+                    self._note_persisted(part)
         return errors
+
+    def _note_persisted(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if queue in self._offsets:
+                self._persisted[queue] = offset
+                if self._offsets[queue] >= offset:
+                    self._moved.discard(queue)
 
     # --- starting and correcting -----------------------------------------------------------------------------
 
@@ -307,6 +392,7 @@ class Positions:
             await trio.lowlevel.checkpoint()
             return known
         self.forget(queue)
+        self._lowest.pop(queue, None)
         committed = await self._store.read(queue)
         if committed is not None and committed > 0:
             self._offsets[queue] = self._persisted[queue] = committed
@@ -347,7 +433,7 @@ class Positions:
         self._report(ConsumerEvent("offset_illegal", f"{what}; {goes_on} (policy {self.policy.value})", queue))
         if chosen is None:
             raise OffsetIllegal(what, address=result.broker_address)
-        self.update(queue, chosen, increase_only=False)
+        self.move(queue, chosen)
         await self.persist([queue])
         return chosen
 
@@ -356,7 +442,7 @@ class Positions:
         before = self._offsets.get(queue)
         text = f"{queue} was reset from {'an unknown offset' if before is None else before} to {offset}"
         self._report(ConsumerEvent("reset", text, queue))
-        self.update(queue, offset, increase_only=False)
+        self.move(queue, offset)
         self._fenced.discard(queue)
         await self.persist([queue])
 

@@ -118,6 +118,7 @@ class PulledQueue:
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
         limits: when its pulling pauses.
+        call: what is asked now, or was asked last.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, settings: PullSettings, counters: TopicCounters) -> None:
@@ -133,6 +134,7 @@ class PulledQueue:
         self.pulled_s = trio.current_time()
         self.consumed_s = self.pulled_s
         self.scope = trio.CancelScope()
+        self.call: PullCall | None = None
         self.awaited: trio.Event | None = None
         """What the pulling waits for, if it waits."""
 
@@ -301,6 +303,12 @@ class PullEngine:
         for source in self.queues.values():
             self.note_position(source)
 
+    def withhold_offsets(self) -> None:
+        """The queues are in doubt: pulls that are about to be sent carry no offsets of the group."""
+        for source in self.queues.values():
+            if source.call is not None:
+                source.call.commit_offset = None
+
     def _share_limits(self, topic: str) -> None:
         """A topic's queues have come or gone: its limits are shared among those that are here."""
         limits = self._settings.limits
@@ -327,7 +335,7 @@ class PullEngine:
                 process = source.process
                 subscription = self._subscription(source.queue.topic)
                 assert subscription is not None
-                call = self._call(source, subscription)
+                call = source.call = self._call(source, subscription)
                 # Not when pulls are spaced by an interval: each one passes here then.
                 go_on = None if self._settings.interval_s else self._taker(source, process, subscription, call)
                 self._begin_pull(source)
@@ -416,6 +424,8 @@ class PullEngine:
         if not self._settings.commit:
             return None
         self.note_position(source)
+        if self._positions.in_doubt(source.queue):
+            return None
         # Upstream sets the bit for positive offsets only (docs/protocol/consumer.md §6.2).
         return self._positions.get(source.queue) or None
 

@@ -51,6 +51,9 @@ class Assignee(Protocol):
     async def revoked(self, queue: MessageQueue, /) -> bool:
         """Give a queue up: pull no more, persist its offset, forget it, unlock it.  False: not now, ask again."""
 
+    async def kept(self, queue: MessageQueue, /) -> bool:
+        """A queue stays ours in this round.  False: whether it was ours all the time is not known now, ask again."""
+
     async def topic_changed(self, topic: str, /) -> None:
         """After a round that moved queues of a topic."""
 
@@ -221,6 +224,8 @@ class Rebalance:
     ) -> None:
         self.owned: set[MessageQueue] = set()
         """The queues that are ours; changed by the loop and by :meth:`release` only."""
+        self.rounds = 0
+        """How many rounds have begun."""
         self._group = group
         self._client_id = client_id
         self._assignee = assignee
@@ -275,6 +280,7 @@ class Rebalance:
             Whether nothing was left undone.
         """
         async with self._round:
+            self.rounds += 1
             topics = sorted(self._topics())
             done = await self._drop_unsubscribed(topics)
             for topic in topics:
@@ -339,6 +345,8 @@ class Rebalance:
                 self.owned.discard(queue)
             else:
                 done = False
+        for queue in sorted_queues(owned.difference(moves.revoke)):
+            done &= await self._assignee.kept(queue)
         for queue in moves.assign:
             if queue in self.owned:
                 continue  # was to be taken again, but could not be given up

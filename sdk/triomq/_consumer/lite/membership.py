@@ -84,14 +84,10 @@ class LiteMembership(Membership):
         known = self.positions.get(queue)
         return known if known is not None else source.next_offset
 
-    def go_to(self, queue: MessageQueue, offset: int) -> None:
-        """Go on elsewhere in a queue; what was fetched is given up.
-
-        Raises:
-            InvalidCall: it is not assigned any more.
-        """
-        super().go_to(queue, offset)
-        self._resume_fetching()
+    @property
+    def shares_queues(self) -> bool:
+        """Whether other members may take this one's queues over: not those that its caller has assigned."""
+        return super().shares_queues and not self.assigns
 
     async def close(self, patience_s: float) -> None:
         """Pull no more, give the queues up, leave the group."""
@@ -132,6 +128,7 @@ class LiteMembership(Membership):
 
     def restarted(self, _source: PulledQueue) -> None:
         """Messages that were given up are passed over when their turn comes."""
+        self._resume_fetching()
 
     def failed(self, error: MQError) -> None:
         """The next poll raises it."""
@@ -142,6 +139,9 @@ class LiteMembership(Membership):
     def _start_tasks(self, nursery: trio.Nursery) -> None:
         if self.auto_commit:
             nursery.start_soon(self.positions.keep_persisting, self.owned_queues)
+
+    async def _take_part_again(self) -> None:
+        """Nothing but heartbeats."""
 
     def _raise_to_waiters(self, error: Exception) -> None:
         self.messages.fail(error)
@@ -170,6 +170,9 @@ class LiteMembership(Membership):
         # First nothing more is given out, so that a slow on_revoked delays no other queue's messages.
         self.engine.stop(queue)
         self._resume_fetching()
+        if self.positions.in_doubt(queue):
+            # Nor does a commit in on_revoked count.
+            self.positions.forget(queue)
         try:
             await call_with_queues(self.callbacks.on_revoked, [queue])
         finally:

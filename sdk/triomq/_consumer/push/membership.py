@@ -191,15 +191,31 @@ class PushMembership(Membership):
     def _raise_to_waiters(self, error: Exception) -> None:
         self.dispatch.waiters.drain(error)
 
-    async def _restart(self, queue: MessageQueue) -> None:
+    async def _restart(self, queue: MessageQueue) -> bool:
         try:
             offset = await self.positions.start(queue)
         except MQError as error:
             log.warning("%s cannot be restarted now: %s", queue, error)
-            self.rebalance.wake()
-            return
+            return False
         if queue in self.engine.queues:
             self.engine.seek(queue, offset)
+        return True
+
+    async def _take_part_again(self) -> None:
+        if self._ordered is not None and self._locks is not None:
+            await self._ordered.renew_locks(self._restart, self.positions.forget)
+
+    async def kept(self, queue: MessageQueue, /) -> bool:
+        """A queue stays ours; an ordered consumer that was cut off must have locked it again."""
+        if self.positions.in_doubt(queue) and not self._is_locked_again(queue):
+            await trio.lowlevel.checkpoint()
+            return False
+        return await super().kept(queue)
+
+    def _is_locked_again(self, queue: MessageQueue) -> bool:
+        if self._ordered is None or self._locks is None:
+            return True
+        return self._ordered.is_locked_since(queue, self._doubted_s)
 
     # --- the end ---------------------------------------------------------------------------------------------
 

@@ -287,24 +287,35 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
     @trio.lowlevel.enable_ki_protection
     async def keep_locks(
-        self, restart: Callable[[MessageQueue], Awaitable[None]], forget: Callable[[MessageQueue], object]
+        self, restart: Callable[[MessageQueue], Awaitable[bool]], forget: Callable[[MessageQueue], object]
     ) -> None:
         """Renew the locks for ever, in a task of its own: a slow handler must not hold it up.
 
         Args:
-            restart: begins a queue again from its committed offset: it was another member's meanwhile.
+            restart: begins a queue again from its committed offset: it was another member's meanwhile; False: it cannot
+                now.
             forget: of a queue that is another member's, no offset may be committed any more.
         """
         assert self._locks is not None
         pause_s = FIRST_RENEWAL_S
         while True:
             await trio.sleep(pause_s)
-            done = await self._renew(restart, forget)
+            done = await self.renew_locks(restart, forget)
             pause_s = RENEW_EVERY_S if done else RETRY_S
 
-    async def _renew(
-        self, restart: Callable[[MessageQueue], Awaitable[None]], forget: Callable[[MessageQueue], object]
+    def is_locked_since(self, queue: MessageQueue, moment_s: float) -> bool:
+        """Whether the broker has granted a queue's lock at a request of this time or later."""
+        state = self.states.get(queue)
+        return state is not None and state.locked and state.locked_s >= moment_s
+
+    async def renew_locks(
+        self, restart: Callable[[MessageQueue], Awaitable[bool]], forget: Callable[[MessageQueue], object]
     ) -> bool:
+        """Renew the locks once; see :meth:`keep_locks`.
+
+        Returns:
+            Whether all queues are locked now.
+        """
         assert self._locks is not None
         asked_s = trio.current_time()
         queues = list(self.states)
@@ -314,22 +325,31 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             if state is not None and state.locked:
                 self._lose(state)
                 forget(queue)
+        locked = 0
         for queue in granted:
             state = self.states.get(queue)
             if state is None:
                 continue
             # The broker forgot it long ago: another member may have had it in between.
             was_ours = state.locked and asked_s - state.locked_s <= BROKER_KEEPS_S
-            state.locked, state.locked_s = True, asked_s
             if not was_ours:
-                await restart(queue)
+                # Until it has begun again, nothing of before counts.
+                self._give_up(state)
+                forget(queue)
+                if not await restart(queue):
+                    continue
+            state.locked, state.locked_s = True, asked_s
+            locked += 1
             self._offer(state)
             state.source.wake()
-        return len(granted) == len(queues)
+        return locked == len(queues)
 
-    def _lose(self, state: OrderedQueue) -> None:
+    def _give_up(self, state: OrderedQueue) -> None:
         state.locked = False
         state.waiting.clear()
         state.source.process.drop()
+
+    def _lose(self, state: OrderedQueue) -> None:
+        self._give_up(state)
         text = f"{state.source.queue} is locked by another member; what was pulled of it is given up"
         self._report(ConsumerEvent("lock_lost", text, state.source.queue))

@@ -15,6 +15,7 @@ from triomq._consumer.group.positions import (
     check_start_from,
     corrected_offset,
     illegal_offset_policy,
+    is_overtaken,
     start_of_new_group,
 )
 from triomq.errors import InvalidCall, OffsetIllegal
@@ -244,3 +245,76 @@ async def test_times(store) -> None:
     assert await memory.offset_at(Q0, NOON) == 50
     with pytest.raises(InvalidCall, match="time zone"):
         await memory.offset_at(Q0, datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    ("known", "committed", "moved", "expected"),
+    [
+        (50, 100, False, True),
+        (50, 51, False, True),
+        (50, 50, False, False),
+        # Written by this member before, or lost by the broker in a crash.
+        (50, 40, False, False),
+        (50, None, False, False),
+        # A seek or a reset has chosen the place.
+        (50, 100, True, False),
+    ],
+)
+def test_who_has_got_further(known, committed, moved, expected) -> None:
+    assert is_overtaken(known, committed, moved=moved) is expected
+
+
+async def test_an_offset_in_doubt_is_not_written(autojump_clock) -> None:
+    store, events = Store(), []
+    store.offsets = {Q0: 10, Q1: 10}
+    positions = Positions(store, Bounds(), report=events.append)
+    for queue in (Q0, Q1):
+        await positions.start(queue)
+        positions.update(queue, 50, increase_only=True)
+    positions.doubt()
+    assert await positions.persist([Q0, Q1])
+    assert not store.commits
+    assert positions.confirm(Q0, 10) is None
+    assert await positions.persist([Q0, Q1])
+    assert store.commits == [{Q0: 50}]
+    assert positions.confirm(Q1, 100) == 100
+    assert [event.kind for event in events] == ["overtaken"]
+    # A message of before was in a user's hands, who commits it now.
+    assert not positions.update(Q1, 51, increase_only=False)
+    assert positions.get(Q1) == 100
+    positions.move(Q1, 20)
+    assert positions.get(Q1) == 20
+    assert positions.update(Q1, 19, increase_only=False)
+
+
+async def test_a_queue_given_up_in_doubt_takes_no_late_commit(autojump_clock) -> None:
+    store = Store()
+    store.offsets = {Q0: 10}
+    positions = Positions(store, Bounds())
+    await positions.start(Q0)
+    positions.doubt()
+    positions.forget(Q0)
+    assert not positions.update(Q0, 11, increase_only=False)
+    await positions.commit([Q0])
+    assert not store.commits
+    assert await positions.start(Q0) == 10
+    assert positions.update(Q0, 11, increase_only=False)
+
+
+async def test_a_commit_waits_for_the_end_of_doubt(autojump_clock) -> None:
+    store = Store()
+    store.offsets = {Q0: 10}
+    positions = Positions(store, Bounds())
+    await positions.start(Q0)
+    positions.update(Q0, 50, increase_only=True)
+    positions.doubt()
+    started_s = trio.current_time()
+    with pytest.raises(triomq.errors.LinkLost, match="is not committed"):
+        await positions.commit([Q0])
+    assert trio.current_time() - started_s == 5
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(positions.commit, [Q0])
+        await trio.sleep(1)
+        assert not store.commits
+        positions.confirm(Q0, 10)
+    assert store.commits == [{Q0: 50}]

@@ -63,6 +63,7 @@ class Assignee:
         self.calls: list[tuple[str, object]] = []
         self.refuses: set[tuple[str, triomq.MessageQueue]] = set()
         self.stuck: set[triomq.MessageQueue] = set()
+        self.kept_queues: list[triomq.MessageQueue] = []
 
     async def assigned(self, queue, /):
         await trio.lowlevel.checkpoint()
@@ -74,6 +75,11 @@ class Assignee:
         self.calls.append(("revoked", queue))
         self.stuck.discard(queue)
         return ("revoked", queue) not in self.refuses
+
+    async def kept(self, queue, /):
+        await trio.lowlevel.checkpoint()
+        self.kept_queues.append(queue)
+        return ("kept", queue) not in self.refuses
 
     async def topic_changed(self, topic, /):
         await trio.lowlevel.checkpoint()
@@ -150,6 +156,22 @@ async def test_a_join_and_a_leave(autojump_clock) -> None:
     assert await world.rebalance.rebalance()
     assert world.assignee.take_calls() == []
     assert world.rebalance.owned == set(Q[:2])
+
+
+async def test_queues_that_stay_are_named_after_those_that_go(autojump_clock) -> None:
+    world = World("me")
+    await world.rebalance.rebalance()
+    assert not world.assignee.kept_queues
+    world.members.ids = ["you", "me"]
+    world.assignee.refuses = {("kept", Q[1])}
+    assert not await world.rebalance.rebalance(), "a queue of which nothing is certain yet"
+    assert world.assignee.kept_queues == Q[:2]
+    assert world.rebalance.rounds == 2
+    # Without members nothing is certain.
+    world.assignee.kept_queues.clear()
+    world.members.ids = None
+    assert not await world.rebalance.rebalance()
+    assert not world.assignee.kept_queues
 
 
 async def test_members_are_not_notified(autojump_clock) -> None:

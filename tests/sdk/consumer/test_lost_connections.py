@@ -1,0 +1,175 @@
+"""A member whose connection is lost: other members may have taken its queues over, and got further."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from consumer_broker import until
+
+import triomq
+from triomq import errors
+
+Q0 = triomq.MessageQueue("T", "broker-a", 0)
+Q1 = triomq.MessageQueue("T", "broker-a", 1)
+KINDS = pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite", "lite by hand"])
+PACE_S = 0.5
+
+
+class Member:
+    """A consumer of group G, of any kind, that handles two messages a second of each queue."""
+
+    def __init__(self, consumer: Any, cluster: Any, events: Any, *, by_hand: bool) -> None:
+        self.consumer = consumer
+        self.cluster = cluster
+        self.events = events
+        self.seen: dict[int, list[int]] = {0: [], 1: []}
+        self._by_hand = by_hand
+
+    async def handle(self, message: Any) -> None:
+        await trio.sleep(PACE_S)
+        self.seen[message.queue_id].append(int(message.body))
+
+    async def poll(self) -> None:
+        async for message in self.consumer:
+            await self.handle(message)
+            if self._by_hand:
+                await self.consumer.commit({message.queue: message.queue_offset + 1})
+
+    def commits(self, queue_id: int = 0) -> list[int]:
+        """All offsets of a queue that were committed since they were cleared."""
+        return [
+            offset
+            for _, topic, queue, offset in self.cluster.broker.consumers.commits
+            if (topic, queue) == ("T", queue_id)
+        ]
+
+    async def cut_off(self, offsets: dict[int, int] | None = None) -> None:
+        """The broker ends the connections, as when it has not heard of the member for long.
+
+        Args:
+            offsets: queue id -> what another member has committed.
+        """
+        for queue_id, offset in (offsets or {}).items():
+            self.cluster.broker.offsets["G", "T", queue_id] = offset
+        self.cluster.broker.consumers.commits.clear()
+        await self.cluster.broker.cut()
+
+
+@pytest.fixture
+def at_work(group_cluster: Any, open_consumer: Any, events: Any) -> Any:
+    """Opens a member of a kind that has consumed some of 100 messages of each queue, and committed them."""
+
+    @asynccontextmanager
+    async def opened(kind: str) -> AsyncIterator[Member]:
+        for queue_id in (0, 1):
+            for number in range(100):
+                group_cluster.broker.store("T", queue_id, b"%d" % number)
+        lite = kind.startswith("lite")
+        options: dict[str, Any] = (
+            {"kind": "lite", "auto_commit": kind == "lite"} if lite else {"ordered": kind == "ordered"}
+        )
+        async with open_consumer(**options) as consumer, trio.open_nursery() as nursery:
+            member = Member(consumer, group_cluster, events, by_hand=kind == "lite by hand")
+            if lite:
+                nursery.start_soon(member.poll)
+            else:
+                nursery.start_soon(lambda: consumer.run(member.handle, concurrency=2))
+            await until(lambda: group_cluster.broker.offsets.get(("G", "T", 0), 0) >= 5)
+            yield member
+            nursery.cancel_scope.cancel()
+
+    return opened
+
+
+@KINDS
+async def test_it_goes_on_where_another_member_has_got_to(autojump_clock, at_work, kind):
+    async with at_work(kind) as member:
+        await member.cut_off({0: 90})
+        await until(lambda: 99 in member.seen[0])
+        between = [number for number in member.seen[0] if 60 <= number < 90]
+        await until(lambda: 100 in member.commits())
+        assert sorted(member.seen[0][-10:]) == list(range(90, 100))
+        assert not between, "what was pulled before is given up"
+        assert min(member.commits()) >= 90, "the group's offset never goes back"
+        assert member.events.kinds().count("overtaken") == 1
+
+
+@KINDS
+async def test_a_queue_that_is_anothers_now_is_given_up_without_a_commit(autojump_clock, group_cluster, at_work, kind):
+    async with at_work(kind) as member:
+        await member.cut_off({1: 80})
+        # It comes behind this member, so that the second queue is its own.
+        group_cluster.broker.consumers.members["G"] = {"~other": object()}
+        await until(lambda: Q1 not in member.consumer._member.engine.queues)
+        await trio.sleep(40)
+        assert not member.commits(1)
+        assert 80 not in member.seen[1]
+        assert min(member.commits()) >= 5, "the other queue is still its own, and goes on"
+
+
+@KINDS
+async def test_nothing_comes_again_when_no_other_member_was_there(autojump_clock, at_work, kind):
+    async with at_work(kind) as member:
+        for _ in range(3):
+            await member.cut_off()
+            await trio.sleep(7)
+        await until(lambda: 99 in member.seen[0] and 99 in member.seen[1])
+        for queue_id in (0, 1):
+            # A delivery that ends while the connection is lost is not repeated either.
+            assert sorted(member.seen[queue_id]) == list(range(100))
+        await until(lambda: 100 in member.commits() and 100 in member.commits(1))
+        assert "overtaken" not in member.events.kinds()
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+async def test_a_seek_back_is_kept(autojump_clock, at_work, kind):
+    async with at_work(kind) as member:
+        await member.cut_off()
+        await member.consumer.seek(Q0, 2)
+        member.seen[0].clear()
+        await until(lambda: 10 in member.seen[0])
+        assert 2 in member.seen[0]
+        assert "overtaken" not in member.events.kinds()
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+@pytest.mark.parametrize("other", [0, 95])
+async def test_at_the_end_only_progress_is_committed(autojump_clock, at_work, kind, other):
+    async with at_work(kind) as member:
+        await until(lambda: len(member.seen[0]) > 30)
+        await member.cut_off({0: other} if other else None)
+        await member.consumer.aclose()
+        # What the last poll gave out is not consumed yet.
+        progress = member.seen[0][-1] + 1 if kind != "lite" else member.seen[0][-1]
+        assert member.commits()
+        assert min(member.commits()) >= max(progress, other)
+
+
+async def test_a_commit_that_stays_in_doubt_is_an_error(autojump_clock, group_cluster, open_consumer):
+    group_cluster.broker.store("T", 0, b"0")
+    async with open_consumer("lite", auto_commit=False) as consumer:
+        assert await consumer.poll()
+        await group_cluster.broker.stop()
+        started_s = trio.current_time()
+        with pytest.raises(errors.LinkLost, match="other members may have got further"):
+            await consumer.commit()
+        assert trio.current_time() - started_s < 30
+        group_cluster.broker.up = True
+        await until(lambda: not consumer._member.positions.in_doubt(Q0))
+        await consumer.commit()
+        assert group_cluster.broker.offsets["G", "T", 0] == 1
+
+
+async def test_assigned_queues_are_nobody_elses(autojump_clock, group_cluster, open_consumer):
+    group_cluster.broker.store("T", 0, b"0")
+    async with group_cluster.client() as client, client.lite_pull_consumer("H", start_from="earliest") as consumer:
+        await consumer.assign([Q0])
+        assert await consumer.poll()
+        await group_cluster.broker.cut()
+        assert not consumer._member.positions.in_doubt(Q0)
+        await consumer.commit()
+        assert group_cluster.broker.offsets["H", "T", 0] == 1
