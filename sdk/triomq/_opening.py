@@ -113,7 +113,7 @@ async def open_client(
         chance: source of all random choices.
 
     Raises:
-        InvalidCall: an address is not ``host:port``, or there is none; or no trio loop runs, but perhaps asyncio's.
+        InvalidCall: an address is not ``host:port``, or there is none; or no trio loop runs here, but perhaps asyncio's, for which :mod:`triomq.aio` is.
 
     Nothing is dialled before it is needed.  Exceptions of the block come out as they are, not in groups.
     """
@@ -163,8 +163,8 @@ def _check_loop() -> None:
             "triomq.blocking.open_client"
         )
     raise InvalidCall(
-        "triomq.open_client needs a trio loop, and this is an asyncio loop; use triomq.blocking.open_client: a notebook "
-        "calls its methods as they are, a coroutine in a thread, `await asyncio.to_thread(producer.send, message)`"
+        "triomq.open_client needs a trio loop, and this is an asyncio loop; use triomq.aio.open_client, which has the same "
+        "methods"
     )
 
 

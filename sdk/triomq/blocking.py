@@ -268,6 +268,7 @@ class Admin(Proxy[_admin.Admin]):
     topic_stats = blocking_method(_admin.Admin.topic_stats)
     without_master = blocking_method(_admin.Admin.without_master)
     contested_ids = blocking_method(_admin.Admin.contested_ids)
+    broker_sets = blocking_method(_admin.Admin.broker_sets)
 
 
 class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
@@ -281,6 +282,7 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
     running_info = blocking_method(_group_admin.GroupAdmin.running_info)
     reset = blocking_method(_group_admin.GroupAdmin.reset)
     set_offsets = blocking_method(_group_admin.GroupAdmin.set_offsets)
+    check_offline = blocking_method(_group_admin.GroupAdmin.check_offline)
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
@@ -355,6 +357,11 @@ class Client(metaclass=NoPublicConstructor):
     def client_id(self) -> str:
         """By which brokers know this client; another one after a fork."""
         return self._loop.thread().session.client_id
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The name servers known now."""
+        return self._loop.thread().session.name_servers
 
     def statistics(self) -> ClientStatistics:
         """What the client holds now; see :meth:`triomq.Client.statistics`."""

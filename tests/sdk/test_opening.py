@@ -34,9 +34,7 @@ def test_another_loop_is_told_what_to_use(open_it):
         async with open_it("127.0.0.1:1"):
             pytest.fail("it was opened")
 
-    with pytest.raises(
-        errors.InvalidCall, match=r"this is an asyncio loop; use triomq\.blocking\.open_client.*to_thread"
-    ):
+    with pytest.raises(errors.InvalidCall, match=r"this is an asyncio loop; use triomq\.aio\.open_client"):
         asyncio.run(main())
     with pytest.raises(errors.InvalidCall, match=r"needs a trio loop, and none runs here; start one by trio\.run"):
         main().send(None)

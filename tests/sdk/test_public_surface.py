@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import triomq
+import triomq.aio
 from triomq._constructors import NoPublicConstructor
 
 ROOT = Path(__file__).parents[2]
@@ -167,3 +168,22 @@ def _leaves(hint: object) -> Iterator[type]:
             yield from _leaves(each)
     elif isinstance(hint, type):
         yield hint
+
+
+OF_TRIO_ALONE = {
+    "Client": {"start", "bounds"},
+    "Delivery": {"begin_block", "unwrap_block", "answer_block", "end_block"},
+    "LitePullConsumer": {"start", "auto_commit"},
+    "Producer": {"abort", "group"},
+    "PushConsumer": {"aclose"},
+    "SharedPulls": {"assigned", "revoked", "topic_changed", "wake", "close", "is_stuck"},
+}
+"""What other faces need not have: steps of trio's blocks, what the group's work calls, closing by force."""
+
+
+@pytest.mark.parametrize("face", [triomq.aio, triomq.blocking], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("name", [name for name in triomq.blocking.__all__ if name != "open_client"])
+def test_other_faces_have_what_trios_has(face, name):
+    ours = {each for each in dir(getattr(face, name)) if not each.startswith("_")}
+    trios = {each for each in dir(getattr(triomq, name)) if not each.startswith("_")}
+    assert trios - ours - {"aclose" if face is triomq.blocking else ""} <= OF_TRIO_ALONE.get(name, set())

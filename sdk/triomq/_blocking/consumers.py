@@ -186,6 +186,11 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
     seek_to_time = blocking_method(_push.PushConsumer.seek_to_time)
     drain = plain_method(_push.PushConsumer.drain)
 
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now, the retry topic's aside."""
+        return self._call_plain(lambda core: core.assignment)
+
     def __iter__(self) -> Iterator[Delivery]:
         """Delivery after delivery, until the consumer drains."""
         while True:

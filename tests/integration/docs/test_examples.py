@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
+from fastapi import FastAPI
 
 import triomq
 from triomq_server.cluster import Cluster, open_cluster
@@ -85,6 +87,14 @@ async def test_tutorial(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().out.count("b'") == 502
 
 
+async def order_by_web(app: FastAPI) -> str:
+    """Start a web application, and post an order to it."""
+    web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://example")
+    async with app.router.lifespan_context(app), web:
+        answer = await web.post("/orders", content=b"one")
+    return str(answer.json()["id"])
+
+
 def pages_with_examples() -> list[str]:
     pages = sorted((ROOT / "docs" / "how-to").rglob("*.md"))
     return [str(page.relative_to(ROOT)) for page in pages if blocks(str(page))]
@@ -98,8 +108,10 @@ async def test_how_to(page: str, cluster: Cluster) -> None:
         for name, example in names.items():
             if name.startswith("test_"):
                 await example()  # type: ignore[operator]
-        if "order" in names:
-            assert await trio.to_thread.run_sync(lambda: asyncio.run(names["order"](b"two")))  # type: ignore[operator]
+        if "app" in names:
+            assert await trio.to_thread.run_sync(lambda: asyncio.run(order_by_web(names["app"])))  # type: ignore[arg-type]
+        if "cells" in names:
+            assert await trio.to_thread.run_sync(lambda: asyncio.run(names["cells"]()))  # type: ignore[operator]
     finally:
         client = names.get("client")
         if isinstance(client, triomq.blocking.Client):

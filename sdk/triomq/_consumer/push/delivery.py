@@ -84,25 +84,53 @@ class Delivery:
 
     async def __aenter__(self) -> Self:
         await self._not_cancelled()
-        if self._answered:
-            raise InvalidCall("this delivery was answered already")
-        self._dispatch.waiters.busy(1)
-        if self._hooks is not None and self._context is not None:
-            self._wrapped = self._hooks.around(self._context)
-            self._wrapped.__enter__()
+        self.begin_block()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         try:
-            if self._wrapped is not None:
-                self._wrapped.__exit__(kind, error, trace)
-            return await self._leave(error)
+            self.unwrap_block(kind, error, trace)
+            return await self.answer_block(error)
         finally:
-            self._dispatch.waiters.busy(-1)
+            self.end_block()
 
-    async def _leave(self, error: BaseException | None) -> bool:
+    # --- the steps of a block, for faces whose blocks do not run in trio ---------------------------------------
+
+    def begin_block(self) -> None:
+        """The block begins, within what hooks wrap around it.
+
+        Raises:
+            InvalidCall: it was answered before.
+        """
+        if self._answered:
+            raise InvalidCall("this delivery was answered already")
+        self._dispatch.waiters.busy(1)
+        if self._hooks is not None and self._context is not None:
+            self._wrapped = self._hooks.around(self._context)
+            self._wrapped.__enter__()
+
+    def unwrap_block(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave what hooks have wrapped around the block."""
+        if self._wrapped is not None:
+            self._wrapped.__exit__(kind, error, trace)
+
+    def end_block(self) -> None:
+        """The block has ended, and was answered."""
+        self._dispatch.waiters.busy(-1)
+
+    async def answer_block(self, error: BaseException | None) -> bool:
+        """Answer as the block's end says.
+
+        Args:
+            error: what it raised.
+
+        Returns:
+            Whether the error is dealt with.
+        """
         if self._answered:
             # By the block itself; what it raised afterwards is its own affair.
             return False

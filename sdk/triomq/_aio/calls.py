@@ -1,0 +1,121 @@
+"""What makes asyncio methods of trio's: proxies, whose calls run in the guest run of their client."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+
+from triomq import _client
+from triomq._aio.guest_run import Session
+from triomq._constructors import NoPublicConstructor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Core = TypeVar("Core")
+UsersCode = TypeVar("UsersCode")
+
+ClientSession = Session[_client.Client]
+
+
+class Proxy(Generic[Core], metaclass=NoPublicConstructor):
+    """Calls an object of trio's from tasks of an asyncio loop.
+
+    Args:
+        session: of the client.
+        core: the object.
+    """
+
+    def __init__(self, session: ClientSession, core: Core) -> None:
+        self._session = session
+        self._core = core
+
+    async def _call(self, run: Callable[[Core], Awaitable[R]]) -> R:
+        """Run something with the object, in trio."""
+        return await self._session.call(functools.partial(run, self._core))
+
+
+class AsyncCloseable(Protocol):
+    """What :class:`ClosingProxy` closes."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Leave its block."""
+
+
+Closeable = TypeVar("Closeable", bound=AsyncCloseable)
+
+
+class ClosingProxy(Proxy[Closeable]):
+    """A proxy to be used in ``async with``, whose end closes the object; or to be kept, until its client closes."""
+
+    async def aclose(self) -> None:
+        """Close it now; a second time does nothing."""
+        await self._call(lambda core: core.aclose())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call(lambda core: core.__aexit__(kind, error, trace))
+
+
+def async_method(
+    method: Callable[Concatenate[Core, P], Awaitable[R]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The asyncio method of one of trio's."""
+
+    @functools.wraps(method)
+    async def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._session.call(functools.partial(method, self._core, *args, **kwargs))
+
+    return call
+
+
+def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """The method of a plain one, which is called as it is: trio runs in the same thread."""
+
+    @functools.wraps(method)
+    def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._session.check()
+        return method(self._core, *args, **kwargs)
+
+    return call
+
+
+def in_asyncio(session: ClientSession, code: UsersCode) -> UsersCode:
+    """The user's function, or object with methods, as trio may call it: what is async is awaited in the asyncio loop."""
+    if inspect.iscoroutinefunction(code) or inspect.iscoroutinefunction(getattr(code, "__call__", None)):  # noqa: B004
+        return cast("UsersCode", _awaited(session, cast("Callable[..., Coroutine[Any, Any, Any]]", code)))
+    if code is None or callable(code):
+        return code
+    return cast("UsersCode", _InAsyncio(session, code))
+
+
+def _awaited(
+    session: ClientSession, function: Callable[..., Coroutine[Any, Any, Any]]
+) -> Callable[..., Awaitable[Any]]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return await session.run_in_asyncio(functools.partial(function, *args, **kwargs))
+
+    return call
+
+
+class _InAsyncio:
+    """An object of the user's, such as a listener; its async methods are awaited in the asyncio loop."""
+
+    def __init__(self, session: ClientSession, code: object) -> None:
+        self._session = session
+        self._code = code
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._code, name)
+        return _awaited(self._session, found) if inspect.iscoroutinefunction(found) else found

@@ -1,0 +1,184 @@
+"""Push and lite pull consumers, and shares of pull consumers, for asyncio; users find them in :mod:`triomq.aio`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from triomq._aio.calls import ClientSession, Proxy, async_method, in_asyncio, plain_method
+from triomq._constructors import NoPublicConstructor, construct
+from triomq._consumer.lite import lite_pull_consumer as _lite_pull
+from triomq._consumer.push import push_consumer as _push
+from triomq._consumer.push.delivery import Delivery as TrioDelivery
+from triomq._consumer.push.handlers import Handler
+from triomq._consumer.shared_pulls import SharedPulls as TrioSharedPulls
+from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult
+from triomq._message.received import ReceivedMessage
+
+
+class LitePullConsumer(Proxy[_lite_pull.LitePullConsumer]):
+    """Polls messages of one group, to be used in ``async with``; see :class:`triomq.LitePullConsumer`."""
+
+    subscribe = async_method(_lite_pull.LitePullConsumer.subscribe)
+    unsubscribe = async_method(_lite_pull.LitePullConsumer.unsubscribe)
+    assign = async_method(_lite_pull.LitePullConsumer.assign)
+    assignment = plain_method(_lite_pull.LitePullConsumer.assignment)
+    poll = async_method(_lite_pull.LitePullConsumer.poll)
+    pause = plain_method(_lite_pull.LitePullConsumer.pause)
+    resume = plain_method(_lite_pull.LitePullConsumer.resume)
+    commit = async_method(_lite_pull.LitePullConsumer.commit)
+    committed = async_method(_lite_pull.LitePullConsumer.committed)
+    position = plain_method(_lite_pull.LitePullConsumer.position)
+    seek = async_method(_lite_pull.LitePullConsumer.seek)
+    seek_to_begin = async_method(_lite_pull.LitePullConsumer.seek_to_begin)
+    seek_to_end = async_method(_lite_pull.LitePullConsumer.seek_to_end)
+    seek_to_time = async_method(_lite_pull.LitePullConsumer.seek_to_time)
+    aclose = async_method(_lite_pull.LitePullConsumer.aclose)
+
+    @property
+    def auto_commit(self) -> bool:
+        """Whether what was polled is committed without being asked."""
+        return self._core.auto_commit
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """The next message; the one before counts as consumed."""
+        return await self._call(_lite_pull.LitePullConsumer.__anext__)
+
+    async def __aenter__(self) -> Self:
+        await self._call(_lite_pull.LitePullConsumer.__aenter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call(lambda core: core.__aexit__(kind, error, trace))
+
+
+class Delivery(metaclass=NoPublicConstructor):
+    """One message and its answer; see :class:`triomq.Delivery`.
+
+    Leaving ``async with delivery:`` means success, an exception or :class:`triomq.Later` in it failure; a block that is
+    cancelled says neither, and the message comes again.
+    """
+
+    def __init__(self, session: ClientSession, core: TrioDelivery) -> None:
+        self._session = session
+        self._core = core
+
+    @property
+    def message(self) -> ReceivedMessage:
+        """The message."""
+        return self._core.message
+
+    async def done(self) -> None:
+        """It is consumed."""
+        await self._session.call(self._core.done)
+
+    async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
+        """It is to come again; see :class:`triomq.Later`."""
+        await self._session.call(lambda: self._core.later(delay_level, suspend_s=suspend_s))
+
+    async def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
+        """Reply to the client that asked; see :meth:`triomq.Delivery.reply`."""
+        return await self._session.call(lambda: self._core.reply(body, properties=properties))
+
+    async def __aenter__(self) -> Self:
+        self._session.check()
+        # Here and not in trio, so that what hooks set, such as a current span, is set for the block.
+        self._core.begin_block()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            self._core.unwrap_block(kind, error, trace)
+            return await self._session.call(lambda: self._core.answer_block(error))
+        finally:
+            self._core.end_block()
+
+    def __repr__(self) -> str:
+        return repr(self._core)
+
+
+class SharedPulls(metaclass=NoPublicConstructor):
+    """A member's share of a group's queues, pulled in turn, to be used in ``async with``; see :class:`triomq.SharedPulls`."""
+
+    def __init__(self, session: ClientSession, core: TrioSharedPulls) -> None:
+        self._session = session
+        self._core = core
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now."""
+        return self._core.assignment
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PullResult:
+        """The next result that has messages; this waits without end for one."""
+        return await self._session.call(self._core.__anext__)
+
+    async def __aenter__(self) -> Self:
+        await self._session.call(self._core.__aenter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.call(lambda: self._core.__aexit__(kind, error, trace))
+
+
+class PushConsumer(Proxy[_push.PushConsumer]):
+    """A member of a consumer group, to be used in ``async with``; see :class:`triomq.PushConsumer`."""
+
+    subscribe = async_method(_push.PushConsumer.subscribe)
+    unsubscribe = async_method(_push.PushConsumer.unsubscribe)
+    reply = async_method(_push.PushConsumer.reply)
+    pause = plain_method(_push.PushConsumer.pause)
+    resume = plain_method(_push.PushConsumer.resume)
+    seek = async_method(_push.PushConsumer.seek)
+    seek_to_begin = async_method(_push.PushConsumer.seek_to_begin)
+    seek_to_end = async_method(_push.PushConsumer.seek_to_end)
+    seek_to_time = async_method(_push.PushConsumer.seek_to_time)
+    drain = plain_method(_push.PushConsumer.drain)
+    aclose = async_method(_push.PushConsumer.aclose)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now, the retry topic's aside."""
+        return self._core.assignment
+
+    async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
+        """Give every message to a handler until the consumer drains; see :meth:`triomq.PushConsumer.run`.
+
+        Args:
+            handler: takes a message; an async one is awaited in a task of its own in this loop, a plain one runs in a thread.
+            concurrency: how many handlers may be at work at the same time.
+        """
+        awaited = in_asyncio(self._session, handler)
+        await self._call(lambda core: core.run(awaited, concurrency=concurrency))
+
+    def __aiter__(self) -> Self:
+        aiter(self._core)  # it warns if nothing is subscribed
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next message; the iteration ends when the consumer drains."""
+        found = await self._call(_push.PushConsumer.__anext__)
+        return construct(Delivery, self._session, found)
+
+    async def __aenter__(self) -> Self:
+        await self._call(_push.PushConsumer.__aenter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call(lambda core: core.__aexit__(kind, error, trace))

@@ -1,0 +1,430 @@
+"""One trio run for all clients of an asyncio loop, and the sessions that are open in it.
+
+The run begins with the loop's first client and ends with its last; when the loop's tasks are cancelled at its end, as
+``asyncio.run`` does, clients that are still open are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - here trio meets it
+import contextvars
+import functools
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, NoReturn, TypeVar
+
+import outcome
+import trio
+
+from triomq._aio.ticks import Ticks
+from triomq.errors import ClientClosed, InvalidCall
+
+log = logging.getLogger("triomq")
+
+R = TypeVar("R")
+Value = TypeVar("Value")
+
+
+class _ThreadState(threading.local):
+    """What each thread has: the run of its loop."""
+
+    run: GuestRun | None = None
+
+
+_thread = _ThreadState()
+
+
+def settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
+    """End a future of a loop that may be closed already, unless it has ended."""
+    if future.done() or future.get_loop().is_closed():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+async def wait_all(future: asyncio.Future[Any]) -> None:
+    """Wait for a future's end, also when cancelled, and raise the cancellation afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+class GuestRun:
+    """A trio run within an asyncio loop; :meth:`open` begins it.
+
+    Args:
+        loop: the asyncio loop.
+
+    Attributes:
+        nursery: of the sessions.
+    """
+
+    nursery: trio.Nursery
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._pid = os.getpid()
+        self._stop: trio.Event
+        self._ending = False
+        self._sessions: set[Session[Any]] = set()
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self.ticks = Ticks(loop, self._main, self._done)
+        # The loop holds its tasks by weak references only.
+        self._guard = loop.create_task(self._close_with_loop(), name="triomq closes its clients with the loop")
+
+    @classmethod
+    async def open(cls, opens: Callable[[], AbstractAsyncContextManager[Value]]) -> Session[Value]:
+        """Enter an asynchronous context manager of trio's, in the run of the loop that runs here.
+
+        Raises:
+            InvalidCall: no asyncio loop runs here, or this thread has clients on another one.
+            Exception: what entering raises.
+        """
+        loop = running_loop()
+        while (run := _thread.run) is not None and run._ending and run.loop is loop:  # noqa: SLF001
+            await wait_all(run._ended)  # noqa: SLF001
+        if run is not None and run.loop is not loop:
+            run._replace()
+            run = None
+        if run is None:
+            run = _thread.run = cls(loop)
+        return await run._open(opens)
+
+    async def _open(self, opens: Callable[[], AbstractAsyncContextManager[Value]]) -> Session[Value]:
+        session = Session(self, opens)
+        self._sessions.add(session)
+        try:
+            await asyncio.shield(self._ready)
+        except BaseException:
+            self.left(session)
+            raise
+        self.ticks.wake()
+        self.nursery.start_soon(session.hold)
+        await session.wait_open()
+        return session
+
+    def _replace(self) -> None:
+        """Make room for a run of another loop in this thread."""
+        if self._pid != os.getpid():
+            raise InvalidCall(
+                "this process was forked while a client of its parent's was open in this thread; open clients after the "
+                'fork, or start processes by multiprocessing.get_context("spawn")'
+            )
+        if not self.loop.is_closed():
+            raise InvalidCall(
+                "this thread has a client open on another event loop; close that client first, or use a thread for each loop"
+            )
+        log.warning(
+            "an event loop was closed while clients were open on it; they are closed now, and what they had in flight may "
+            "be lost: use `async with`, or call aclose()"
+        )
+        self._end()
+        self.ticks.finish()
+
+    # --- the run -----------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self.nursery = nursery
+            self._stop = trio.Event()
+            settle(self._ready)
+            if not self._sessions:  # who began it was cancelled meanwhile
+                self._ending = True
+                return
+            await self._stop.wait()
+
+    def _done(self, end: outcome.Outcome[None]) -> None:
+        if _thread.run is self:
+            _thread.run = None
+        self._ending = True
+        if isinstance(end, outcome.Error):
+            log.error("the loop of triomq.aio has failed", exc_info=end.error)
+            settle(self._ready, ClientClosed(f"the loop of triomq.aio has failed: {end.error!r}"))
+        for session in list(self._sessions):
+            session.over()
+        settle(self._ended)
+
+    def _end(self) -> None:
+        """Close what is open, then end the run."""
+        self._ending = True
+        for session in self._sessions:
+            session.stop()
+        self.ticks.wake()
+        self._stop.set()
+
+    async def _close_with_loop(self) -> None:
+        try:
+            await asyncio.shield(self._ended)
+        except asyncio.CancelledError:
+            # The loop cancels all its tasks: it is about to be closed.
+            if not self._ended.done():
+                await asyncio.wait((self._ready,))
+                self._end()
+                await wait_all(self._ended)
+            raise
+
+    # --- sessions ----------------------------------------------------------------------------------------------
+
+    def left(self, session: Session[Any]) -> None:
+        """A session has ended, or was not begun; the run ends with the last one."""
+        self._sessions.discard(session)
+        if not self._sessions and not self._ending and self._ready.done():
+            self._end()
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of the run is left in the loop, if it is about to end."""
+        if self._ending:
+            await wait_all(self._ended)
+            await wait_all(self._guard)
+
+
+class _ClosedAtOnceError(Exception):
+    """Ends a session as a block that failed: nothing is waited for."""
+
+
+class Session(Generic[Value]):
+    """Something open in a guest run; tasks of the asyncio loop call into it.
+
+    Args:
+        run: where it is open.
+        opens: what is entered.
+
+    Attributes:
+        value: what entering gave.
+    """
+
+    value: Value
+
+    def __init__(self, run: GuestRun, opens: Callable[[], AbstractAsyncContextManager[Value]]) -> None:
+        self._run = run
+        self._opens = opens
+        self._calls: trio.Nursery | None = None
+        self._scope = trio.CancelScope()
+        self._stop = trio.Event()
+        self._at_once = False
+        self._opened: asyncio.Future[None] = run.loop.create_future()
+        self._ended: asyncio.Future[None] = run.loop.create_future()
+
+    async def hold(self) -> None:
+        """Be open until :meth:`close`; runs in trio."""
+        try:
+            with self._scope:
+                await self._serve()
+        except* _ClosedAtOnceError:
+            pass
+        except* Exception as group:
+            error = group.exceptions[0] if len(group.exceptions) == 1 else group
+            if self._opened.done():
+                log.exception("a client has failed and is closed", exc_info=error)
+            settle(self._opened, error)
+        finally:
+            self.over()
+            self._run.left(self)
+
+    async def _serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            async with self._opens() as self.value:
+                self._calls = nursery
+                settle(self._opened)
+                await self._stop.wait()
+                if self._at_once:
+                    raise _ClosedAtOnceError
+            self._calls = None
+            nursery.cancel_scope.cancel()
+
+    def over(self) -> None:
+        """Nothing can be called any more."""
+        self._calls = None
+        settle(self._opened, ClientClosed("the client was closed while it was opened"))
+        settle(self._ended)
+
+    def stop(self) -> None:
+        """Begin to close."""
+        self._stop.set()
+
+    async def wait_open(self) -> None:
+        """Wait until it is open; when cancelled it is closed again."""
+        try:
+            await asyncio.shield(self._opened)
+        except asyncio.CancelledError:
+            await self.close(at_once=True)
+            raise
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """Leave the context manager and wait for that; also when cancelled, which makes haste.
+
+        Args:
+            at_once: fail what is in flight instead of waiting for it.
+        """
+        if self._ended.done():
+            return
+        running_loop(self._run.loop)
+        self._at_once = self._at_once or at_once
+        self._run.ticks.wake()
+        self._stop.set()
+        if not self._opened.done():
+            self._scope.cancel()
+        await wait_all(self._ended)
+        await self._run.wait_ended()
+
+    async def call(self, run: Callable[[], Awaitable[R]]) -> R:
+        """Run something in trio and wait for its end; a cancellation reaches it.
+
+        Raises:
+            ClientClosed: the session has ended, or ends meanwhile.
+            InvalidCall: this is not the loop in which it was opened.
+        """
+        if self._calls is None:
+            raise ClientClosed("the client is closed")
+        running_loop(self._run.loop)
+        call = Call(self._run, run)
+        self._run.ticks.wake()
+        self._calls.start_soon(call.serve)
+        return await call.wait()
+
+    def check(self) -> None:
+        """Raise what :meth:`call` raises before anything is run."""
+        if self._calls is None:
+            raise ClientClosed("the client is closed")
+        running_loop(self._run.loop)
+
+    async def run_in_asyncio(self, make: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Await a coroutine of the user's in a task of the asyncio loop; runs in trio, whose cancellation reaches it.
+
+        Raises:
+            RuntimeError: the user's code has cancelled itself, which says nothing to trio.
+        """
+        if self._run.loop.is_closed():
+            raise ClientClosed("the event loop is closed")
+        waiting = trio.lowlevel.current_task()
+        task = self._run.loop.create_task(make(), context=contextvars.copy_context())
+        raise_cancel: Callable[[], NoReturn] | None = None
+
+        def ended(_: object) -> None:
+            self._run.ticks.wake()
+            trio.lowlevel.reschedule(waiting)
+
+        def cancel(raising: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
+            nonlocal raise_cancel
+            raise_cancel = raising
+            task.cancel()
+            return trio.lowlevel.Abort.FAILED
+
+        task.add_done_callback(ended)
+        await trio.lowlevel.wait_task_rescheduled(cancel)
+        if not task.cancelled():
+            return task.result()
+        if raise_cancel is not None:
+            raise_cancel()
+        raise RuntimeError("the handler was cancelled, by itself or with its event loop")
+
+
+class Call(Generic[R]):
+    """One call on its way through trio: its scope, and how it ended.
+
+    Args:
+        run: where.
+        function: what is called.
+    """
+
+    def __init__(self, run: GuestRun, function: Callable[[], Awaitable[R]]) -> None:
+        self._run = run
+        self._function = function
+        self._scope = trio.CancelScope()
+        self._answer: asyncio.Future[None] = run.loop.create_future()
+        self._ended = False
+        self._end: Callable[[], R] | None = None
+        """Gives the result or raises the error; None: there is neither, since it was cancelled."""
+
+    async def serve(self) -> None:
+        """Run in trio; the caller gets the result or the exception, whichever it is."""
+        self._end = _raise_closed
+        try:
+            with self._scope:
+                self._end = functools.partial(_same, await self._function())
+        except Exception as error:  # noqa: BLE001 - raised again where the caller waits
+            self._end = functools.partial(_raise, error)
+        finally:
+            if self._scope.cancelled_caught:
+                self._end = None
+            self._ended = True
+            settle(self._answer)
+
+    async def wait(self) -> R:
+        """Wait in a task of the asyncio loop; when that is cancelled, until the call has ended.
+
+        A call that ends by itself before a cancellation reaches it gives what it has, so that no message is lost; the
+        task is cancelled at its next wait.
+        """
+        answer = self._answer
+        try:
+            await answer
+        except asyncio.CancelledError:
+            if not self._ended:  # its future was cancelled, which trio knows nothing of yet
+                self._answer = self._run.loop.create_future()
+                self._run.ticks.wake()
+                self._scope.cancel()
+                while not self._answer.done():
+                    try:
+                        await asyncio.wait((self._answer,))
+                    except asyncio.CancelledError:
+                        continue
+            if self._end is None or self._end is _raise_closed:
+                raise
+            task = asyncio.current_task()
+            assert task is not None
+            self._run.loop.call_soon(_cancel_again, task)
+        assert self._end is not None
+        try:
+            return self._end()
+        finally:
+            self._end = None  # it may hold this frame, by an error's traceback
+
+
+def _cancel_again(task: asyncio.Task[Any]) -> None:
+    """Cancel a task that was cancelled and went on, unless what cancelled it has taken that back."""
+    if task.cancelling() and not task.done():
+        task.uncancel()
+        task.cancel()
+
+
+def running_loop(expected: asyncio.AbstractEventLoop | None = None) -> asyncio.AbstractEventLoop:
+    """The asyncio loop that runs here.
+
+    Raises:
+        InvalidCall: none runs, or another one than expected.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidCall(
+            "triomq.aio needs an asyncio loop, and none runs here; start one by asyncio.run(main()), or use "
+            "triomq.open_client in trio, triomq.blocking.open_client without a loop"
+        ) from None
+    if expected is not None and loop is not expected:
+        raise InvalidCall("the client was opened on another event loop; open one here")
+    return loop
+
+
+def _same(result: R) -> R:
+    return result
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _raise_closed() -> NoReturn:
+    raise ClientClosed("the client was closed during the call")

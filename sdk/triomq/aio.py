@@ -1,0 +1,381 @@
+"""The same client for asyncio: trio runs within the user's loop, and every call is awaited there.
+
+::
+
+    async with triomq.aio.open_client("127.0.0.1:9876") as client:
+        producer = client.producer("orders-writers")
+        print(await producer.send(triomq.Message("orders", b"one")))
+
+Every method is made from trio's of the same name, which describes it.  Cancelling a task, or a timeout, reaches the call it
+waits in; a call that ends at the same moment gives its result, and the task is cancelled at its next wait.  A client belongs
+to the loop that opened it; it is closed with its block, by ``aclose``, or when ``asyncio.run`` ends.  What is given to
+:mod:`triomq.plugins` runs in trio, functions that messages, transactions or queues are given to run in asyncio if they are
+async.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+
+import attrs
+
+from triomq import _client, _opening
+from triomq._admin import dead_letters as _dead_letters
+from triomq._admin import groups as _group_admin
+from triomq._admin import messages as _message_admin
+from triomq._admin import servers as _servers
+from triomq._admin import topics as _admin
+from triomq._aio.calls import ClientSession, ClosingProxy, Proxy, async_method, in_asyncio, plain_method
+from triomq._aio.consumers import Delivery, LitePullConsumer, PushConsumer, SharedPulls
+from triomq._aio.guest_run import GuestRun
+from triomq._client import ClientOptions
+from triomq._cluster.client_statistics import ClientStatistics
+from triomq._cluster.name_servers import NameServers
+from triomq._constructors import NoPublicConstructor, construct
+from triomq._consumer import pull_consumer as _pull
+from triomq._consumer.group.allocate import AllocateStrategy
+from triomq._consumer.group.callbacks import ConsumerCallbacks
+from triomq._examination import doctor as _doctor
+from triomq._message.message import Message, MessageQueue
+from triomq._message.send_result import SendCallback, SendFunction, SendResult
+from triomq._message.transaction import LocalTransaction, Transaction, TransactionResult, TransactionState
+from triomq._producer import producer as _producer
+from triomq._producer.queue_selectors import QueueSelector
+
+__all__ = [
+    "Admin",
+    "Client",
+    "DeadLetterAdmin",
+    "Delivery",
+    "Doctor",
+    "GroupAdmin",
+    "LitePullConsumer",
+    "MessageAdmin",
+    "Opening",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "ServerAdmin",
+    "SharedPulls",
+    "open_client",
+]
+
+P = ParamSpec("P")
+Core = TypeVar("Core")
+Made = TypeVar("Made", bound=Proxy[Any])
+
+USERS_CODE = ("callbacks", "transactions")
+"""The arguments of a client's methods that are code of the user's and may be async."""
+
+
+def _factory(
+    method: Callable[Concatenate[_client.Client, P], Core], proxy: Callable[[ClientSession, Core], Made]
+) -> Callable[Concatenate[Client, P], Made]:
+    """The method that makes a proxy of what a client's method makes."""
+
+    @functools.wraps(method)
+    def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Made:
+        self._session.check()
+        for name in USERS_CODE:
+            if name in kwargs:
+                kwargs[name] = _with_async_code(self._session, kwargs[name])
+        return construct(proxy, self._session, method(self._session.value, *args, **kwargs))
+
+    return make
+
+
+def _with_async_code(session: ClientSession, code: Any) -> Any:
+    if isinstance(code, ConsumerCallbacks):
+        return attrs.evolve(
+            code, on_assigned=in_asyncio(session, code.on_assigned), on_revoked=in_asyncio(session, code.on_revoked)
+        )
+    return in_asyncio(session, code)
+
+
+class Producer(ClosingProxy[_producer.Producer]):
+    """Sends the messages of one group; see :class:`triomq.Producer`.
+
+    Plain callbacks are called in the loop's thread, and may use the loop; async ones are awaited in the loop.
+    """
+
+    send_oneway = async_method(_producer.Producer.send_oneway)
+    send_batch = async_method(_producer.Producer.send_batch)
+    request = async_method(_producer.Producer.request)
+    reply = async_method(_producer.Producer.reply)
+    send_elements = async_method(_producer.Producer.send_elements)
+    queues = async_method(_producer.Producer.queues)
+    flush = async_method(_producer.Producer.flush)
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        callback: None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendResult: ...
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        callback: SendCallback | SendFunction,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None: ...
+
+    async def send(
+        self,
+        message: Message,
+        callback: SendCallback | SendFunction | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendResult | None:
+        """Send one message; see :meth:`triomq.Producer.send`."""
+        send: Callable[..., Awaitable[SendResult | None]] = self._core.send
+        if callback is not None:
+            callback = in_asyncio(self._session, callback)
+        return await self._session.call(
+            functools.partial(send, message, callback, queue=queue, selector=selector, arg=arg)
+        )
+
+    async def send_in_transaction(self, message: Message, execute: LocalTransaction | None = None) -> TransactionResult:
+        """Send a message in a transaction; see :meth:`triomq.Producer.send_in_transaction`."""
+        return await self._call(lambda core: core.send_in_transaction(message, in_asyncio(self._session, execute)))
+
+    @asynccontextmanager
+    async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
+        """Send a half message; the end of the block commits it, an exception rolls it back.
+
+        A block that is cancelled says neither; see :meth:`triomq.Producer.transaction`.
+        """
+        transactions = self._core._transactional()  # noqa: SLF001
+        transaction = await self._session.call(lambda: transactions.begin_safely(message))
+        state = TransactionState.COMMIT
+        try:
+            yield transaction
+        except Exception:
+            state = TransactionState.ROLLBACK
+            raise
+        except BaseException:
+            state = TransactionState.UNKNOWN
+            raise
+        finally:
+            if state is not TransactionState.UNKNOWN:
+                await self._session.call(lambda: transactions.end(transaction, state))
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._core.group
+
+    @property
+    def in_flight(self) -> int:
+        """Sends with a callback that has not ended."""
+        return self._core.in_flight
+
+
+class PullConsumer(ClosingProxy[_pull.PullConsumer]):
+    """Pulls messages for one group; see :class:`triomq.PullConsumer`."""
+
+    fetch_queues = async_method(_pull.PullConsumer.fetch_queues)
+    pull = async_method(_pull.PullConsumer.pull)
+    position = async_method(_pull.PullConsumer.position)
+    positions = plain_method(_pull.PullConsumer.positions)
+    seek = plain_method(_pull.PullConsumer.seek)
+    committed = async_method(_pull.PullConsumer.committed)
+    commit = async_method(_pull.PullConsumer.commit)
+    min_offset = async_method(_pull.PullConsumer.min_offset)
+    max_offset = async_method(_pull.PullConsumer.max_offset)
+    offset_by_time = async_method(_pull.PullConsumer.offset_by_time)
+    earliest_stored_ms = async_method(_pull.PullConsumer.earliest_stored_ms)
+
+    def share(
+        self,
+        *topics: str,
+        tags: str | None = None,
+        sql: str | None = None,
+        max_messages: int = 32,
+        interval_s: float = 0.2,
+        callbacks: ConsumerCallbacks | None = None,
+        allocate: AllocateStrategy | None = None,
+    ) -> SharedPulls:
+        """Share the topics' queues with the group's other members, and pull this member's in turn.
+
+        See :meth:`triomq.PullConsumer.share`.
+        """
+        self._session.check()
+        core = self._core.share(
+            *topics,
+            tags=tags,
+            sql=sql,
+            max_messages=max_messages,
+            interval_s=interval_s,
+            callbacks=_with_async_code(self._session, callbacks),
+            allocate=allocate,
+        )
+        return construct(SharedPulls, self._session, core)
+
+
+class Admin(Proxy[_admin.Admin]):
+    """Administrative calls; see :class:`triomq.Admin`."""
+
+    create_topic = async_method(_admin.Admin.create_topic)
+    delete_topic = async_method(_admin.Admin.delete_topic)
+    topics = async_method(_admin.Admin.topics)
+    route = async_method(_admin.Admin.route)
+    cluster_info = async_method(_admin.Admin.cluster_info)
+    topic_stats = async_method(_admin.Admin.topic_stats)
+    without_master = async_method(_admin.Admin.without_master)
+    contested_ids = async_method(_admin.Admin.contested_ids)
+    broker_sets = async_method(_admin.Admin.broker_sets)
+
+
+class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
+    """Administrative calls about consumer groups; see :class:`triomq.GroupAdmin`."""
+
+    END = _group_admin.GroupAdmin.END
+    is_system_group = staticmethod(_group_admin.GroupAdmin.is_system_group)
+    names = async_method(_group_admin.GroupAdmin.names)
+    members = async_method(_group_admin.GroupAdmin.members)
+    progress = async_method(_group_admin.GroupAdmin.progress)
+    running_info = async_method(_group_admin.GroupAdmin.running_info)
+    reset = async_method(_group_admin.GroupAdmin.reset)
+    set_offsets = async_method(_group_admin.GroupAdmin.set_offsets)
+    check_offline = async_method(_group_admin.GroupAdmin.check_offline)
+
+
+class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
+    """Looks at stored messages; see :class:`triomq.MessageAdmin`."""
+
+    by_id = async_method(_message_admin.MessageAdmin.by_id)
+    by_unique_key = async_method(_message_admin.MessageAdmin.by_unique_key)
+    by_key = async_method(_message_admin.MessageAdmin.by_key)
+    at = async_method(_message_admin.MessageAdmin.at)
+    by_time = async_method(_message_admin.MessageAdmin.by_time)
+    page = async_method(_message_admin.MessageAdmin.page)
+    tracks = async_method(_message_admin.MessageAdmin.tracks)
+    consume_directly = async_method(_message_admin.MessageAdmin.consume_directly)
+    resend = async_method(_message_admin.MessageAdmin.resend)
+    send_copy = async_method(_message_admin.MessageAdmin.send_copy)
+
+
+class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
+    """Looks at dead letters and sends them again; see :class:`triomq.DeadLetterAdmin`."""
+
+    queues = async_method(_dead_letters.DeadLetterAdmin.queues)
+    count = async_method(_dead_letters.DeadLetterAdmin.count)
+    read = async_method(_dead_letters.DeadLetterAdmin.read)
+    at = async_method(_dead_letters.DeadLetterAdmin.at)
+    redrive = async_method(_dead_letters.DeadLetterAdmin.redrive)
+
+
+class Doctor(Proxy[_doctor.Doctor]):
+    """Looks at a whole cluster; see :class:`triomq.Doctor`."""
+
+    findings = async_method(_doctor.Doctor.findings)
+    look = async_method(_doctor.Doctor.look)
+
+
+class ServerAdmin(Proxy[_servers.ServerAdmin]):
+    """Administrative calls about brokers and name servers; see :class:`triomq.ServerAdmin`."""
+
+    address_of = async_method(_servers.ServerAdmin.address_of)
+    status = async_method(_servers.ServerAdmin.status)
+    config = async_method(_servers.ServerAdmin.config)
+    set_config = async_method(_servers.ServerAdmin.set_config)
+    clean = async_method(_servers.ServerAdmin.clean)
+    producers = async_method(_servers.ServerAdmin.producers)
+    set_write_permission = async_method(_servers.ServerAdmin.set_write_permission)
+    kv_list = async_method(_servers.ServerAdmin.kv_list)
+    kv_get = async_method(_servers.ServerAdmin.kv_get)
+    kv_put = async_method(_servers.ServerAdmin.kv_put)
+    kv_delete = async_method(_servers.ServerAdmin.kv_delete)
+
+
+class Client(metaclass=NoPublicConstructor):
+    """A client of an asyncio loop; opened by :func:`open_client`, closed with its block or by :meth:`aclose`."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+        client = session.value
+        self.admin = construct(Admin, session, client.admin)
+        """Administrative calls."""
+        self.groups = construct(GroupAdmin, session, client.groups)
+        """Administrative calls about consumer groups."""
+        self.messages = construct(MessageAdmin, session, client.messages)
+        """Stored messages."""
+        self.dead_letters = construct(DeadLetterAdmin, session, client.dead_letters)
+        """What groups gave up."""
+        self.servers = construct(ServerAdmin, session, client.servers)
+        """Administrative calls about brokers and name servers."""
+        self.doctor = construct(Doctor, session, client.doctor)
+        """What is wrong with the cluster."""
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this client."""
+        return self._session.value.client_id
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The name servers known now."""
+        return self._session.value.name_servers
+
+    def statistics(self) -> ClientStatistics:
+        """What the client holds now; see :meth:`triomq.Client.statistics`."""
+        return self._session.value.statistics()
+
+    producer = _factory(_client.Client.producer, Producer)
+    pull_consumer = _factory(_client.Client.pull_consumer, PullConsumer)
+    lite_pull_consumer = _factory(_client.Client.lite_pull_consumer, LitePullConsumer)
+    push_consumer = _factory(_client.Client.push_consumer, PushConsumer)
+
+    async def aclose(self) -> None:
+        """Flush producers, unregister groups, close links; a second time does nothing."""
+        await self._session.close()
+
+
+class Opening(metaclass=NoPublicConstructor):
+    """A client that is about to be opened: enter it by ``async with``, or await it and call ``aclose`` later."""
+
+    def __init__(self, name_servers: NameServers | None, options: ClientOptions) -> None:
+        self._opens = functools.partial(_opening.open_client, name_servers, **options)
+        self._session: ClientSession | None = None
+
+    async def _open(self) -> Client:
+        self._session = await GuestRun.open(self._opens)
+        return construct(Client, self._session)
+
+    def __await__(self) -> Generator[Any, Any, Client]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close(at_once=error is not None)
+
+
+def open_client(name_servers: NameServers | None = None, **options: Unpack[ClientOptions]) -> Opening:
+    """Open a client; use it in an ``async with`` block, or await it and call its ``aclose``.
+
+    Arguments as for :func:`triomq.open_client`.
+
+    Raises:
+        InvalidCall: an address is not ``host:port``, or there is none; or no asyncio loop runs here.
+    """
+    return construct(Opening, name_servers, options)

@@ -1,0 +1,587 @@
+"""The asyncio face: calls, cancellation, handlers in the user's loop, and how clients end with their loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+
+import pytest
+import sniffio
+import trio
+import uvloop
+
+import triomq
+from triomq import errors
+from triomq._aio import guest_run, ticks
+from triomq_protocol.codes import RequestCode
+
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop, "threads": asyncio.new_event_loop}
+
+
+@pytest.fixture(params=LOOPS)
+def run(request, monkeypatch):
+    """Runs a coroutine in a loop of each kind; of "threads", trio waits in threads, as where epoll is missing."""
+    if request.param == "threads":
+        monkeypatch.setattr(ticks, "NEEDED", ("no such attribute",))
+
+    def run_in_loop(main):
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            return runner.run(main())
+
+    return run_in_loop
+
+
+@pytest.fixture
+def groups(system_cluster):
+    """A cluster whose broker serves consumer groups, with ten messages."""
+    system_cluster.broker.consumers.serves_groups = True
+    for number in range(10):
+        system_cluster.broker.store("T", 0, b"m%d" % number, b"")
+    return system_cluster
+
+
+def open_client(cluster, **options):
+    return triomq.aio.open_client(cluster.name_server.address, **cluster.options(**options))
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+# --- calls -------------------------------------------------------------------------------------------------------
+
+
+def test_send_and_pull(run, system_cluster, make_callback):
+    callback = make_callback()
+
+    async def main():
+        async with open_client(system_cluster) as client:
+            async with client.producer("P") as producer:
+                result = await producer.send(triomq.Message("T", b"one"), queue=QUEUE)
+                assert await producer.send(triomq.Message("T", b"two"), callback, queue=QUEUE) is None
+                await producer.flush()
+                assert producer.in_flight == 0
+                await producer.send_batch([triomq.Message("T", b"three")], queue=QUEUE)
+                assert await producer.queues("T") == [QUEUE, triomq.MessageQueue("T", "broker-a", 1)]
+            consumer = client.pull_consumer("G")
+            assert (await consumer.fetch_queues("T"))[0] == QUEUE
+            assert [message.body for message in await consumer.pull(QUEUE)] == [b"one", b"two", b"three"]
+            consumer.seek(QUEUE, 1)
+            assert await consumer.position(QUEUE) == 1
+            await consumer.commit(QUEUE)
+            assert await consumer.committed(QUEUE) == 1
+            assert await client.admin.topics() == ["T"]
+            assert client.statistics().topics == 1
+            return result, len(asyncio.all_tasks())
+
+    result, tasks = run(main)
+    assert result.status is triomq.SendStatus.SEND_OK
+    assert len(callback.results) == 1
+    assert tasks == 2  # this one, and one that waits for the loop's end
+
+
+def test_nothing_is_left_behind(run, system_cluster):
+    async def main():
+        async def once():
+            async with open_client(system_cluster) as client:
+                await client.producer("P").send(triomq.Message("T", b"x"))
+
+        await once()
+        before = threading.active_count(), descriptors(), asyncio.all_tasks()
+        for _ in range(5):
+            await once()
+        assert (threading.active_count(), descriptors(), asyncio.all_tasks()) == before
+
+    run(main)
+
+
+def test_calls_run_side_by_side(run, system_cluster):
+    async def main():
+        async with open_client(system_cluster) as client, client.producer("P") as producer:
+            results = await asyncio.gather(*[producer.send(triomq.Message("T", b"x")) for _ in range(50)])
+            async with open_client(system_cluster) as other:
+                assert other.client_id != client.client_id
+                await asyncio.gather(producer.queues("T"), other.producer("P").queues("T"))
+            assert len({result.message_id for result in results}) == 50
+
+    run(main)
+
+
+def test_errors_come_out_as_they_are(run, system_cluster):
+    async def main():
+        with pytest.raises(errors.InvalidCall, match="nonsense"):
+            await triomq.aio.open_client("nonsense")
+        async with open_client(system_cluster) as client:
+            producer = client.producer("P")
+            with pytest.raises(errors.MessageIllegal):
+                await producer.send(triomq.Message("T", b""))
+            with pytest.raises(errors.InvalidCall, match="share it"):
+                client.producer("P")
+        for call in (lambda: producer.send(triomq.Message("T", b"x")), lambda: client.admin.topics()):
+            with pytest.raises(errors.ClientClosed):
+                await call()
+        with pytest.raises(errors.ClientClosed):
+            client.producer("Q")
+        await client.aclose()
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main)
+
+
+def test_a_block_that_fails_waits_for_nothing(run, system_cluster, make_callback):
+    callback = make_callback()
+    system_cluster.broker.script(RequestCode.SEND_MESSAGE_V2, None)
+
+    async def main():
+        async with open_client(system_cluster) as client:
+            await client.producer("P", send_timeout_s=3600).send(triomq.Message("T", b"x"), callback)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(main)
+    assert isinstance(callback.errors[0], errors.ClientClosed)
+
+
+def test_closing_ends_a_waiting_call(run, system_cluster):
+    system_cluster.broker.script(RequestCode.PULL_MESSAGE, None)
+
+    async def main():
+        client = await open_client(system_cluster)
+        pull = asyncio.create_task(client.pull_consumer("G").pull(QUEUE, 0, block=True))
+        while not system_cluster.broker.requests(RequestCode.PULL_MESSAGE):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await client.aclose()
+        with pytest.raises(errors.ClientClosed):
+            await pull
+
+    run(main)
+
+
+# --- cancellation ------------------------------------------------------------------------------------------------
+
+
+def test_a_timeout_ends_the_call(run, system_cluster):
+    system_cluster.broker.script(RequestCode.PULL_MESSAGE, None)
+
+    async def main():
+        async with open_client(system_cluster) as client:
+            consumer = client.pull_consumer("G")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await consumer.pull(QUEUE, 0, block=True)
+            assert sum(link.pending for link in client.statistics().links) == 0
+            assert asyncio.current_task().cancelling() == 0
+            assert (await consumer.pull(QUEUE, 0)).status is triomq.PullStatus.NO_NEW_MESSAGE
+
+    run(main)
+
+
+def test_a_call_that_ends_with_the_cancellation_gives_its_result_first(run, system_cluster):
+    steps = []
+
+    async def main():
+        async with open_client(system_cluster) as client:
+
+            async def answer():
+                await trio.lowlevel.checkpoint()
+                task.cancel()
+                return "result"
+
+            async def use():
+                steps.append(await client._session.call(answer))
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    steps.append("cancelled")
+                    raise
+
+            task = asyncio.create_task(use())
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert task.cancelling() == 1
+
+    run(main)
+    assert steps == ["result", "cancelled"]
+
+
+def test_a_result_within_an_expired_timeout_is_no_cancellation(run, system_cluster):
+    async def main():
+        async with open_client(system_cluster) as client:
+
+            async def answer():
+                await trio.lowlevel.checkpoint()
+                limit.reschedule(-1)
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.05)
+                return "result"
+
+            async with asyncio.timeout(3600) as limit:
+                assert await client._session.call(answer) == "result"
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert limit.expired()
+            assert asyncio.current_task().cancelling() == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_cancelling_while_opening_and_closing(run, system_cluster, steps):
+    async def main():
+        async def once():
+            async with open_client(system_cluster) as client:
+                await client.producer("P").send(triomq.Message("T", b"x"))
+
+        task = asyncio.create_task(once())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await once()
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main)
+
+
+# --- the user's code ---------------------------------------------------------------------------------------------
+
+
+def test_handlers_run_in_the_loop(run, groups):
+    request = contextvars.ContextVar("request", default=None)
+    seen = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        request.set("mine")
+
+        async def handle(message):
+            assert asyncio.get_running_loop() is loop
+            assert (sniffio.current_async_library(), request.get()) == ("asyncio", "mine")
+            await asyncio.sleep(0)
+            seen.append(message.queue_offset)
+            if len(seen) == 10:
+                consumer.drain()
+
+        async with (
+            open_client(groups) as client,
+            client.push_consumer("G", start_from="earliest", drain_s=5) as consumer,
+        ):
+            await consumer.subscribe("T")
+            await consumer.run(handle, concurrency=3)
+            assert consumer.assignment
+        assert groups.broker.offsets["G", "T", 0] == 10
+
+    run(main)
+    assert sorted(seen) == list(range(10))
+
+
+@pytest.mark.parametrize("fault", ["raises", "cancels itself"])
+def test_a_handler_that_fails_sends_its_message_back(run, groups, fault):
+    async def main():
+        async def handle(message):
+            if message.queue_offset == 3 and fault == "raises":
+                raise triomq.Later(2)
+            if message.queue_offset == 3:
+                asyncio.current_task().cancel()
+                await asyncio.sleep(0)
+            if message.queue_offset == 9:
+                consumer.drain()
+
+        async with (
+            open_client(groups) as client,
+            client.push_consumer("G", start_from="earliest", drain_s=5) as consumer,
+        ):
+            await consumer.subscribe("T")
+            await consumer.run(handle, concurrency=1)
+        levels = [each.fields["delayLevel"] for each in groups.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)]
+        assert levels == ["2" if fault == "raises" else "0"]
+        assert groups.broker.offsets["G", "T", 0] == 10
+
+    run(main)
+
+
+def test_cancelling_a_run_cancels_its_handlers(run, groups):
+    ended = []
+
+    async def main():
+        started = asyncio.Event()
+
+        async def handle(message):
+            started.set()
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                ended.append(message.queue_offset)
+                raise
+
+        async with (
+            open_client(groups) as client,
+            client.push_consumer("G", start_from="earliest", drain_s=0.5) as consumer,
+        ):
+            await consumer.subscribe("T")
+            task = asyncio.create_task(consumer.run(handle, concurrency=1))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert not groups.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
+        assert groups.broker.offsets.get(("G", "T", 0), 0) == 0
+
+    run(main)
+    assert ended == [0]
+
+
+def test_deliveries(run, groups):
+    seen = []
+
+    async def main():
+        async with (
+            open_client(groups) as client,
+            client.push_consumer("G", start_from="earliest", drain_s=0.5) as consumer,
+        ):
+            await consumer.subscribe("T")
+            async for delivery in consumer:
+                async with delivery:
+                    seen.append(delivery.message.queue_offset)
+                    if delivery.message.queue_offset == 3:
+                        raise triomq.Later(2)
+                    if delivery.message.queue_offset == 4:
+                        raise ZeroDivisionError
+                if len(seen) == 10:
+                    break
+        levels = [each.fields["delayLevel"] for each in groups.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)]
+        assert levels == ["2", "0"]
+        assert groups.broker.offsets["G", "T", 0] == 10
+
+    run(main)
+    assert seen == list(range(10))
+
+
+def test_a_cancelled_delivery_comes_again(run, groups):
+    async def main():
+        async with (
+            open_client(groups) as client,
+            client.push_consumer("G", start_from="earliest", drain_s=0.5) as consumer,
+        ):
+            await consumer.subscribe("T")
+
+            async def first():
+                async with await anext(consumer) as delivery:
+                    offsets.append(delivery.message.queue_offset)
+                    await asyncio.sleep(3600)
+
+            offsets = []
+            task = asyncio.create_task(first())
+            while not offsets:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with await anext(consumer) as again:
+                assert again.message.queue_offset == offsets[0] == 0
+
+    run(main)
+
+
+def test_what_consume_hooks_set_is_set_in_the_block(run, groups):
+    span = contextvars.ContextVar("span", default=None)
+
+    class Spans:
+        def wrap(self, context):
+            return self
+
+        def __enter__(self):
+            self.token = span.set("open")
+
+        def __exit__(self, *error):
+            span.reset(self.token)
+
+    async def main():
+        async with open_client(groups) as client:
+            hooks = [Spans()]
+            async with client.push_consumer("G", start_from="earliest", drain_s=0.5, consume_hooks=hooks) as consumer:
+                await consumer.subscribe("T")
+                async with await anext(consumer):
+                    assert span.get() == "open"
+                assert span.get() is None
+
+    run(main)
+
+
+def test_lite_pull_and_shares(run, groups):
+    came = []
+
+    async def main():
+        async def on_assigned(queues):
+            await asyncio.sleep(0)
+            came.extend(queues)
+
+        async with open_client(groups) as client:
+            async with client.lite_pull_consumer("G", start_from="earliest", batch_max=4) as consumer:
+                await consumer.assign([QUEUE])
+                assert [message.queue_offset for message in await consumer.poll()] == [0, 1, 2, 3]
+                await consumer.seek(QUEUE, 8)
+                async for message in consumer:
+                    if message.queue_offset == 9:
+                        break
+                assert consumer.assignment() == [QUEUE]
+            assert groups.broker.offsets["G", "T", 0] == 10
+            seen = []
+            callbacks = triomq.ConsumerCallbacks(on_assigned=on_assigned)
+            async with client.pull_consumer("H").share("T", max_messages=4, callbacks=callbacks) as pulls:
+                async for result in pulls:
+                    seen += [message.queue_offset for message in result]
+                    if len(seen) == 10:
+                        break
+                assert QUEUE in pulls.assignment
+
+    run(main)
+    assert QUEUE in came
+
+
+def test_async_callbacks_of_sends(run, system_cluster):
+    results = []
+
+    async def main():
+        async def sent(result, error):
+            await asyncio.sleep(0)
+            results.append((result.queue, error))
+
+        async with open_client(system_cluster) as client:
+            await client.producer("P").send(triomq.Message("T", b"x"), sent, queue=QUEUE)
+
+    run(main)
+    assert results == [(QUEUE, None)]
+
+
+# --- loops and clients -------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_is_left_open_is_closed_with_its_loop(run, system_cluster, make_callback):
+    callback = make_callback()
+
+    async def main():
+        client = await open_client(system_cluster)
+        await client.producer("P").send(triomq.Message("T", b"x"), callback)
+        return client
+
+    client = run(main)
+    assert len(callback.results) == 1
+    assert system_cluster.broker.requests(RequestCode.UNREGISTER_CLIENT)
+    assert guest_run._thread.run is None
+    run(main)
+    with pytest.raises(errors.ClientClosed):
+        client.producer("Q")
+    run(client.aclose)
+
+
+def test_a_loop_that_is_closed_under_a_client(run, system_cluster, caplog):
+    loop = asyncio.new_event_loop()
+
+    async def leave():
+        client = await open_client(system_cluster)
+        await client.producer("P").send(triomq.Message("T", b"x"))
+        client._session._run._guard._log_destroy_pending = False
+        return client
+
+    client = loop.run_until_complete(leave())
+    loop.close()
+
+    async def main():
+        with pytest.raises(errors.InvalidCall, match="another event loop"):
+            await client.admin.topics()
+        async with open_client(system_cluster) as again:
+            await again.producer("P").send(triomq.Message("T", b"y"))
+
+    with caplog.at_level(logging.WARNING, "triomq"):
+        run(main)
+    assert [record.message for record in caplog.records if "event loop was closed" in record.message]
+    assert len(system_cluster.broker.requests(RequestCode.UNREGISTER_CLIENT)) == 2
+
+
+def test_two_loops_in_one_thread(system_cluster):
+    one, two = asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    async def opening():
+        return await open_client(system_cluster)
+
+    try:
+        client = one.run_until_complete(opening())
+        with pytest.raises(errors.InvalidCall, match="open on another event loop"):
+            two.run_until_complete(opening())
+        one.run_until_complete(client.aclose())
+        two.run_until_complete(two.run_until_complete(opening()).aclose())
+    finally:
+        one.close()
+        two.close()
+
+
+def test_a_loop_in_each_thread(system_cluster):
+    ended = []
+
+    def work():
+        async def main():
+            async with open_client(system_cluster) as client, client.producer("P") as producer:
+                for _ in range(20):
+                    await producer.send(triomq.Message("T", b"x"))
+            ended.append(guest_run._thread.run)
+
+        asyncio.run(main())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended == [None] * 4
+    assert len(system_cluster.broker.bodies("T")) == 80
+
+
+def test_without_a_loop():
+    with pytest.raises(errors.InvalidCall, match=r"none runs here; start one by asyncio\.run"):
+        triomq.aio.open_client("127.0.0.1:1").__await__().send(None)
+
+
+async def test_within_trio():
+    with pytest.raises(errors.InvalidCall, match=r"triomq\.open_client in trio"):
+        await triomq.aio.open_client("127.0.0.1:1")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="forking a process with threads is a warning since Python 3.12")
+def test_a_process_that_is_forked_while_a_client_is_open(system_cluster):
+    async def main():
+        async with open_client(system_cluster) as client:
+            child = os.fork()
+            if not child:
+                _in_child(system_cluster)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # noqa: ASYNC222
+            await client.producer("P").send(triomq.Message("T", b"parent"))
+            return code
+
+    assert asyncio.run(main()) == 0
+
+
+def _in_child(system_cluster):
+    code = 1
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(20)
+    try:
+
+        async def main():
+            await open_client(system_cluster)
+
+        with pytest.raises(errors.InvalidCall, match="forked while a client"):
+            asyncio.run(main())
+        code = 0
+    except BaseException:  # noqa: BLE001 - the child must not go on with pytest
+        traceback.print_exc()
+    finally:
+        os._exit(code)
