@@ -90,7 +90,8 @@ class Message(msgspec.Struct, frozen=True):
 def check_body(body: bytes, max_body_bytes: int) -> None:
     """Raise unless the body is bytes of a length brokers accept."""
     if not isinstance(body, bytes):
-        raise InvalidCall(f"body is {type(body).__name__}, not bytes")
+        cure = "body.encode()" if isinstance(body, str) else "bytes"
+        raise InvalidCall(f"body is {type(body).__name__}, not bytes: give {cure}")
     if not body:
         raise MessageIllegal(
             "the body is empty, and brokers refuse such a message: send at least one byte",
@@ -140,7 +141,9 @@ def check_properties(properties: Mapping[str, str]) -> None:
         if name in RESERVED_PROPERTIES:
             raise InvalidCall(f"the property name {name} is reserved")
         if not _is_clean(name) or not _is_clean(value):
-            raise InvalidCall(f"the property {name!r} needs text that is not blank and free of U+0001 and U+0002")
+            raise InvalidCall(
+                f"the property {name!r} is {value!r:.100}, and needs text that is not blank and free of U+0001 and U+0002"
+            )
 
 
 def check_tag(tag: object) -> None:
