@@ -8,7 +8,14 @@ from typing import Final, Literal
 
 import attrs
 
-from triomq._examination.snapshot import CONTESTED_KEY, BrokerView, ClusterSnapshot, GroupView, NameServerView
+from triomq._examination.snapshot import (
+    COMPILED_KEY,
+    CONTESTED_KEY,
+    BrokerView,
+    ClusterSnapshot,
+    GroupView,
+    NameServerView,
+)
 from triomq_protocol.names import MASTER_ID, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 Level = Literal["problem", "notice"]
@@ -329,6 +336,23 @@ def versions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Find
         )
 
 
+def compiled_modules(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Brokers of triomq that do all their work in Python."""
+    cures = {
+        "missing": "Install triomq again on a machine with a C compiler, or from a wheel that was built on one.",
+        "unwanted": "Start it without TRIOMQ_PURE in its environment.",
+    }
+    for broker in snapshot.brokers:
+        cure = cures.get(broker.runtime.get(COMPILED_KEY, ""))
+        if cure is not None:
+            yield _notice(
+                "not_compiled",
+                broker.label,
+                f"Broker {broker.label} runs without its compiled modules: a send costs it several times the CPU time.",
+                cure,
+            )
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
@@ -525,5 +549,5 @@ Look = Callable[[ClusterSnapshot, FindingLimits], Iterable[Finding]]
 
 _LOOKS: Final[tuple[Look, ...]] = (
     name_servers, masters, silent_brokers, contested_ids, roles, slaves, disks, clocks, settings, stuck_members,
-    subscriptions, lags, topics, versions, unknown,
+    subscriptions, lags, topics, versions, compiled_modules, unknown,
 )  # fmt: skip

@@ -12,6 +12,9 @@ from triomq_protocol.names import MASTER_ID
 CONTESTED_KEY: Final = "triomqIdContestedBy"
 """What a broker's runtime information names the address of another broker with its id."""
 
+COMPILED_KEY: Final = "triomqCompiled"
+"""What it names whether the broker uses its compiled modules: used, missing, unwanted. Only triomq's brokers have it."""
+
 Sets = Mapping[str, Mapping[int, str]]
 """Broker name -> broker id -> address."""
 

@@ -20,3 +20,6 @@ else:
 
 USED = BUILT and not PURE
 """Whether the compiled modules are used."""
+
+STATE = "used" if USED else "unwanted" if BUILT else "missing"
+"""The same for operators, in a broker's runtime information."""

@@ -141,8 +141,6 @@ class Hub:
             handler = plain(command.code)
             if handler is None or command.flag & 1:
                 self._dispatch_other(link, command)
-                if link.slices is not None:
-                    break
             else:
                 try:
                     answer = handler(link, command)
@@ -158,11 +156,9 @@ class Hub:
                     link.unsent_bytes += sum(map(len, answer))
                 else:
                     self._answer(link, command, answer)
-                    if link.slices is not None:
-                        break
             if link.unsent_bytes >= WRITE_BYTES:
                 self.writer.flush(link)
-            if link.unsent_bytes > output_most or link.closed or now() > turn_ends:
+            if link.unsent_bytes > output_most or link.closed or link.slices is not None or now() > turn_ends:
                 break
         return taken
 

@@ -43,8 +43,9 @@ async def until_found(client, kind, **options):
 
 
 async def until_gone(client):
+    """All findings, when there are none any more but that of an installation without a C compiler."""
     with trio.fail_after(60):
-        while found := await client.doctor.findings():
+        while found := [each for each in await client.doctor.findings() if each.kind != "not_compiled"]:
             await trio.sleep(0.2)
     return found
 
@@ -201,9 +202,10 @@ def call(monkeypatch):
 async def test_the_command(call):
     async with cluster_and_client(slaves=1) as (cluster, client):
         await until_gone(client)
-        assert await call("doctor", "-n", cluster.name_servers) == (0, "The cluster is healthy.\n", "")
+        # Not the notice of an installation without a C compiler.
+        assert await call("doctor", "-n", cluster.name_servers, "--problems") == (0, "The cluster is healthy.\n", "")
         await cluster["broker-a"].stop()
-        code, out, _ = await call("doctor", "-n", cluster.name_servers)
+        code, out, _ = await call("doctor", "-n", cluster.name_servers, "--problems")
         assert (code, out.splitlines()[-1]) == (1, "1 problem, no notices")
         assert out.startswith("PROBLEM Broker set broker-a has no master;")
         code, out, _ = await call("doctor", "-n", cluster.name_servers, "--json")

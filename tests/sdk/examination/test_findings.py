@@ -160,6 +160,14 @@ CASES = [
         "versions_mixed", "notice", "V4_9_7: a:0 (h:1), a:1 (h:2); V5_1_0: b:0 (h:3)",
     ),
     (
+        brokers(MASTER, SLAVE, attrs.evolve(OTHER, runtime=runtime(triomqCompiled="missing"))),
+        "not_compiled", "notice", "Broker b:0 (h:3) runs without its compiled modules",
+    ),
+    (
+        brokers(MASTER, SLAVE, attrs.evolve(OTHER, runtime=runtime(triomqCompiled="unwanted"))),
+        "not_compiled", "notice", "Broker b:0 (h:3) runs without its compiled modules",
+    ),
+    (
         groups(GroupView("G", {"T": 9000, "U": 2000}, members({"T": "*"}))),
         "lag", "problem", "Group G lags by 11000 messages, most of them in topic T.",
     ),
@@ -205,6 +213,7 @@ HARMLESS = [
     brokers(MASTER, attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(900), log_end_later=950), OTHER),
     brokers(MASTER, attrs.evolve(SLAVE, clock_ms=5100, clock_error_ms=2000), OTHER),
     groups(GroupView("G", {"T": 9999}, members({"T": "a"}, {"T": "a", "%RETRY%G": "*"}))),
+    brokers(attrs.evolve(MASTER, runtime=runtime(triomqCompiled="used")), SLAVE, OTHER),
     brokers(attrs.evolve(MASTER, slow_reads={"G": 1}), SLAVE, attrs.evolve(OTHER, slow_reads={"G": 1})),
     brokers(attrs.evolve(MASTER, topics=MASTER.topics | {"%RETRY%G": TopicView(1, 1, 6)}), SLAVE, OTHER),
 ]

@@ -27,6 +27,7 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import java_map_order
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.stats import Figures, RateLog
+from triomq_server.compiled import STATE
 from triomq_server.store.retention import used_ratio
 from triomq_server.wire import Handlers, Link
 
@@ -82,6 +83,7 @@ def runtime_info(broker: Broker, _link: Link, command: Command) -> Command:
         **_store(broker),
         **_memory(broker),
         **_contest(broker),
+        "triomqCompiled": STATE,  # RocketMQ has no such entry
     }
     return command.answer(body=KVTable(table={key: table[key] for key in java_map_order(table)}).encode())
 

@@ -22,6 +22,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.fastjson import loads
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.admin.runtime import _bytes_text, _duration_text, sample_stats
+from triomq_server.compiled import STATE
 from triomq_server.config import BrokerConfig, BrokerRole, dump_properties, load_properties
 from triomq_server.store.files.config_files import ConfigFile
 
@@ -257,6 +258,7 @@ async def test_runtime_info_counts_traffic(desk: Any) -> None:
     assert table["putMessageSizeTotal"] == "5000"
     assert table["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
     assert table["bootTimestamp"] == str(NOW_MS)
+    assert table["triomqCompiled"] == STATE
 
 
 async def test_the_timer_samples_every_second_and_midnight_is_marked(
