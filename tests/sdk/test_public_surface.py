@@ -176,7 +176,7 @@ OF_TRIO_ALONE = {
     "LitePullConsumer": {"start", "auto_commit"},
     "Producer": {"abort", "group"},
     "PushConsumer": {"aclose"},
-    "SharedPulls": {"assigned", "revoked", "topic_changed", "wake", "close", "is_stuck"},
+    "SharedPulls": {"assigned", "revoked", "kept", "topic_changed", "wake", "close", "is_stuck"},
 }
 """What other faces need not have: steps of trio's blocks, what the group's work calls, closing by force."""
 
