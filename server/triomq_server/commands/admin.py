@@ -16,14 +16,11 @@ from typing import Any, TypeVar
 import attrs
 import click
 import trio
-from click.core import ParameterSource
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.route import ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
-from triomq_server.acl.accounts import AclError
-from triomq_server.acl.signing import ToolAccount, read_tool_account, signing
 from triomq_server.broker.admin.ha import (
     CHANGE_ROLE,
     CUT_LOG,
@@ -33,9 +30,10 @@ from triomq_server.broker.admin.ha import (
     HaStatus,
 )
 from triomq_server.cluster.control import VERBS, ControlError, give_command
+from triomq_server.commands.account import signed_opener_given, with_account_options
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
-from triomq_server.commands.tls import opener_given, with_tls_options
+from triomq_server.commands.tls import with_tls_options
 from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, OpenLink, open_link
 
 TIMEOUT_S = 5.0
@@ -378,70 +376,10 @@ _name_servers = click.option(
 )  # fmt: skip
 
 
-_ACCOUNT = "triomq.account"
-
-
-def _kept(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    # Beside the command's own arguments, since only `_opener` needs it.
-    if value is not None and param.name is not None:
-        given = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
-        ctx.meta.setdefault(_ACCOUNT, {})[param.name] = value, given
-
-
-_account_options = (
-    click.option(
-        "--credentials-file", metavar="FILE", expose_value=False, callback=_kept,
-        help="Sign requests by the account in FILE, like RocketMQ's tools.yml: accessKey: ... and secretKey: ....",
-    ),
-    click.option(
-        "--access-key", envvar="ROCKETMQ_ACCESS_KEY", expose_value=False, callback=_kept,
-        help="Sign requests by this account. Environment: ROCKETMQ_ACCESS_KEY.",
-    ),
-    click.option(
-        "--secret-key", envvar="ROCKETMQ_SECRET_KEY", expose_value=False, callback=_kept,
-        help="Its secret. Everybody on this machine can see arguments: better use the environment's ROCKETMQ_SECRET_KEY or "
-        "--credentials-file.",
-    ),
-    click.option(
-        "--security-token", envvar="ROCKETMQ_SECURITY_TOKEN", expose_value=False, callback=_kept,
-        help="Token of a temporary account. Environment: ROCKETMQ_SECURITY_TOKEN.",
-    ),
-)  # fmt: skip
-
-
 def _servers_and_account(command: Options) -> Options:
     """The options of every command that asks brokers."""
-    command = with_tls_options(command)
-    for option in reversed((_name_servers, *_account_options)):
-        command = option(command)
-    return command
-
-
-def _account() -> ToolAccount | None:
-    """The account that the running command was given; a file counts before the environment."""
-    found: dict[str, tuple[str, bool]] = click.get_current_context().meta.get(_ACCOUNT, {})
-    file = found.pop("credentials_file", None)
-    if file is not None:
-        if any(given for _, given in found.values()):
-            raise click.UsageError("give either --credentials-file or keys, not both")
-        try:
-            return read_tool_account(file[0])
-        except AclError as error:
-            raise click.UsageError(str(error)) from None
-    names = ("access_key", "secret_key", "security_token")
-    access_key, secret_key, token = (found.get(name, ("", False))[0] for name in names)
-    if not access_key and not secret_key:
-        return None
-    if not access_key or not secret_key:
-        missing = "--secret-key (ROCKETMQ_SECRET_KEY)" if access_key else "--access-key (ROCKETMQ_ACCESS_KEY)"
-        raise click.UsageError(f"{missing} is missing: an account has both keys")
-    return ToolAccount(access_key, secret_key, token or None)
-
-
-def _opener() -> OpenLink:
-    account = _account()
-    opener = opener_given()
-    return opener if account is None else signing(opener, account)
+    command = with_account_options(with_tls_options(command))
+    return _name_servers(command)
 
 
 @click.group()
@@ -457,7 +395,7 @@ def ha(name_servers: str, as_json: bool) -> None:
 
     Exit code 1 if a broker does not answer or a set has no master.
     """
-    rows = _run(functools.partial(replication, name_servers, _opener()))
+    rows = _run(functools.partial(replication, name_servers, signed_opener_given()))
     if as_json:
         click.echo(json.dumps([_as_json(row, rows) for row in rows], indent=2))
     else:
@@ -503,7 +441,7 @@ def role(broker: str, role: str, name_servers: str, broker_id: int | None, force
     now = _run(
         functools.partial(
             change_role, name_servers, broker, wanted,
-            broker_id=broker_id, force=force, despite_contest=despite_contest, open_link=_opener(),
+            broker_id=broker_id, force=force, despite_contest=despite_contest, open_link=signed_opener_given(),
         )
     )  # fmt: skip
     click.echo(f"{now.broker_addr} is {role} now, as {now.broker_name}:{now.broker_id}")
@@ -521,7 +459,7 @@ def role(broker: str, role: str, name_servers: str, broker_id: int | None, force
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cut_command(broker: str, name_servers: str, yes: bool) -> None:
     """Drop what slave BROKER has and its master has not, so that it can follow again. Those messages are gone."""
-    opener = _opener()
+    opener = signed_opener_given()
     address = _run(functools.partial(slave_to_cut, name_servers, broker, opener))
     if not yes:
         _ask_to_drop(f"{broker} at {address}" if broker != address else broker)

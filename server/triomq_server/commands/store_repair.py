@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -16,16 +16,15 @@ import click
 import trio
 
 from triomq_protocol.codes import RequestCode
+from triomq_server.commands.account import signed_opener_given, with_account_options
 from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
-from triomq_server.commands.tls import opener_given, with_tls_options
+from triomq_server.commands.tls import with_tls_options
 
 if TYPE_CHECKING:
     from triomq_server.replication.log_copy import LogCopy
     from triomq_server.store.files.segments import Segment
     from triomq_server.store.log_repair import Place, Survey
-    from triomq_server.wire import Link
-
-    OpenLink = Callable[[str], AbstractAsyncContextManager[Link]]
+    from triomq_server.wire import Asking, OpenLink
 
 CONNECT_TIMEOUT_S = 10.0
 _LARGEST_RECORD_BYTES = 1 << 24
@@ -73,12 +72,14 @@ class _Run:
 
     Attributes:
         root, sources, write, trust, open_link: as the arguments of `repair`.
+        log: the log's directory.
         survey: what the walk through the log has met.
         proofs: by source, why its log is no copy of this one, or cannot be compared, or empty; and whether its tables
             may be taken.
     """
 
     root: Path
+    log: Path
     sources: Sequence[str]
     write: bool
     trust: bool
@@ -106,20 +107,23 @@ class _Run:
 @click.option(
     "--trust-peer", is_flag=True, help="Take tables also where the logs have no record in common to be compared."
 )
+@with_account_options
 @with_tls_options
 @click.option("--yes", is_flag=True, help="Write; without it nothing is changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def repair_store(
     directory: Path, sources: tuple[str, ...], log: Path | None, trust_peer: bool, yes: bool, as_json: bool
 ) -> None:
-    """Repair damaged records and tables of the store in DIRECTORY (storePathRootDir) from a broker of its set.
+    """Repair damaged records, missing log files and tables of the store in DIRECTORY (storePathRootDir) from a broker of its set.
 
     The broker of this store must be stopped. Exit status 1: something is damaged still.
     """
     from triomq_server.store import StoreDamaged, StoreLocked
 
     try:
-        outcomes = trio.run(partial(repair, trust=trust_peer, open_link=opener_given()), directory, sources, log, yes)
+        outcomes = trio.run(
+            partial(repair, trust=trust_peer, open_link=signed_opener_given()), directory, sources, log, yes
+        )
     except StoreLocked as error:
         fail(f"{error}: stop the broker first", EXIT_USAGE)
     except (StoreDamaged, OSError) as error:
@@ -187,7 +191,7 @@ async def repair(
         tables = await disk.run(lambda: _damaged_tables(root))
         if not places and not tables:
             return []
-        run = _Run(root, sources, write, trust, open_link or open_tcp_link, survey)
+        run = _Run(root, log or root / "commitlog", sources, write, trust, open_link or open_tcp_link, survey)
         outcomes = [await _repair_place(run, segments, place) for place in places]
         outcomes += [await _repair_table(run, segments, name, what) for name, what in tables]
         return [one for one in outcomes if one is not None]
@@ -209,7 +213,7 @@ def _damaged_tables(root: Path) -> list[tuple[str, str]]:
 async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Outcome | None:
     """None if the copy has the same bytes: then it is the log's own mark at a file's end that was taken for damage."""
     from triomq_server.store import RealDisk
-    from triomq_server.store.log_repair import is_same, tail_as_written, write_place
+    from triomq_server.store.log_repair import is_same, missing_files, tail_as_written, with_new_files, write_place
 
     place = tail_as_written(segments, place)
     what = f"log offset {place.start}, {place.stop - place.start} bytes: {place.what}"
@@ -223,17 +227,22 @@ async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Out
                 reasons.append(f"{source}: {error}")
                 continue
             with _mapped(spool) as data:
-                if is_same(segments, place, data):
+                missing = missing_files(segments, place)
+                if not missing and is_same(segments, place, data):
                     return None
                 if run.write:
-                    write_place(RealDisk(), run.root, segments, place, data)
-        return Outcome(what, f"{records} record{'s'[: records != 1]}", source, run.write, tuple(reasons))
+                    disk = RealDisk()
+                    write_place(disk, run.root, with_new_files(disk, run.log, segments, missing), place, data)
+        found = f"{records} record{'s'[: records != 1]}"
+        if missing:
+            found += f", in {len(missing)} new file{'s'[: len(missing) > 1]}"
+        return Outcome(what, found, source, run.write, tuple(reasons))
     if not place.after:
         reasons.append("this is the log's end: without a repair the next start cuts it off")
     return Outcome(what, reasons=tuple(reasons))
 
 
-async def _fetch(run: _Run, link: Link, segments: list[Segment], place: Place, spool: IO[bytes]) -> tuple[int, Place]:
+async def _fetch(run: _Run, link: Asking, segments: list[Segment], place: Place, spool: IO[bytes]) -> tuple[int, Place]:
     """Copy a place's bytes from another broker into a file, and check them.
 
     Returns:
@@ -306,7 +315,7 @@ def _mapped(spool: IO[bytes]) -> Iterator[mmap.mmap]:
 
 
 @asynccontextmanager
-async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Link]:
+async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Asking]:
     """A link to a broker. Raises UnusableCopyError if there is none."""
     from triomq_server.wire import LinkError, failure_reason
 
@@ -362,7 +371,7 @@ async def _repair_table(run: _Run, segments: list[Segment], name: str, what: str
     return Outcome(what, reasons=(*reasons, *(["the other broker has an empty table"] if empty else [])))
 
 
-async def _prove_once(run: _Run, link: Link, segments: list[Segment], source: str) -> str:
+async def _prove_once(run: _Run, link: Asking, segments: list[Segment], source: str) -> str:
     """Ask a broker once for the records that prove its log to be a copy of this one.
 
     Returns:
@@ -386,7 +395,7 @@ async def _prove_once(run: _Run, link: Link, segments: list[Segment], source: st
     return why
 
 
-async def _prove(run: _Run, link: Link, segments: list[Segment]) -> None:
+async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
     """Compare the last records that both logs have, and others from all of the log.
 
     Some may differ, in damage that is not known yet on either side: one of the last has to be the same, and half of all.

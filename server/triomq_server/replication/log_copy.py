@@ -10,7 +10,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.header import Header
 from triomq_server.replication.divergence import RemoteLog
-from triomq_server.wire import Link
+from triomq_server.wire import Asking
 
 READ_LOG = 29_004
 """The request code, ours: bytes of the log as they are. RocketMQ's brokers answer it with code 3."""
@@ -37,7 +37,7 @@ class LogCopy:
         link: to its main port.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Asking) -> None:
         self._link = link
         self._records = RemoteLog(link)
         self._gives_bytes = True
@@ -63,7 +63,7 @@ class LogCopy:
         return record
 
 
-async def fetch_table(link: Link, code: RequestCode) -> bytes:
+async def fetch_table(link: Asking, code: RequestCode) -> bytes:
     """The body of an answer that is a whole table, such as all topics. Raises NotThereError, OSError, LinkError."""
     answer = await link.request(Command.request(code), TIMEOUT_S)
     if answer.code != ResponseCode.SUCCESS:

@@ -20,7 +20,10 @@ from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.damage import FILLER_TOPIC, next_sound
 from triomq_server.store.files.disk import RealDisk, RealMappedFile
-from triomq_server.store.files.segments import Segment, StoreDamaged, segment_name
+from triomq_server.store.files.segments import Segment, StoreDamaged, missing_text, segment_name
+
+MISSING = "missing"
+"""The kind of damage where the log lacks a file."""
 
 DAMAGE_LISTED = 1000
 """Of more damage only the number is kept."""
@@ -33,7 +36,8 @@ class Damage:
     """One damaged place.
 
     Attributes:
-        kind: "record", or "entry" of a queue, or "replaced" for records that a start has moved to `triomq/damaged`.
+        kind: "record", or "entry" of a queue, or "replaced" for records that a start has moved to `triomq/damaged`, or
+            "missing" for a whole file of the log.
         offset: the log offset.
         size_bytes: up to the next sound record.
         what: in words.
@@ -184,9 +188,13 @@ def walk(
     segments: list[Segment], report: Callable[[str, int, int, str], None], *, running: bool
 ) -> Iterator[LogRecord]:
     """All sound records; before each, `report` is called with what is damaged in front of it, as `CheckReport.add`."""
-    n = at = 0
+    n = at = reached = 0
     while n < len(segments):
         segment = segments[n]
+        if n > reached and segments[n - 1].end < segment.base and not at:
+            gap = segments[n - 1].end, segment.base
+            report(MISSING, gap[0], gap[1] - gap[0], missing_text(*gap, segment.size))
+        reached = max(reached, n)
         found = read_record(segment.buffer, at, segment.size, segment.base + at, check_crc=True)
         if isinstance(found, LogRecord):
             yield found
@@ -208,6 +216,7 @@ def walk(
                     report("record", offset, segment.size - at, found.value)
                 return
             report("record", offset, segments[sound.index].base + sound.at - offset, found.value)
-            n, at = sound.index, sound.at
+            reached = n = sound.index
+            at = sound.at
         if at >= segments[n].size:
             n, at = n + 1, 0

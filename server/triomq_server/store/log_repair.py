@@ -17,7 +17,7 @@ import attrs
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.layout import BLANK_MAGIC, MARK
-from triomq_server.store.checking import walk
+from triomq_server.store.checking import MISSING, walk
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import UNIT_BYTES
 from triomq_server.store.damage import FILLER_TOPIC, copy_aside
@@ -44,7 +44,8 @@ class Place:
     Attributes:
         start, stop: what is to be written.
         what: the damage, in words.
-        replaced: whether an earlier start has moved the bytes to `triomq/damaged`.
+        replaced: whether there is nothing to be kept: an earlier start has moved the bytes to `triomq/damaged`, or
+            there is no file.
         before, after: the nearest sound records; none where the log begins or ends.
     """
 
@@ -129,9 +130,9 @@ class _Search:
         self._keep_met()
         yield from self._open
 
-    def _damaged(self, _kind: str, offset: int, size: int, what: str) -> None:
+    def _damaged(self, kind: str, offset: int, size: int, what: str) -> None:
         self._pass_marks(offset)
-        self._meet(offset, offset + size, what, replaced=False)
+        self._meet(offset, offset + size, what, replaced=kind == MISSING)
 
     def _pass_marks(self, offset: int) -> None:
         while self._marks and self._marks[0] < offset:
@@ -236,9 +237,9 @@ def flaw_of_copy(
 
 def tail_as_written(segments: list[Segment], place: Place) -> Place:
     """A place at the log's end up to its last byte that is not zero, any other place as it is."""
-    if place.after:
+    segment = next((segment for segment in segments if segment.base <= place.start < segment.end), None)
+    if place.after or segment is None:
         return place
-    segment = next(segment for segment in segments if segment.base <= place.start < segment.end)
     start = place.start - segment.base
     written = segment.buffer[start : segment.file.content_end(start, segment.size)].rstrip(b"\0")
     return attrs.evolve(place, stop=place.start + max(len(written), 1))
@@ -248,6 +249,23 @@ def size_of_next(data: bytes, offset: int, file_bytes: int) -> int:
     """The size that a copy's next record claims, at most the rest of its file; `flaw_of_copy` checks the record."""
     size: int = MARK.unpack_from(data)[0] if len(data) >= MARK.size else len(data)
     return max(1, min(size, file_bytes - offset % file_bytes))
+
+
+def missing_files(segments: list[Segment], place: Place) -> list[int]:
+    """The log offsets at which files would begin that a place needs, and that are missing."""
+    size = segments[0].size
+    there = {segment.base for segment in segments}
+    return [base for base in range(place.start - place.start % size, place.stop, size) if base not in there]
+
+
+def with_new_files(disk: Disk, directory: Path, segments: list[Segment], bases: list[int]) -> list[Segment]:
+    """The files of a log, and new empty ones that begin at these log offsets. OSError."""
+    size = segments[0].size
+    new = []
+    for base in bases:
+        path = f"{directory}/{segment_name(base)}"
+        new.append(Segment(disk, path, base, size, disk.create(path, size, size)))
+    return sorted([*segments, *new], key=lambda segment: segment.base)
 
 
 def write_place(disk: Disk, root: Path, segments: list[Segment], place: Place, data: bytes | mmap.mmap) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Generator
 import attrs
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
-from triomq_protocol.record.layout import MARK
+from triomq_protocol.record.encode import write_blank
+from triomq_protocol.record.layout import BLANK_MAGIC, MARK
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, QueueGap
@@ -22,7 +23,7 @@ from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.disk import Disk
-from triomq_server.store.files.segments import Segment
+from triomq_server.store.files.segments import Segment, missing_text, segment_name
 from triomq_server.store.index import Index
 from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.store.repaired import repaired_parts
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 _RECORDS_PER_STEP = 2000
 _FILES_CHECKED_AFTER_CLEAN_STOP = 3
 _OTHER_BYTES = 1 << 16
+_MOST_BRIDGED = 1000
+"""Missing files of the log that a start puts others in place of: more are no loss but a stray file."""
 
 
 @attrs.frozen
@@ -103,6 +106,7 @@ class Recovery:
         if not segments:
             yield from self._forget_everything()
             return
+        self._bridge_missing()
         first = self._first_to_check(segments)
         checked_from = segments[first].base
         for queue in self._queues:
@@ -136,6 +140,52 @@ class Recovery:
         for queue in self._queues:
             queue.correct_min_offset(self._commitlog.min_offset)
         self._conclude(checked_from, end, finding, dropped, deleted, begin, removed)
+
+    def _bridge_missing(self) -> None:
+        """Say which files the log lacks, and put files without records in their place, so that all readers can walk on.
+
+        An empty file of the same name in `triomq/damaged` tells a later start, and a repair, that it is no file of the
+        log's own.
+        """
+        log = self._commitlog.segments
+        folder = f"{self._config.store_path_root_dir}/triomq/damaged"
+        size = log.size
+        gaps = [
+            (before.end, after.base)
+            for before, after in zip(log.items, log.items[1:], strict=False)
+            if before.end < after.base
+        ]
+        for begin, end in gaps:
+            bridged = (
+                not self._config.compat_49 and (end - begin) % size == 0 and (end - begin) // size <= _MOST_BRIDGED
+            )
+            try:
+                for base in range(begin, end, size) if bridged else ():
+                    self._disk.make_directory(folder)
+                    self._disk.write(f"{folder}/{segment_name(base)}", b"")
+                    segment = log.build(base, MARK.size)
+                    write_blank(segment.buffer, 0, size)
+                    segment.position = size
+                    log.insert(segment)
+            except OSError as error:
+                _log.error("no file can be put in place of a missing one: %s", error)
+            self._damaged.append((begin, end))
+            self._tell_missing(begin, end)
+        told = {base for begin, end in gaps for base in range(begin, end, size)}
+        for name in self._disk.list(folder) if self._disk.exists(folder) else ():
+            base = int(name) if name.isascii() and name.isdigit() else -1
+            there = log.find(base) if base >= 0 and not base % size and base not in told else None
+            if there is not None and MARK.unpack_from(there.buffer, 0) == (size, BLANK_MAGIC):
+                self._tell_missing(base, there.end)
+
+    def _tell_missing(self, begin: int, end: int) -> None:
+        _log.critical(
+            "%s in %s: %d bytes from log offset %d to %d, and all messages in them, are lost to readers. What lies before "
+            "and behind stays readable, and nothing has been deleted. To get them back, stop the broker and put the files "
+            "there again from a copy, or have `triomq admin repair-store` fetch them from another broker of the set",
+            missing_text(begin, end, self._commitlog.segments.size), self._commitlog.segments.directory, end - begin, begin,
+            end,
+        )  # fmt: skip
 
     def _damaged_queues(self, checked_from: int) -> Generator[None, None, list[ConsumeQueue]]:
         """Cut queues with wrong entries in front of them; returns all that have to be built again from where they end.
@@ -431,7 +481,7 @@ class Recovery:
             if seen % _RECORDS_PER_STEP == 0:
                 yield None
             if at >= segment.size:
-                segment, at = self._commitlog.segments.find(segment.end), 0
+                segment, at = self._commitlog.segments.following(segment), 0
 
     @staticmethod
     def _is_no_record(segment: Segment, at: int) -> bool:

@@ -15,8 +15,9 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.route import GetRouteInfoRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.acl.accounts import AclError
-from triomq_server.acl.signing import ToolAccount, read_tool_account, signed_command
+from triomq_server.acl.signing import ToolAccount, read_tool_account, signed_command, signing
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS
+from triomq_server.commands import account as account_options
 from triomq_server.commands import admin
 
 
@@ -87,7 +88,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     async def slave_to_cut(*_: object) -> str:
         return "127.0.0.1:2"
 
-    monkeypatch.setattr(admin, "opener_given", lambda: open_link)
+    monkeypatch.setattr(account_options, "opener_given", lambda: open_link)
     monkeypatch.setattr(admin, "slave_to_cut", slave_to_cut)
     for name in ("ACCESS_KEY", "SECRET_KEY", "SECURITY_TOKEN"):
         monkeypatch.delenv(f"ROCKETMQ_{name}", raising=False)
@@ -98,13 +99,19 @@ COMMANDS = {
     "ha": RequestCode.GET_BROKER_CLUSTER_INFO,
     "role 127.0.0.1:2 slave": CHANGE_ROLE,
     "cut 127.0.0.1:2 --yes": CUT_LOG,
+    "repair-store STORE --from 127.0.0.1:2": RequestCode.GET_BROKER_RUNTIME_INFO,
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_admin_signs_what_it_sends(asked: list[Command], tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_admin_signs_what_it_sends(asked: list[Command], tmp_path: Path, name: str) -> None:
     file = tmp_path / "tools.yml"
     file.write_text("accessKey: from-file\nsecretKey: file-secret\n")
+    log = tmp_path / "store" / "commitlog"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}").write_bytes(bytes(4096))  # the tables are missing
+    command = name.replace("STORE", str(tmp_path / "store"))
+    wanted = COMMANDS[name]
     keys = {"ROCKETMQ_ACCESS_KEY": "from-env", "ROCKETMQ_SECRET_KEY": "s", "ROCKETMQ_SECURITY_TOKEN": "t"}
     named = ["--credentials-file", str(file)]
     for more, environment, account in [
@@ -114,7 +121,7 @@ def test_admin_signs_what_it_sends(asked: list[Command], tmp_path: Path, command
     ]:
         asked.clear()
         assert CliRunner().invoke(admin.admin, [*command.split(), *more], env=environment).exit_code == 1
-        assert [each.code for each in asked] == [COMMANDS[command]]
+        assert [each.code for each in asked] == [wanted]
         if account is None:
             assert SIGNATURE not in (asked[0].fields or {})
         else:
@@ -123,7 +130,8 @@ def test_admin_signs_what_it_sends(asked: list[Command], tmp_path: Path, command
 
 async def test_a_look_at_a_slave_is_signed(asked: list[Command]) -> None:
     account = ToolAccount("operator", "s")
-    row = await admin._row(admin.Member("b", 0, "127.0.0.1:2"), admin.signing(admin.opener_given(), account))
+    opener = account_options.opener_given()  # type: ignore[attr-defined]
+    row = await admin._row(admin.Member("b", 0, "127.0.0.1:2"), signing(opener, account))
     assert row.error == "refused"
     assert [(each.code, is_signed(each, account)) for each in asked] == [(HA_STATUS, True)]
 

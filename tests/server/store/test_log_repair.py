@@ -613,3 +613,65 @@ async def test_the_layout_that_these_tests_count_on(root: Path) -> None:
     assert {MARK.unpack_from(first, n * RECORD_BYTES)[0] for n in range(24)} == {RECORD_BYTES}
     assert MARK.unpack_from(first, 24 * RECORD_BYTES)[0] == FILE_BYTES - 24 * RECORD_BYTES
     assert HEAD_V4.unpack_from(first)[6] == 0
+
+
+# -- missing files
+
+
+@pytest.mark.parametrize("missing", [[1], [2], [1, 2], [1, 3]], ids=str)
+@pytest.mark.parametrize("started", [0, 1, 2])
+async def test_a_missing_file_is_told_and_repaired(
+    missing: list[int],
+    started: int,
+    root: Path,
+    copy: Copy,
+    make_config: MakeConfig,
+    record_number: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Repaired before a start, or after one or two."""
+    before = log_bytes(root)
+    names = [f"{n * FILE_BYTES:020d}" for n in missing]
+    config = make_config(root, mapped_file_size_commit_log=FILE_BYTES)
+    for name in names:
+        (root / "commitlog" / name).unlink()
+    report = check_store(root)
+    assert sum(one.size_bytes for one in report.damage if one.kind == "missing") == len(missing) * FILE_BYTES
+    for _ in range(started):
+        caplog.clear()
+        async with open_store(config) as store:
+            there = numbers(store, record_number)
+            assert len(there) == MESSAGES - FILE_BYTES // RECORD_BYTES * len(missing)
+            assert store.log_max_offset == int(list(before)[-1]) + len(before[list(before)[-1]].rstrip(b"\0"))
+        told = [one.getMessage() for one in caplog.records if one.levelname == "CRITICAL"]
+        assert all(any(name in line for line in told) for name in names)
+        assert all("nothing has been deleted" in line and "repair-store" in line for line in told)
+        assert {name for name in before if name not in names} <= set(log_bytes(root))
+    outcomes = await mend(root, copy, write=False)
+    assert not any(one.repaired for one in outcomes)
+    if not started:
+        assert all(name not in log_bytes(root) for name in names)
+    outcomes = await mend(root, copy)
+    assert all(one.repaired for one in outcomes)
+    assert outcomes
+    if not started:
+        assert all("new file" in one.found for one in outcomes)
+    assert log_bytes(root) == before
+    assert await mend(root, copy) == []
+    caplog.clear()
+    async with open_store(config) as store:
+        assert numbers(store, record_number) == list(range(MESSAGES))
+    assert not [one for one in caplog.records if one.levelname == "CRITICAL"]
+    assert [one.kind for one in check_store(root).damage] == []
+
+
+async def test_a_stray_file_far_away_is_told_and_left_alone(
+    root: Path, make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    stray = root / "commitlog" / f"{5000 * FILE_BYTES:020d}"
+    stray.write_bytes(bytes(FILE_BYTES))
+    overwrite(root, 5000 * FILE_BYTES, next(iter(log_bytes(root).values()))[:RECORD_BYTES])
+    async with open_store(make_config(root, mapped_file_size_commit_log=FILE_BYTES)):
+        pass
+    assert "no log file" in caplog.text
+    assert len(log_bytes(root)) < 20

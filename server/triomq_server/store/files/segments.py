@@ -34,6 +34,12 @@ def segment_name(base: int) -> str:
     return f"{base:0{_NAME_DIGITS}d}"
 
 
+def missing_text(begin: int, end: int, size: int) -> str:
+    """Which files of a log are missing between two log offsets."""
+    names = [segment_name(begin), *([segment_name(end - size)] if end - begin > size else [])]
+    return f"no log file {' to '.join(names)}"
+
+
 class Segment:
     """One file: bytes base .. base+size of the address space.
 
@@ -199,6 +205,16 @@ class Segments:
         if n >= 0 and offset < items[n].end:
             return items[n]
         return None
+
+    def following(self, segment: Segment) -> Segment | None:
+        """The next segment, also where files in between are missing; None behind the last one."""
+        n = bisect_right(self.items, segment.base, key=lambda s: s.base)
+        return self.items[n] if n < len(self.items) else None
+
+    def insert(self, segment: Segment) -> None:
+        """Add a segment at its place among the others."""
+        self.items.append(segment)
+        self.items.sort(key=lambda s: s.base)
 
     def build(self, base: int, reserve: int) -> Segment:
         """Create the file for a segment without taking it up yet (may run in a worker thread). OSError."""
