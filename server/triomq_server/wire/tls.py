@@ -20,6 +20,7 @@ import trio
 
 from triomq_server.wire.connections import Connections
 from triomq_server.wire.tls_failures import accepting_failure, dialling_failure
+from triomq_server.wire.tls_stream import TlsStream
 from triomq_server.wire.tls_transport import TlsTransport
 from triomq_server.wire.transport import Dial, peer_name, transport_over
 
@@ -205,7 +206,7 @@ async def accept_tls(stream: trio.abc.Stream, tls: TlsSettings) -> trio.abc.Stre
         context = await tls.find_context()
         if context is None:
             raise OSError("this server has no certificate (tls.server.certPath)")
-        secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        secured = TlsStream(stream, context, server_side=True)
         async with tls.handshakes.turns:
             await trio.lowlevel.checkpoint()
         try:
@@ -228,7 +229,7 @@ def tls_dial(dial: Dial, find_context: Callable[[], ssl.SSLContext], timeout_s: 
     async def dial_tls(address: str) -> trio.abc.Stream:
         stream = await dial(address)
         host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
-        secured = trio.SSLStream(stream, find_context(), server_hostname=host, https_compatible=True)
+        secured = TlsStream(stream, find_context(), server_hostname=host)
         try:
             with trio.fail_after(timeout_s):
                 await secured.do_handshake()

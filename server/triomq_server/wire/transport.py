@@ -108,8 +108,9 @@ def transport_over(stream: trio.abc.Stream, peer: tuple[str, int] | None = None)
     """The fastest transport for a stream. Raises OSError when a socket has been closed meanwhile."""
     if isinstance(stream, trio.SocketStream):
         return SocketTransport(stream)
-    if isinstance(stream, trio.SSLStream) and isinstance(stream.transport_stream, trio.SocketStream):
-        peer = stream.transport_stream.socket.getpeername()[:2]
+    below = getattr(stream, "transport_stream", None)
+    if isinstance(below, trio.SocketStream):
+        peer = below.socket.getpeername()[:2]
     return StreamTransport(stream, peer)
 
 
@@ -149,8 +150,7 @@ def _peer_of(name: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, by
 
 def peer_name(stream: trio.abc.Stream) -> str:
     """``ip:port`` of the other end for log lines, or what kind of stream it is."""
-    if isinstance(stream, trio.SSLStream):
-        stream = stream.transport_stream
+    stream = getattr(stream, "transport_stream", stream)
     if not isinstance(stream, trio.SocketStream):
         return type(stream).__name__
     try:
