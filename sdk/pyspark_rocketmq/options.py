@@ -31,6 +31,7 @@ from triomq_protocol.filters.sql92 import Sql92Error
 CLIENT_PREFIX: Final = "rocketmq."
 DEFAULT_READ_GROUP: Final = "spark-source"
 DEFAULT_WRITE_GROUP: Final = "spark-sink"
+DEFAULT_DECISIONS: Final = "spark-sink-decisions"
 DEFAULT_QUEUES: Final = 8
 """As `Admin.create_topic` of the SDK."""
 DEFAULT_TRIGGER_DELAY_S: Final = 900.0
@@ -209,6 +210,7 @@ class WriteOptions:
         in_flight: how many requests of a task may be in flight.
         replicated: whether a slave must hold every row before a task ends.
         create_queues: with so many queues on every master, topics are created that do not exist; None: none is created.
+        decisions: the topic that says which triggers are committed; None: the write is not transactional.
     """
 
     client: ClientSettings
@@ -218,6 +220,7 @@ class WriteOptions:
     in_flight: int
     replicated: bool
     create_queues: int | None
+    decisions: str | None = None
 
 
 _PREFERENCES: Final = {"suggested": "suggested", "master": "master", "slave": "slave", "preferslave": "prefer_slave"}
@@ -230,7 +233,10 @@ _READ: Final = (
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
     "consumerGroup", "readPreference",
 )  # fmt: skip
-_WRITE: Final = (*_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks", "createTopic", "queues")
+_WRITE: Final = (
+    *_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks", "createTopic", "queues", "transactional",
+    "transactionTopic",
+)  # fmt: skip
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -311,7 +317,22 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         in_flight=given.number("maxInFlight") or 16,
         replicated=given.choice("acks", {"stored": False, "replicated": True}, False),
         create_queues=(queues or DEFAULT_QUEUES) if creates else None,
+        decisions=_decisions(given),
     )
+
+
+def _decisions(given: _Given) -> str | None:
+    """The topic of the decisions of a transactional write."""
+    topic = given.text("transactionTopic")
+    if not given.choice("transactional", _TRUTH, False):
+        if topic is not None:
+            raise BadOption("transactionTopic has no effect without transactional=true")
+        return None
+    if given.text("acks") is not None:
+        raise BadOption("acks has no effect with transactional=true; replicate synchronously on the brokers instead")
+    if given.text("batchSize") is not None:
+        raise BadOption("batchSize has no effect with transactional=true: brokers take no batch in a transaction")
+    return topic or DEFAULT_DECISIONS
 
 
 class _Given:

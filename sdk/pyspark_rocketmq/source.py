@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -12,11 +14,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_rocketmq.errors import BadColumns
 from pyspark_rocketmq.options import read_options, write_options
 from pyspark_rocketmq.read.batch_reader import BatchReader
 from pyspark_rocketmq.read.stream_reader import StreamReader
 from pyspark_rocketmq.rows.schema import READ_SCHEMA, check_read_schema, check_write_schema
 from pyspark_rocketmq.write.writer import BatchWriter, StreamWriter
+
+_NOT_IN_TRANSACTIONS: Final = {
+    "sharding_key": "messages are committed in any order",
+    "delay_level": "brokers deliver messages of transactions as soon as they are committed",
+}
 
 
 class DefaultSource(DataSource):
@@ -66,4 +74,10 @@ class DefaultSource(DataSource):
         """A streaming write; raises as :meth:`writer` does."""
         options = write_options(self.options)
         check_write_schema(schema, options.topic)
+        if options.decisions is not None:
+            for name in ("sharding_key", "delay_level"):
+                if name in schema.fieldNames():
+                    raise BadColumns(
+                        f"transactional=true takes no column {name}: drop it; {_NOT_IN_TRANSACTIONS[name]}"
+                    )
         return StreamWriter(options, overwrite=overwrite)

@@ -106,6 +106,8 @@ class Producer(ClosingProxy[_producer.Producer]):
     send_batch = async_method(_producer.Producer.send_batch)
     request = async_method(_producer.Producer.request)
     reply = async_method(_producer.Producer.reply)
+    send_half = async_method(_producer.Producer.send_half)
+    end_half = async_method(_producer.Producer.end_half)
     send_elements = async_method(_producer.Producer.send_elements)
     queues = async_method(_producer.Producer.queues)
     flush = async_method(_producer.Producer.flush)

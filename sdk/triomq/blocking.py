@@ -130,6 +130,8 @@ class Producer(ClosingProxy[_producer.Producer]):
     request = blocking_method(_producer.Producer.request)
     reply = blocking_method(_producer.Producer.reply)
     send_in_transaction = blocking_method(_producer.Producer.send_in_transaction)
+    send_half = blocking_method(_producer.Producer.send_half)
+    end_half = blocking_method(_producer.Producer.end_half)
     send_elements = blocking_method(_producer.Producer.send_elements)
     queues = blocking_method(_producer.Producer.queues)
     flush = blocking_method(_producer.Producer.flush)

@@ -200,6 +200,14 @@ def test_writes() -> None:
     assert write_options({"namesrv": "h:1", "createTopic": "TRUE", "queues": "3"}).create_queues == 3
     with pytest.raises(BadOption, match="queues has no effect without createTopic=true"):
         write_options({"namesrv": "h:1", "queues": "3"})
+    assert write_options({"namesrv": "h:1"}).decisions is None
+    assert write_options({"namesrv": "h:1", "transactional": "true"}).decisions == "spark-sink-decisions"
+    assert write_options({"namesrv": "h:1", "transactional": "true", "transactionTopic": "D"}).decisions == "D"
+    with pytest.raises(BadOption, match="transactionTopic has no effect without transactional=true"):
+        write_options({"namesrv": "h:1", "transactionTopic": "D"})
+    for name, value in (("batchSize", "9"), ("acks", "replicated")):
+        with pytest.raises(BadOption, match=f"{name} has no effect with transactional=true"):
+            write_options({"namesrv": "h:1", "transactional": "true", name: value})
     with pytest.raises(BadOption, match="did you mean replicated"):
         write_options({"namesrv": "h:1", "acks": "replicate"})
     with pytest.raises(BadOption, match="a write has no option 'startingoffsets'"):

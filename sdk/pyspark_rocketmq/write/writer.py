@@ -16,13 +16,21 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
-from pyspark_rocketmq.errors import BadOption
+from pyspark_rocketmq.errors import BadOption, WriteFailed
 from pyspark_rocketmq.options import WriteOptions
 from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.row_keys import RowKeys
 from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
 from pyspark_rocketmq.write.sending import RowSender, Sent, wait_replicated
 from pyspark_rocketmq.write.topic_creation import TopicCreation
+from pyspark_rocketmq.write.transactional import (
+    TaskHalves,
+    attempt_name,
+    checker,
+    commit_trigger,
+    send_halves,
+)
+from triomq import HalfMessage, Producer
 from triomq._cluster.identity import UniqueKeys, local_ip
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
@@ -55,6 +63,22 @@ class WrittenRows(WriterCommitMessage):
         return f"<WrittenRows {self.rows} of partition {self.partition} in {self.requests} requests>"
 
 
+class WrittenHalves(WriterCommitMessage):
+    """What one task of a transactional stream sent.
+
+    Args:
+        partition: its number.
+        task: what is to be committed.
+    """
+
+    def __init__(self, partition: int, task: TaskHalves) -> None:
+        self.partition = partition
+        self.task = task
+
+    def __repr__(self) -> str:
+        return f"<WrittenHalves {len(self.task.halves)} of partition {self.partition}>"
+
+
 class BatchWriter(DataSourceArrowWriter):
     """Writes the rows of one job.
 
@@ -72,6 +96,10 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
         if overwrite:
             raise BadOption("a topic cannot be overwritten: use mode('append')")
+        if options.decisions is not None:
+            raise BadOption(
+                "transactional=true is for streams: a batch job that is run again is another job to a topic"
+            )
         self._options = options
         self.job = uuid.uuid4().hex
 
@@ -113,14 +141,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if context is not None:
             query = context.getLocalProperty("sql.streaming.queryId")
             batch = context.getLocalProperty("streaming.sql.batchId")
+        if self._options.decisions is not None:
+            if query is None or batch is None:
+                raise WriteFailed("transactional=true needs to know the query and its trigger, and Spark names neither")
+            return _write_halves(self._options, self._options.decisions, iterator, query, batch, partition)
         return _write(self._options, iterator, f"{query or 'query'}/{batch or 0}/{partition}", partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks of a trigger have succeeded."""
+        """All tasks of a trigger have succeeded; the messages of a transactional stream are committed now."""
+        if self._options.decisions is not None:
+            _commit(self._options, self._options.decisions, batchId, messages)
         _log.info("trigger %d: %d rows are written", batchId, _rows(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """A task of a trigger has failed; the trigger is run again, so the rows of the others are sent twice."""
+        """A task of a trigger has failed; the trigger is run again, so the rows of the others are sent twice.
+
+        Of a transactional stream nobody sees them; they stay half messages until brokers ask, for Spark calls this also
+        when a commit has failed, and then they may be decided.
+        """
+        if self._options.decisions is not None:
+            _log.warning("trigger %d has failed, and is finished or run again after a restart", batchId)
+            return
         _log.warning(
             "trigger %d has failed; %d rows of it remain, and are sent again with it", batchId, _rows(messages)
         )
@@ -132,18 +173,68 @@ def _partition() -> int:
 
 
 def _rows(messages: Sequence[WriterCommitMessage | None]) -> int:
-    return sum(each.rows for each in messages if isinstance(each, WrittenRows))
+    return sum(
+        each.rows if isinstance(each, WrittenRows) else len(each.task.halves)
+        for each in messages
+        if isinstance(each, WrittenRows | WrittenHalves)
+    )
+
+
+def _producer_settings(options: WriteOptions) -> Any:
+    return {"max_body_bytes": MAX_BODY_BYTES, "send_timeout_s": SEND_TIMEOUT_S, **dict(options.client.producer)}
+
+
+def _write_halves(
+    options: WriteOptions, decisions: str, batches: Iterator[pa.RecordBatch], query: str, batch: str, partition: int
+) -> WrittenHalves:
+    """Send the rows of one task as half messages."""
+    settings = _producer_settings(options)
+    scope = f"{query}/{batch}/{partition}"
+    attempt = attempt_name(query, batch, partition)
+    reader = RowReader(scope, options.topic, settings["max_body_bytes"], RowKeys(scope))
+    topics = TopicCreation(options.create_queues)
+    halves: list[HalfMessage] = []
+    first_row = 0
+
+    async def open_producer(session: Session) -> Producer:
+        check = checker(session.consumer, decisions)
+        return session.client.producer(options.group, transactions=check, **settings)
+
+    async def send(session: Session, rows: list[RowMessage]) -> None:
+        for topic in {row.message.topic for row in rows}:
+            await topics.ensure(session.client.admin, topic)
+        halves.extend(await send_halves(producer, rows, attempt, options.in_flight))
+
+    with borrowed(ClientKey(options.client, options.group, "master")) as client:
+        producer = client.call(open_producer)
+        try:
+            for some in batches:
+                rows = list(reader.messages(some, range(first_row, first_row + some.num_rows)))
+                client.call(lambda session, rows=rows: send(session, rows))  # type: ignore[misc]
+                first_row += some.num_rows
+        finally:
+            client.call(lambda _: producer.aclose())
+    return WrittenHalves(partition, TaskHalves(query, attempt, tuple(halves)))
+
+
+def _commit(options: WriteOptions, decisions: str, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+    settings = _producer_settings(options)
+    tasks = [each.task for each in messages if isinstance(each, WrittenHalves)]
+
+    async def commit(session: Session) -> None:
+        check = checker(session.consumer, decisions)
+        async with session.client.producer(options.group, transactions=check, **settings) as producer:
+            await commit_trigger(session.consumer, producer, decisions, batch, tasks)
+
+    with borrowed(ClientKey(options.client, options.group, "master")) as client:
+        client.call(commit)
 
 
 def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str, partition: int) -> WrittenRows:
     key = ClientKey(
         options.client, options.group if options.replicated else None, "slave" if options.replicated else "suggested"
     )
-    settings: Any = {
-        "max_body_bytes": MAX_BODY_BYTES,
-        "send_timeout_s": SEND_TIMEOUT_S,
-        **dict(options.client.producer),
-    }
+    settings = _producer_settings(options)
     keys = RowKeys(scope)
     unique_keys = UniqueKeys(local_ip())
     encoder = ElementEncoder(options.topic, LONG_BODY_BYTES, keys, unique_keys.several)

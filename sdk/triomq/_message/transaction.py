@@ -13,7 +13,7 @@ import attrs
 import msgspec
 
 from triomq._constructors import NoPublicConstructor
-from triomq._message.message import Message
+from triomq._message.message import Message, MessageQueue
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 
@@ -76,6 +76,23 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
     result: SendResult
     state: TransactionState
+
+
+@attrs.frozen
+class HalfMessage:
+    """A half message whose transaction another process may end: plain values, to be kept or sent there.
+
+    Args:
+        queue: where consumers get the message.
+        message_id: the message's id, also after the commit.
+        half_offset: its place in the broker's queue of half messages.
+        commit_log_offset: where the broker keeps it.
+    """
+
+    queue: MessageQueue
+    message_id: str
+    half_offset: int
+    commit_log_offset: int
 
 
 LocalTransaction = Callable[[Transaction], TransactionState | Awaitable[TransactionState]]

@@ -22,6 +22,7 @@ from triomq._message.message import Message, MessageQueue
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import (
+    HalfMessage,
     LocalTransaction,
     OnTransactionEnd,
     Transaction,
@@ -37,7 +38,7 @@ from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
 from triomq._producer.request_reply import ReplyDesk, Requests, send_reply
 from triomq._producer.sender import Sender
-from triomq._producer.transactions import Transactions
+from triomq._producer.transactions import Transactions, half_of
 from triomq.errors import InvalidCall, MessageIllegal, MQError
 
 log = logging.getLogger("triomq.producer")
@@ -322,6 +323,37 @@ class Producer(metaclass=NoPublicConstructor):
             raise
         # Not for BaseException: neither what cancels nor what ends the program says how the local transaction ended.
         await transactions.end(transaction, TransactionState.COMMIT)
+
+    async def send_half(self, message: Message) -> HalfMessage:
+        """Send a half message whose transaction is ended later, perhaps by another process: :meth:`end_half`.
+
+        Until then brokers ask producers of the group about it, as after a crash.
+
+        Args:
+            message: without a delay level; consumers get it when it is committed.
+
+        Raises:
+            InvalidCall: the producer has no ``transactions=``, or the message cannot be sent in a transaction.
+            TransactionRolledBack: the half message was stored less safely than configured.
+            MQError: the half message could not be sent; nothing is delivered.
+        """
+        return half_of(await self._transactional().begin_safely(message))
+
+    async def end_half(self, half: HalfMessage, state: TransactionState) -> None:
+        """Commit or roll back a half message, and wait until the broker has done it.
+
+        Args:
+            half: from :meth:`send_half` of a producer of the same group.
+            state: ``COMMIT`` or ``ROLLBACK``.
+
+        Raises:
+            InvalidCall: the producer has no ``transactions=``, or the state is ``UNKNOWN``.
+            MQError: the broker refuses, as for a transaction that has ended before, or its answer is missing: then it may
+                have been done. A Java broker that is told twice to commit delivers the message twice.
+        """
+        if state is TransactionState.UNKNOWN:
+            raise InvalidCall("a half message is ended by COMMIT or ROLLBACK; UNKNOWN is what it is in until then")
+        await self._transactional().end_half(half, state)
 
     async def send_elements(
         self, topic: str, elements: bytes, message_ids: Sequence[str], *, queue: MessageQueue | None = None

@@ -18,6 +18,7 @@ from triomq._constructors import construct
 from triomq._message.message import Message
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._message.transaction import (
+    HalfMessage,
     LocalTransaction,
     OnTransactionEnd,
     Transaction,
@@ -30,8 +31,8 @@ from triomq._message.transaction import (
 from triomq._producer.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._producer.transaction_checks import TransactionChecks, call_user, checked_state, remark_of
-from triomq.errors import InvalidCall, MQError, ProtocolViolation, TransactionRolledBack
-from triomq_protocol.codes import RequestCode
+from triomq.errors import InvalidCall, MQError, ProtocolViolation, TransactionRolledBack, error_for_code
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.message_id import decode_offset_message_id
 from triomq_protocol.names import PGROUP, TRAN_MSG
@@ -63,6 +64,12 @@ def check_listener(group: str, listener: TransactionListener | TransactionCheck)
             f"the group {group} cannot have transactions: brokers ask producers of the group that sent a message about "
             "its transaction, also after a restart; choose a name that stays the same"
         )
+
+
+def half_of(transaction: Transaction) -> HalfMessage:
+    """What another process needs to end a transaction."""
+    result = transaction.result
+    return HalfMessage(result.queue, result.message_id, result.queue_offset, transaction.commit_log_offset)
 
 
 class Transactions:
@@ -174,16 +181,7 @@ class Transactions:
         if state is TransactionState.COMMIT and transaction.rolled_back:
             state = TransactionState.ROLLBACK
         result = transaction.result
-        header = EndTransactionRequest(
-            producer_group=self._sender.group,
-            tran_state_table_offset=result.queue_offset,
-            commit_log_offset=transaction.commit_log_offset,
-            commit_or_rollback=state.value,
-            from_transaction_check=False,
-            msg_id=result.message_id,
-            transaction_id=result.transaction_id,
-            bname=result.queue.broker_name,
-        )
+        header = self._ending(half_of(transaction), state, result.transaction_id)
         why: object = f"no connection within {END_TIMEOUT_S:g} s"
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
             try:
@@ -203,6 +201,33 @@ class Transactions:
             why,
         )
         return state
+
+    async def end_half(self, half: HalfMessage, state: TransactionState) -> None:
+        """Have the end of a transaction carried out, and wait for the broker's answer.
+
+        Raises:
+            MQError: the broker refuses, cannot be reached or does not answer: then it may have been carried out.
+        """
+        targets = self._sender.targets
+        await targets.of(half.queue.topic)  # another process may have sent it
+        link = await targets.master(half.queue)
+        command = Command.request(RequestCode.END_TRANSACTION, self._ending(half, state, half.message_id))
+        answer = await link.request(command, END_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            what = f"the end of the transaction of message {half.message_id}, topic {half.queue.topic}"
+            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+
+    def _ending(self, half: HalfMessage, state: TransactionState, transaction_id: str | None) -> EndTransactionRequest:
+        return EndTransactionRequest(
+            producer_group=self._sender.group,
+            tran_state_table_offset=half.half_offset,
+            commit_log_offset=half.commit_log_offset,
+            commit_or_rollback=state.value,
+            from_transaction_check=False,
+            msg_id=half.message_id,
+            transaction_id=transaction_id,
+            bname=half.queue.broker_name,
+        )
 
     def _told(self, transaction: Transaction, state: TransactionState, address: str) -> TransactionEnd:
         message, result = transaction.message, transaction.result

@@ -337,6 +337,56 @@ async def test_an_end_that_cannot_be_told_is_logged_and_takes_a_bounded_time(aut
     assert "no connection within 3 s" in caplog.text
 
 
+# --- ended by another process ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
+async def test_a_half_message_is_ended_by_another_client(autojump_clock, cluster, state):
+    answer = SendMessageResponse(msg_id="7F00000100002A9F0000000000012345", queue_id=1, queue_offset=42)
+    cluster.broker.script(SEND, lambda command: command.answer(0, header=answer))
+    cluster.broker.script(END, lambda command: command.answer(0))
+    async with cluster.client() as client:
+        half = await client.producer("PG", transactions=Listener()).send_half(MESSAGE)
+    assert (half.half_offset, half.commit_log_offset, half.queue) == (
+        42,
+        0x12345,
+        triomq.MessageQueue("T", "broker-a", 1),
+    )
+    async with cluster.client() as client:
+        await client.producer("PG", transactions=Listener()).end_half(half, state)
+    (request,) = cluster.broker.requests(END)
+    assert not request.is_oneway, "the answer is waited for"
+    assert request.header(EndTransactionRequest) == EndTransactionRequest(
+        producer_group="PG",
+        tran_state_table_offset=42,
+        commit_log_offset=0x12345,
+        commit_or_rollback=state.value,
+        from_transaction_check=False,
+        msg_id=half.message_id,
+        transaction_id=half.message_id,
+        bname="broker-a",
+    )
+
+
+async def test_an_end_that_a_broker_refuses_or_does_not_answer_is_an_error(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=Listener())
+        half = await producer.send_half(MESSAGE)
+        cluster.broker.script(END, lambda command: command.answer(1, "The transaction has ended before"))
+        with pytest.raises(errors.BrokerFault, match=r"the end of the transaction of message .* has ended before"):
+            await producer.end_half(half, COMMIT)
+        cluster.network.hanging.add(cluster.broker.address)
+        cluster.broker.script(END, lambda command: None)
+        begun = trio.current_time()
+        with pytest.raises(errors.MQError):
+            await producer.end_half(half, COMMIT)
+        assert trio.current_time() - begun <= 10
+        with pytest.raises(errors.InvalidCall, match="UNKNOWN is what it is in until then"):
+            await producer.end_half(half, UNKNOWN)
+        with pytest.raises(errors.InvalidCall, match="nobody to answer for transactions"):
+            await client.producer("other").send_half(MESSAGE)
+
+
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
