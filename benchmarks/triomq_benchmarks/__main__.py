@@ -11,6 +11,7 @@ from triomq_benchmarks.commands.consume import consume
 from triomq_benchmarks.commands.engines import engines
 from triomq_benchmarks.commands.failover import failover
 from triomq_benchmarks.commands.flights_pipeline import flights_pipeline
+from triomq_benchmarks.commands.growth import growth
 from triomq_benchmarks.commands.ha import ha
 from triomq_benchmarks.commands.history import history
 from triomq_benchmarks.commands.hotpath import hotpath
@@ -28,7 +29,7 @@ def bench() -> None:
 
 
 for _command in (
-    hotpath, versus_java, consume, failover, ha, run, workloads, engines, audit, compare, report, history, spark_cluster,
+    hotpath, growth, versus_java, consume, failover, ha, run, workloads, engines, audit, compare, report, history, spark_cluster,
     spark_read, flights_pipeline,
 ):  # fmt: skip
     bench.add_command(_command)

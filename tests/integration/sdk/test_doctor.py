@@ -208,7 +208,7 @@ async def test_the_command(call):
         code, out, _ = await call("doctor", "-n", cluster.name_servers, "--problems")
         assert (code, out.splitlines()[-1]) == (1, "1 problem, no notices")
         assert out.startswith("PROBLEM Broker set broker-a has no master;")
-        code, out, _ = await call("doctor", "-n", cluster.name_servers, "--json")
+        code, out, _ = await call("doctor", "-n", cluster.name_servers, "--problems", "--json")
         row = json.loads(out)
         assert (code, row["level"], row["kind"], row["about"]) == (1, "problem", "no_master", "broker-a")
         address = cluster.name_servers

@@ -1,0 +1,49 @@
+"""`triomq bench growth`: what a broker's work costs as what it holds grows."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from triomq_benchmarks.commands.progress import dim_progress
+from triomq_benchmarks.growth.points import TERMS, measure_growth
+from triomq_benchmarks.growth.tables import growth_json, print_growth
+
+
+@click.command()
+@click.option(
+    "--term",
+    "names",
+    type=click.Choice([term.name for term in TERMS]),
+    multiple=True,
+    help="What grows; repeatable, default: all.",
+)
+@click.option(
+    "--messages", type=click.IntRange(64, 1_000_000), default=100_000, show_default=True, help="Sends of one sample."
+)
+@click.option("--home", type=click.Path(path_type=Path), help="Where stores and logs go, and stay. Default: scratch.")
+@click.option("--quick", is_flag=True, help="Few of everything, fewer messages.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def growth(names: tuple[str, ...], messages: int, home: Path | None, quick: bool, as_json: bool) -> None:
+    """CPU per send, idle CPU, memory and start of a broker with ever more idle links, topics, groups and log files.
+
+    Each figure is of a fresh broker. The log's files are sparse: 50 GiB take a few pages of the disk.
+    """
+    terms = [term for term in TERMS if not names or term.name in names]
+    with tempfile.TemporaryDirectory(prefix="triomq-growth-") as scratch:
+        points = list(
+            measure_growth(
+                terms,
+                home or Path(scratch),
+                messages=min(messages, 5000) if quick else messages,
+                quick=quick,
+                progress=dim_progress(as_json),
+            )
+        )
+    if as_json:
+        click.echo(growth_json(points))
+    else:
+        print_growth(points, Console())

@@ -1,0 +1,1 @@
+"""What a broker's work costs as what it holds grows: `triomq bench growth`."""
