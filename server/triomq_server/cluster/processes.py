@@ -105,7 +105,9 @@ class ClusterProcesses:
             while not self._stop:
                 self._wait(None)
         except (StartError, ControlError) as error:
-            self._announce({"event": "error", "error": str(error)})
+            from triomq_server.wire import error_text
+
+            self._announce({"event": "error", "error": error_text(error)})
             return 1
         finally:
             if self._control is not None:
@@ -269,8 +271,10 @@ class ClusterProcesses:
         try:
             process.plan = process.plan.with_kept_role()
         except (OSError, ConfigError) as error:
+            from triomq_server.wire import error_text
+
             name = process.plan.name
-            self._announce({"event": "error", "name": name, "error": f"{name} is not started: {error}"})
+            self._announce({"event": "error", "name": name, "error": f"{name} is not started: {error_text(error)}"})
             return
         process.restarted_at = time.monotonic()
         self._fork(process)

@@ -34,7 +34,7 @@ from triomq_server.commands.account import signed_opener_given, with_account_opt
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
 from triomq_server.commands.tls import with_tls_options
-from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, OpenLink, open_link
+from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, OpenLink, error_text, open_link
 
 TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 30.0
@@ -123,7 +123,7 @@ def _silence(error: Exception, expected: str, timeout_s: float) -> str:
     if isinstance(error, LinkClosedError):
         told = f"its bytes are no RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
         return f"{told}; it may be a web server or expect TLS (--tls)"
-    return str(error) or type(error).__name__
+    return error_text(error)
 
 
 async def replication(name_servers: str, open_link: OpenLink = open_link) -> list[Row]:
@@ -478,7 +478,7 @@ def node(verb: str, name: str, directory: Path) -> None:
     try:
         event = give_command(directory, verb, name)
     except ControlError as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(error_text(error)) from None
     pid = f", pid {event['pid']}" if event["event"] == "started" else ""
     click.echo(f"{name} {event['event']}{pid}")
 
@@ -504,7 +504,7 @@ def _run(work: Callable[[], Awaitable[T]]) -> T:
     try:
         return trio.run(work)
     except AdminError as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(error_text(error)) from None
 
 
 def _line(row: Row, rows: list[Row]) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ def repair_store(
     The broker of this store must be stopped. Exit status 1: something is damaged still.
     """
     from triomq_server.store import StoreDamaged, StoreLocked
+    from triomq_server.wire import error_text
 
     try:
         outcomes = trio.run(
@@ -127,7 +128,7 @@ def repair_store(
     except StoreLocked as error:
         fail(f"{error}: stop the broker first", EXIT_USAGE)
     except (StoreDamaged, OSError) as error:
-        fail(str(error), EXIT_USAGE)
+        fail(error_text(error), EXIT_USAGE)
     if as_json:
         click.echo(json.dumps([attrs.asdict(one) for one in outcomes]))
     else:
@@ -214,6 +215,7 @@ async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Out
     """None if the copy has the same bytes: then it is the log's own mark at a file's end that was taken for damage."""
     from triomq_server.store import RealDisk
     from triomq_server.store.log_repair import is_same, missing_files, tail_as_written, with_new_files, write_place
+    from triomq_server.wire import error_text
 
     place = tail_as_written(segments, place)
     what = f"log offset {place.start}, {place.stop - place.start} bytes: {place.what}"
@@ -224,7 +226,7 @@ async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Out
                 async with _opened(source, run.open_link) as link:
                     records, place = await _fetch(run, link, segments, place, spool)
             except UnusableCopyError as error:
-                reasons.append(f"{source}: {error}")
+                reasons.append(f"{source}: {error_text(error)}")
                 continue
             with _mapped(spool) as data:
                 missing = missing_files(segments, place)
@@ -340,7 +342,7 @@ async def _repair_table(run: _Run, segments: list[Segment], name: str, what: str
     from triomq_server.replication.log_copy import NotThereError, fetch_table
     from triomq_server.store import RealDisk
     from triomq_server.store.files.config_files import ConfigFile
-    from triomq_server.wire import LinkError
+    from triomq_server.wire import LinkError, error_text
 
     if name not in MEMBERS:
         return Outcome(what, reasons=("no other broker has this file: repair it or move it away",))
@@ -352,7 +354,7 @@ async def _repair_table(run: _Run, segments: list[Segment], name: str, what: str
                 body = await fetch_table(link, _REQUESTS[name])
                 table = await trio.to_thread.run_sync(received_table, name, body, run.queue_end)
         except (UnusableCopyError, UnusableTableError, NotThereError, LinkError) as error:
-            reasons.append(f"{source}: {error}")
+            reasons.append(f"{source}: {error_text(error)}")
             continue
         if not table.entries:
             empty = True
@@ -380,13 +382,15 @@ async def _prove_once(run: _Run, link: Asking, segments: list[Segment], source: 
     Raises:
         UnusableCopyError: it is another log, or nothing can be compared.
     """
+    from triomq_server.wire import error_text
+
     if source not in run.proofs:
         try:
             await _prove(run, link, segments)
         except UnusableCopyError as error:
-            run.proofs[source] = str(error), False
+            run.proofs[source] = error_text(error), False
         except _NothingToCompareError as error:
-            run.proofs[source] = str(error), run.trust
+            run.proofs[source] = error_text(error), run.trust
         else:
             run.proofs[source] = "", True
     why, is_usable = run.proofs[source]
@@ -403,7 +407,7 @@ async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
     from triomq_server.replication.divergence import NotComparableError, RemoteLog
     from triomq_server.replication.log_copy import LogCopy
     from triomq_server.store.log_repair import last_records
-    from triomq_server.wire import LinkError, failure_reason
+    from triomq_server.wire import LinkError, error_text, failure_reason
 
     try:
         begin, end = await RemoteLog(link).bounds()
@@ -418,7 +422,7 @@ async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
             try:
                 same[offset, size] = await _read(copy, offset, size) == _own_bytes(segments, offset, size)
             except UnusableCopyError as error:
-                same[offset, size], refused = False, str(error)
+                same[offset, size], refused = False, error_text(error)
     if not same:
         raise _NothingToCompareError(
             f"its log reaches from log offset {begin} to {end}, and has no record in common with this one, so that "

@@ -20,7 +20,7 @@ from triomq_protocol.requests.query import ViewMessageRequest
 from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.store import ReadResult, ReadStatus
-from triomq_server.wire import Asking
+from triomq_server.wire import Asking, error_text
 
 TIMEOUT_S = 3.0
 _STEPS_MAX = 200
@@ -132,7 +132,9 @@ class RemoteLog:
             table = KVTable.decode(answer.body).table
             return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         except (ProtocolError, KeyError, ValueError) as error:
-            raise NotComparableError(f"its runtime info does not say where its log begins and ends: {error}") from error
+            raise NotComparableError(
+                f"its runtime info does not say where its log begins and ends: {error_text(error)}"
+            ) from error
 
     async def record(self, offset: int) -> bytes | None:
         """The master's answer to code 33: the record's bytes.

@@ -14,7 +14,7 @@ import trio
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import AnswerTimeoutError, Asking, LinkError, OpenLink
-from triomq_server.wire.transport import failure_reason
+from triomq_server.wire.transport import error_text, failure_reason
 
 _log = logging.getLogger(__name__)
 
@@ -124,16 +124,16 @@ class MetadataSync:
         try:
             answer = await link.request(Command.request(code), TIMEOUT_S)
         except AnswerTimeoutError as error:
-            return f"{code.name}: {error}"
+            return f"{code.name}: {error_text(error)}"
         if answer.code != ResponseCode.SUCCESS:
             return f"{code.name} answered with code {answer.code}: {answer.remark}"
         try:
             if (writing := take(bytes(answer.body), answer.fields or {})) is not None:
                 await writing
         except ValueError as error:
-            return f"{code.name} answered with something else than its table: {error}"
+            return f"{code.name} answered with something else than its table: {error_text(error)}"
         except OSError as error:
-            return f"{code.name} has been answered, but this broker's own disk refuses the table: {error}"
+            return f"{code.name} has been answered, but this broker's own disk refuses the table: {error_text(error)}"
         return None
 
     def _note(self, step: str, failure: str | None) -> None:

@@ -19,7 +19,7 @@ from triomq_server.wire.hub import Hub
 from triomq_server.wire.link import ENDINGS, Link
 from triomq_server.wire.poller import PolledLink, Poller
 from triomq_server.wire.tls_failures import dialling_failure
-from triomq_server.wire.transport import SocketTransport, Transport
+from triomq_server.wire.transport import SocketTransport, Transport, error_text
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class Connections:
             with link.scope:
                 await self._read(link)
         except RemoteProtocolError as error:
-            link.fault = str(error)
-            hub.peer_log.write(logging.WARNING, link.peer, "closing %s: %s", link.peer, error)
+            link.fault = error_text(error)
+            hub.peer_log.write(logging.WARNING, link.peer, "closing %s: %s", link.peer, link.fault)
         except ENDINGS as error:
             cause = error.__cause__
             if isinstance(cause, ssl.SSLError) and not isinstance(transport, SocketTransport):

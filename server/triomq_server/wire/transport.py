@@ -165,7 +165,12 @@ def failure_reason(error: BaseException) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
-    return str(cause) or type(cause).__name__
+    return error_text(cause)
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, or what it is where it says nothing, as many of trio's do."""
+    return str(error) or type(error).__name__
 
 
 async def accept_some(listener: trio.abc.Listener[trio.abc.Stream]) -> list[trio.abc.Stream]:

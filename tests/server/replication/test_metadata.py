@@ -178,3 +178,20 @@ async def test_a_master_that_is_away_is_asked_again(autojump_clock, sync, master
     master.down = False
     await trio.sleep(PERIOD_S)
     assert tables.taken == ALL
+
+
+async def test_an_error_without_text_is_named(autojump_clock, sync, master, tables, caplog, monkeypatch) -> None:
+    async def save(body: bytes) -> None:
+        raise OSError
+
+    async def replace(body: bytes) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(tables, "save_delay_offsets", save)
+    monkeypatch.setattr(tables, "replace_topics", replace)
+    sync.follow("master:10911")
+    await trio.sleep(5)
+    assert (
+        "GET_ALL_DELAY_OFFSET has been answered, but this broker's own disk refuses the table: OSError" in caplog.text
+    )
+    assert "GET_ALL_TOPIC_CONFIG answered with something else than its table: ValueError" in caplog.text
