@@ -52,7 +52,7 @@ from triomq._consumer.group.positions import IllegalOffset, StartFrom
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.push.options import ConsumeRetries, PullOptions
 from triomq._consumer.push.delivery import Delivery
-from triomq._consumer.push.dispatch import Later
+from triomq._consumer.push.dispatch import Commit, Later, Rollback
 from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 
 # Administration, and what it answers
@@ -133,6 +133,8 @@ __all__ = [
     "PullOptions",
     "Delivery",
     "Later",
+    "Commit",
+    "Rollback",
     "ConsumerCallbacks",
     "ConsumerEvent",
     "Admin",

@@ -384,6 +384,7 @@ class Client(metaclass=NoPublicConstructor):
         *,
         model: MessageModel = "clustering",
         ordered: bool = False,
+        auto_commit: bool = True,
         start_from: StartFrom = "latest",
         read_preference: ReadPreference | str | int = ReadPreference.SUGGESTED,
         batch_max: int = 1,
@@ -408,6 +409,8 @@ class Client(metaclass=NoPublicConstructor):
         Args:
             group: consumer group; one consumer per group and client.
             ordered: whether a queue's messages are handled one after the other; brokers then lock queues.
+            auto_commit: False, with ``ordered``: nothing is committed before a handler returns
+                :class:`triomq.Commit`, and :class:`triomq.Rollback` gives everything out again since then.
             batch_max: messages per call of a handler that :meth:`triomq.PushConsumer.run` was given, 1-1024.
             drain_s: how long the end waits for handlers.
             limits: how much of each queue is held; pulling pauses beyond it.
@@ -422,6 +425,7 @@ class Client(metaclass=NoPublicConstructor):
         self._check_open()
         push = PushOptions(
             ordered=ordered,
+            auto_commit=auto_commit,
             batch_max=batch_max,
             pulling=pulling if pulling is not None else PullOptions(),
             retries=retries if retries is not None else ConsumeRetries(),

@@ -83,6 +83,19 @@ class Delivery(metaclass=NoPublicConstructor):
         """It is to come again; see :class:`triomq.Later`."""
         await self._session.call(lambda: self._core.later(delay_level, suspend_s=suspend_s))
 
+    async def commit(self) -> None:
+        """It is consumed, and with ``auto_commit=False`` its queue is committed up to it."""
+        await self._session.call(self._core.commit)
+
+    async def rollback(self, *, suspend_s: float | None = None) -> None:
+        """With ``auto_commit=False``: everything since the last commit is to come again; see :class:`triomq.Rollback`."""
+        await self._session.call(lambda: self._core.rollback(suspend_s=suspend_s))
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was: consumed, failed, or given back."""
+        return self._core.answered
+
     async def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
         """Reply to the client that asked; see :meth:`triomq.Delivery.reply`."""
         return await self._session.call(lambda: self._core.reply(body, properties=properties))

@@ -16,7 +16,7 @@ from triomq._consumer import pull_consumer as _pull
 from triomq._consumer.lite import lite_pull_consumer as _lite_pull
 from triomq._consumer.push import push_consumer as _push
 from triomq._consumer.push.delivery import Delivery as AsyncDelivery
-from triomq._consumer.push.dispatch import Later
+from triomq._consumer.push.dispatch import Later, Rollback
 from triomq._consumer.shared_pulls import SharedPulls as AsyncSharedPulls
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
@@ -106,6 +106,19 @@ class Delivery(metaclass=NoPublicConstructor):
         """It is to come again; see :class:`triomq.Later`."""
         self._call(lambda _: self._core.later(delay_level, suspend_s=suspend_s))
 
+    def commit(self) -> None:
+        """It is consumed, and with ``auto_commit=False`` its queue is committed up to it."""
+        self._call(lambda _: self._core.commit())
+
+    def rollback(self, *, suspend_s: float | None = None) -> None:
+        """With ``auto_commit=False``: everything since the last commit is to come again; see :class:`triomq.Rollback`."""
+        self._call(lambda _: self._core.rollback(suspend_s=suspend_s))
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was: consumed, failed, or given back."""
+        return self._core.answered
+
     def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
         """Reply to the client that asked; see :meth:`triomq.Delivery.reply`."""
         replied: bool = self._call(lambda _: self._core.reply(body, properties=properties))
@@ -117,12 +130,17 @@ class Delivery(metaclass=NoPublicConstructor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
+        if self._core.answered:
+            # By the block itself; what it raised afterwards is its own affair.
+            return False
         if kind is None:
             self.done()
             return True
         if not issubclass(kind, Exception):
             return False  # interrupted: neither success nor failure
-        if isinstance(error, Later):
+        if isinstance(error, Rollback):
+            self.rollback(suspend_s=error.suspend_s)
+        elif isinstance(error, Later):
             self.later(error.delay_level, suspend_s=error.suspend_s)
         else:
             log.error("the block of %r failed", self.message, exc_info=error)

@@ -276,6 +276,25 @@ def test_a_failing_block_sends_its_message_back(groups):
         assert groups.broker.offsets["G", "T", 0] == 10
 
 
+def test_an_ordered_loop_commits_by_hand(groups):
+    seen = []
+    with open_client(groups) as client:
+        options = {"ordered": True, "auto_commit": False, "start_from": "earliest", "drain_s": 0.5}
+        with client.push_consumer("G", **options) as consumer:
+            consumer.subscribe("T")
+            for delivery in consumer:
+                seen.append(delivery.message.queue_offset)
+                with delivery:
+                    if len(seen) == 2:
+                        raise triomq.Rollback(suspend_s=0.01)
+                    if len(seen) == 5:
+                        delivery.commit()
+                if len(seen) == 6:
+                    break
+        assert seen == [0, 1, 0, 1, 2, 3]
+        assert groups.broker.offsets["G", "T", 0] == 3
+
+
 def test_push_handlers_run_in_threads(groups):
     threads = set()
     with open_client(groups) as client, client.push_consumer("G", start_from="earliest", drain_s=5) as consumer:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
-from triomq._consumer.push.dispatch import Dispatch, Later, later_in
+from triomq._consumer.push.dispatch import Dispatch, Later, Rollback, later_in
 from triomq._message.hooks import ConsumeHooks
 from triomq._producer.request_reply import send_reply
 from triomq._producer.sender import Sender
@@ -61,6 +61,31 @@ class Delivery:
         self._answer()
         self._succeed()
         await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def commit(self) -> None:
+        """It is consumed, and with ``auto_commit=False`` its queue is committed up to it. When cancelled, see :meth:`done`.
+
+        Raises:
+            InvalidCall: it was answered before.
+        """
+        await self._not_cancelled()
+        self._answer()
+        self._dispatch.commit((self.message,))
+        self._report_success()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def rollback(self, *, suspend_s: float | None = None) -> None:
+        """With ``auto_commit=False``: everything since the last commit is to be delivered again; see :class:`Rollback`.
+
+        Raises:
+            InvalidCall: it was answered before.
+        """
+        await self._fail(Rollback(suspend_s=suspend_s))
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was: consumed, failed, or given back."""
+        return self._answered
 
     async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
         """It failed and is to be delivered again; see :class:`Later`. When cancelled, it is delivered again at once.
@@ -151,6 +176,9 @@ class Delivery:
 
     def _succeed(self) -> None:
         self._dispatch.succeed((self.message,))
+        self._report_success()
+
+    def _report_success(self) -> None:
         if self._hooks is not None and self._context is not None:
             self._hooks.end(self._context, None)
 

@@ -42,6 +42,25 @@ class Later(Exception):  # noqa: N818 - an answer, not an error
         self.suspend_s = suspend_s
 
 
+class Rollback(Later):
+    """An ordered handler's answer with ``auto_commit=False``: give out everything again since the last commit.
+
+    With ``auto_commit``, and to concurrent consumers, it is the same as :class:`Later`.
+
+    Args:
+        suspend_s: how long the queue rests before, 0.01-30; default 1.
+    """
+
+    def __init__(self, *, suspend_s: float | None = None) -> None:
+        super().__init__(suspend_s=suspend_s)
+
+
+class Commit:
+    """What an ordered handler returns with ``auto_commit=False``, to commit its queue up to this message."""
+
+    __slots__ = ()
+
+
 def later_in(error: BaseException) -> Later | None:
     """The :class:`Later` that an exception is, or that a nursery of the handler's own has wrapped; None: it is none."""
     inner = without_groups(error)
@@ -51,12 +70,16 @@ def later_in(error: BaseException) -> Later | None:
 class Dispatch(ABC, Generic[Ready]):
     """Gives out held messages and takes the handlers' answers; concurrent and ordered consumers have one each.
 
+    Args:
+        by_hand: whether what is consumed waits for :meth:`commit`.
+
     Attributes:
         waiters: the tasks that wait for messages.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_hand: bool = False) -> None:
         self.waiters = Waiters()
+        self.by_hand = by_hand
         self._ready: deque[Ready] = deque()
 
     def failed(self, error: MQError) -> None:
@@ -78,6 +101,10 @@ class Dispatch(ABC, Generic[Ready]):
     @abstractmethod
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
         """They are consumed."""
+
+    def commit(self, batch: Sequence[HeldMessage]) -> None:
+        """They are consumed, and so is what waits for it in their queue."""
+        self.succeed(batch)
 
     @abstractmethod
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:

@@ -15,7 +15,7 @@ import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.statistics import TopicCounters
-from triomq._consumer.push.dispatch import Dispatch, Later, later_in
+from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
 from triomq._message.hooks import ConsumeContext, ConsumeHooks
 from triomq.errors import InvalidCall
 
@@ -50,6 +50,7 @@ class Handlers:
         self._handler: Any = handler
         self._batch_max = batch_max
         self._hooks = hooks or None
+        self._by_hand = dispatch.by_hand
 
     @property
     def is_async(self) -> bool:
@@ -85,7 +86,7 @@ class Handlers:
     # --- async handlers --------------------------------------------------------------------------------------
 
     async def _work(self) -> None:  # noqa: C901 - calls per message are what this saves
-        dispatch, handler, most = self._dispatch, self._handler, self._batch_max
+        dispatch, handler, most, by_hand = self._dispatch, self._handler, self._batch_max, self._by_hand
         waiters, take, succeed, hooks = dispatch.waiters, dispatch.take, dispatch.succeed, self._hooks
         # The same as trio.current_time, by two calls less.
         current_time = trio.lowlevel.current_clock().current_time
@@ -103,14 +104,17 @@ class Handlers:
                     context = hooks.begin(batch) if hooks is not None else None
                     try:
                         if hooks is None or context is None:
-                            await handler(batch if most > 1 else batch[0])
+                            answer = await handler(batch if most > 1 else batch[0])
                         else:
                             with hooks.around(context):
-                                await handler(batch if most > 1 else batch[0])
+                                answer = await handler(batch if most > 1 else batch[0])
                     except Exception as error:  # noqa: BLE001 - the user's code
                         await self._failed(batch, error, now, context)
                     else:
-                        succeed(batch)
+                        if by_hand and isinstance(answer, Commit):
+                            dispatch.commit(batch)
+                        else:
+                            succeed(batch)
                         ended = current_time()
                         counters = batch[0].page.holder.owner.counters
                         counters.ok += len(batch)
@@ -154,7 +158,7 @@ class Handlers:
         try:
             while not waiters.draining:
                 most = self._batch_max
-                if most == 1 and self._hooks is None:
+                if most == 1 and self._hooks is None and not self._by_hand:
                     # Several for one trip to the thread; hooks see each call alone.
                     most = dispatch.fair_share(concurrency)
                 batch = dispatch.take(most, trio.current_time())
@@ -174,7 +178,7 @@ class Handlers:
             started_s = current_time()
             context = self._hooks.begin(batch) if self._hooks is not None else None
             # Not abandoned when cancelled: a function cannot be stopped, and what it has done is done.
-            done, error = await trio.to_thread.run_sync(
+            done, error, commits = await trio.to_thread.run_sync(
                 self._call_in_thread, batch, context, current_time, limiter=limiter
             )
             if done:
@@ -188,8 +192,12 @@ class Handlers:
                 failed = batch[done:] if self._batch_max > 1 else batch[done : done + 1]
                 self._count_failure(failed, error, trio.current_time() - started_s, context)
                 later = _answer(failed, error)
-            if later is not None and self._batch_max > 1:
+            if later is not None and (self._batch_max > 1 or self._by_hand):
                 await dispatch.fail(batch, later)
+            elif commits:
+                dispatch.commit(batch)
+            elif self._by_hand:
+                dispatch.succeed(batch)
             else:
                 await dispatch.finish_batch(batch, done, later)
         except BaseException:
@@ -198,36 +206,41 @@ class Handlers:
 
     def _call_in_thread(
         self, batch: Sequence[HeldMessage], context: ConsumeContext | None, current_time: Callable[[], float]
-    ) -> tuple[int, Exception | None]:
-        """In a thread: handle one after the other for a while; how many succeeded, and what the next one raised."""
+    ) -> tuple[int, Exception | None, bool]:
+        """In a thread: handle one after the other for a while.
+
+        Returns:
+            How many succeeded, what the next one raised, and whether to commit by hand.
+        """
         if self._hooks is not None and context is not None:
             try:
                 with self._hooks.around(context):
-                    self._call_plain(batch if self._batch_max > 1 else batch[0])
+                    answer = self._call_plain(batch if self._batch_max > 1 else batch[0])
             except Exception as error:  # noqa: BLE001 - the user's code
-                return 0, error
-            return len(batch), None
-        if self._batch_max > 1:
+                return 0, error, False
+            return len(batch), None, self._by_hand and isinstance(answer, Commit)
+        if self._batch_max > 1 or self._by_hand:
             try:
-                self._call_plain(batch)
+                answer = self._call_plain(batch if self._batch_max > 1 else batch[0])
             except Exception as error:  # noqa: BLE001 - the user's code
-                return 0, error
-            return len(batch), None
+                return 0, error, False
+            return len(batch), None, self._by_hand and isinstance(answer, Commit)
         until = current_time() + THREAD_TURN_S
         for done, message in enumerate(batch):
             if done and (current_time() > until or _is_cancelled()):
-                return done, None
+                return done, None, False
             try:
                 self._call_plain(message)
             except Exception as error:  # noqa: BLE001 - the user's code
-                return done, error
-        return len(batch), None
+                return done, error, False
+        return len(batch), None, False
 
-    def _call_plain(self, argument: object) -> None:
+    def _call_plain(self, argument: object) -> object:
         answer = self._handler(argument)
         if inspect.iscoroutine(answer):
             answer.close()
             raise InvalidCall("the handler returned a coroutine that is not awaited; declare it `async def`")
+        return answer
 
 
 def _is_cancelled() -> bool:

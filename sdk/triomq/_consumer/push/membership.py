@@ -125,6 +125,7 @@ class PushMembership(Membership):
                 report=self.report,
                 on_idle=self.wake,
                 suspend_s=push.retries.suspend_s,
+                by_hand=not push.auto_commit,
             )
         else:
             self.dispatch = self._concurrent = ConcurrentDispatch(
@@ -282,7 +283,8 @@ class PushMembership(Membership):
         if self._ordered is not None and not await self._ordered.wait_idle(queue):
             return False
         await self._call_revoked(queue)
-        undelivered = source.process.count > 0
+        # What is consumed and not committed is the next member's, at once.
+        undelivered = source.process.count > 0 if self._ordered is None else self._ordered.holds_unhandled(queue)
         self.engine.stop(queue)
         if self._ordered is not None:
             self._ordered.remove(queue)
@@ -363,7 +365,7 @@ class PushMembership(Membership):
 
     async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
         """Handle one message that an operator picked: no offset moves, nothing is sent back."""
-        result = ConsumeMessageDirectlyResult(order=self.push.ordered, auto_commit=True)
+        result = ConsumeMessageDirectlyResult(order=self.push.ordered, auto_commit=self.push.auto_commit)
         if self.handlers is None:
             result.consume_result = "CR_THROW_EXCEPTION"
             result.remark = "the consumer has no handler now; it is read by `async for`, or not yet"

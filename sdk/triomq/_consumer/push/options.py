@@ -76,6 +76,7 @@ class PushOptions:
 
     Args:
         ordered: one message of a queue after the other.
+        auto_commit: whether what is consumed is committed by itself; False: ordered handlers say when.
         batch_max: messages per call of the handler, 1-1024 (``consumeMessageBatchMaxSize``).
         pulling: see :class:`PullOptions`.
         retries: see :class:`ConsumeRetries`.
@@ -85,12 +86,20 @@ class PushOptions:
     """
 
     ordered: bool = False
+    auto_commit: bool = True
     batch_max: int = attrs.field(default=1, validator=counts(1, 1024))
     pulling: PullOptions = attrs.Factory(PullOptions)
     retries: ConsumeRetries = attrs.Factory(ConsumeRetries)
     drain_s: float = attrs.field(default=10.0, validator=_between(0, math.inf))
     consume_hooks: Sequence[ConsumeHook | ConsumeWrapper] = ()
     tracer: Tracer | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.auto_commit and not self.ordered:
+            raise InvalidCall(
+                "auto_commit=False needs ordered=True: concurrent handlers end in any order, each answers for its own "
+                "message alone; a lite pull consumer commits by hand, too"
+            )
 
     def properties(self, group: str, message_model: str, limits: FlowLimits) -> dict[str, str]:
         """As operators see them, by Java's names."""

@@ -19,7 +19,7 @@ from triomq._consumer.group.process_queue import ENDED, STARTED, WAITING, HeldMe
 from triomq._consumer.group.pull_loop import PulledQueue
 from triomq._consumer.group.queue_locks import BROKER_KEEPS_S, RENEW_EVERY_S, RETRY_S, VALID_S, QueueLocks
 from triomq._consumer.push.concurrent import SHARE_MAX
-from triomq._consumer.push.dispatch import Dispatch, Later
+from triomq._consumer.push.dispatch import Dispatch, Later, Rollback
 from triomq._consumer.push.options import SUSPEND_BOUNDS_S
 from triomq._consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
 from triomq._message.message import MessageQueue
@@ -44,6 +44,7 @@ class OrderedQueue:
 
     Attributes:
         waiting: messages that no handler has, in order.
+        uncommitted: messages that are consumed and wait for a commit, in order.
         in_flight: whether a handler has some.
         offered: whether it is among those that can be taken from.
         resting: whether it rests after a failure.
@@ -53,11 +54,16 @@ class OrderedQueue:
         idle: set when nothing is in flight; made when a task waits for it.
     """
 
-    __slots__ = ("idle", "in_flight", "leaving", "locked", "locked_s", "offered", "resting", "source", "waiting")
+    __slots__ = (
+        "idle", "in_flight", "leaving", "locked", "locked_s", "offered", "resting", "source", "uncommitted", "waiting",
+        "warned",
+    )  # fmt: skip
 
     def __init__(self, source: PulledQueue, locked_s: float) -> None:
         self.source = source
         self.waiting: deque[HeldMessage] = deque()
+        self.uncommitted: list[HeldMessage] = []
+        self.warned = False
         self.in_flight = False
         self.offered = False
         self.resting = False
@@ -65,6 +71,11 @@ class OrderedQueue:
         self.locked = True
         self.locked_s = locked_s
         self.idle: trio.Event | None = None
+
+    def give_up(self) -> None:
+        """What was pulled no longer counts."""
+        self.waiting.clear()
+        self.uncommitted.clear()
 
 
 class OrderedDispatch(Dispatch[OrderedQueue]):
@@ -77,6 +88,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         report: called with events.
         on_idle: a queue that could not be given up can be now.
         suspend_s: how long a queue rests after a failure.
+        by_hand: whether handlers say when to commit.
     """
 
     def __init__(
@@ -88,8 +100,9 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         report: Callable[[ConsumerEvent], None],
         on_idle: Callable[[], object] = lambda: None,
         suspend_s: float,
+        by_hand: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(by_hand=by_hand)
         self.states: dict[MessageQueue, OrderedQueue] = {}
         """The assigned queues."""
         self._locks = locks
@@ -148,7 +161,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         """What was held is given up."""
         state = self.states.get(source.queue)
         if state is not None:
-            state.waiting.clear()
+            state.give_up()
 
     # --- handlers --------------------------------------------------------------------------------------------
 
@@ -184,12 +197,54 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
         """They are consumed; the queue's next ones can be taken."""
+        if self.by_hand:
+            self._keep_uncommitted(batch)
+        else:
+            for message in batch:
+                message.holder.owner.finish(message)
+        self._release(batch)
+
+    def commit(self, batch: Sequence[HeldMessage]) -> None:
+        """They are consumed, and so is what waits for it in their queue."""
+        state = self._state_of(batch)
+        if state is not None:
+            for message in state.uncommitted:
+                state.source.finish(message)
+            state.uncommitted.clear()
+            state.warned = False
         for message in batch:
             message.holder.owner.finish(message)
         self._release(batch)
 
+    def holds_unhandled(self, queue: MessageQueue) -> bool:
+        """Whether messages of a queue were pulled that no handler has had."""
+        state = self.states.get(queue)
+        return state is not None and state.source.process.count > len(state.uncommitted)
+
+    def _state_of(self, batch: Sequence[HeldMessage]) -> OrderedQueue | None:
+        """The queue of messages that still count; None after it was given up, or has started again elsewhere."""
+        state = self.states.get(batch[0].queue)
+        return state if state is not None and state.source.process is batch[0].holder else None
+
+    def _keep_uncommitted(self, batch: Sequence[HeldMessage]) -> None:
+        state = self._state_of(batch)
+        if state is None:
+            return
+        state.uncommitted.extend(message for message in batch if message.stage is STARTED)
+        if state.source.is_full and not state.waiting and not state.warned:
+            state.warned = True
+            log.warning(
+                "%s holds %d messages that were consumed and not committed, which is more than its limits allow: "
+                "nothing more is pulled before the handler returns Commit() or raises Rollback()",
+                state.source.queue,
+                len(state.uncommitted),
+            )
+
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
         """Try them again in place after a rest; those that failed too often become dead letters."""
+        if self.by_hand and isinstance(later, Rollback):
+            self._roll_back(batch, later)
+            return
         for message in batch:
             if message.stage is ENDED:
                 continue
@@ -201,16 +256,30 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
                 message.holder.owner.finish(message)
             else:
                 message.extra_times += 1
-        state = self.states.get(batch[0].queue)
-        if state is None or state.source.process is not batch[0].holder:
+        state = self._state_of(batch)
+        if state is None:
             self._release(batch)
             return
         if any(message.stage is STARTED for message in batch):
-            low, high = SUSPEND_BOUNDS_S
-            wanted = later.suspend_s if later.suspend_s is not None else self._suspend_s
-            state.resting = True
-            self._spawn(self._rest, state, min(max(wanted, low), high))
+            self._suspend(state, later)
         self.requeue(batch)
+
+    def _roll_back(self, batch: Sequence[HeldMessage], later: Later) -> None:
+        state = self._state_of(batch)
+        if state is None:
+            self._release(batch)
+            return
+        back = [*state.uncommitted, *batch]
+        state.uncommitted.clear()
+        self._suspend(state, later)
+        self._put_first(back)
+        self._release(batch)
+
+    def _suspend(self, state: OrderedQueue, later: Later) -> None:
+        low, high = SUSPEND_BOUNDS_S
+        wanted = later.suspend_s if later.suspend_s is not None else self._suspend_s
+        state.resting = True
+        self._spawn(self._rest, state, min(max(wanted, low), high))
 
     def requeue(self, batch: Sequence[HeldMessage]) -> None:
         """Give them out again, as the queue's next ones."""
@@ -346,7 +415,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
     def _give_up(self, state: OrderedQueue) -> None:
         state.locked = False
-        state.waiting.clear()
+        state.give_up()
         state.source.process.drop()
 
     def _lose(self, state: OrderedQueue) -> None:
