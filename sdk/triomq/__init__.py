@@ -58,6 +58,7 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 # Administration, and what it answers
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._admin.topics import Admin, TopicStats
+from triomq._admin.group_settings import GroupSettings
 from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
 from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
 from triomq._admin.servers import ServerAdmin
@@ -139,6 +140,7 @@ __all__ = [
     "ConsumerEvent",
     "Admin",
     "GroupAdmin",
+    "GroupSettings",
     "GroupProgress",
     "ResetQueue",
     "DeadLetterAdmin",

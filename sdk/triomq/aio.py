@@ -255,6 +255,11 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
     reset = async_method(_group_admin.GroupAdmin.reset)
     set_offsets = async_method(_group_admin.GroupAdmin.set_offsets)
     check_offline = async_method(_group_admin.GroupAdmin.check_offline)
+    settings = async_method(_group_admin.GroupAdmin.settings)
+    create = async_method(_group_admin.GroupAdmin.create)
+    delete = async_method(_group_admin.GroupAdmin.delete)
+    clone_offsets = async_method(_group_admin.GroupAdmin.clone_offsets)
+    offsets_to_clone = async_method(_group_admin.GroupAdmin.offsets_to_clone)
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):

@@ -285,6 +285,11 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
     reset = blocking_method(_group_admin.GroupAdmin.reset)
     set_offsets = blocking_method(_group_admin.GroupAdmin.set_offsets)
     check_offline = blocking_method(_group_admin.GroupAdmin.check_offline)
+    settings = blocking_method(_group_admin.GroupAdmin.settings)
+    create = blocking_method(_group_admin.GroupAdmin.create)
+    delete = blocking_method(_group_admin.GroupAdmin.delete)
+    clone_offsets = blocking_method(_group_admin.GroupAdmin.clone_offsets)
+    offsets_to_clone = blocking_method(_group_admin.GroupAdmin.offsets_to_clone)
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):

@@ -6,7 +6,7 @@ Upstream: ``DefaultMQAdminExtImpl``, as far as it is about groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from triomq._admin.broker_sets import SetAnswers, ask_sets, outage_text
+from triomq._admin.group_settings import GroupSettings, config_of, settings_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
@@ -22,6 +23,7 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._message.message import MessageQueue, check_group
+from triomq._message.subscription import retry_topic
 from triomq._transport.links import Links
 from triomq.errors import (
     BrokerFault,
@@ -38,6 +40,7 @@ from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from triomq_protocol.requests import (
     ConsumerConnection,
     ConsumeStats,
+    DeleteSubscriptionGroupRequest,
     GetConsumerConnectionListRequest,
     GetConsumerRunningInfoRequest,
     GetConsumeStatsRequest,
@@ -135,6 +138,115 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             answer = _success(each.answer, "the list of groups", each.address)
             names.update(_body(SubscriptionGroupTable, answer, each.address).subscription_group_table)
         return sorted(names)
+
+    # --- settings ----------------------------------------------------------------------------------------------------
+
+    async def settings(self, group: str) -> dict[str, GroupSettings]:
+        """What brokers keep of a group: broker name -> its settings; sets that do not know the group are missing.
+
+        Raises:
+            BrokerNotFound: no broker answers.
+        """
+        check_group(group)
+        request = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        what = f"the settings of group {group}"
+        found = await self._ask_sets(lambda: Command.request(request), ADMIN_TIMEOUT_S)
+        if not found.answers:
+            raise BrokerNotFound(f"{what}: no broker answers: {outage_text(found.without_master)}")
+        settings: dict[str, GroupSettings] = {}
+        for each in found.answers:
+            answer = _success(each.answer, what, each.address)
+            table = _body(SubscriptionGroupTable, answer, each.address).subscription_group_table
+            config = table.get(self._wrap(group))
+            if config is not None:
+                settings[each.broker_name] = settings_of(config)
+        return settings
+
+    async def create(
+        self, group: str, settings: GroupSettings | None = None, *, brokers: Collection[str] | None = None
+    ) -> list[str]:
+        """Create a group, or replace its settings, on masters.
+
+        Args:
+            group: its name.
+            settings: default: those of a group that a broker creates by itself.
+            brokers: names of the broker sets; by default all.
+
+        Returns:
+            The broker sets that have it now.
+
+        Raises:
+            InvalidCall: the group belongs to the system, or there is no such broker set.
+            BrokerNotFound: a broker set has no master now; the others have it.
+            MQError: a broker refused or could not be reached; the others have it.
+        """
+        self._check_own(group)
+        masters, lacking = await self._masters(brokers)
+        body = config_of(self._wrap(group), settings or GroupSettings()).encode()
+        done: list[str] = []
+        failures: list[MQError] = []
+        for name, address in masters.items():
+            request = Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            try:
+                await self._ask(address, request, f"create group {group}")
+                done.append(name)
+            except MQError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        if lacking:
+            raise BrokerNotFound(
+                f"group {group} is on {', '.join(done) or 'no broker'} now, and not on {', '.join(lacking)}: no master of it "
+                "is registered; start it, then create the group again"
+            )
+        return done
+
+    async def delete(self, group: str, *, force: bool = False) -> list[str]:
+        """Delete a group with its offsets and its retry topic from all masters; its dead letters stay.
+
+        Args:
+            group: which.
+            force: do it although members are online, for which brokers would soon create it again.
+
+        Returns:
+            The broker sets that had it, or may have had.
+
+        Raises:
+            InvalidCall: members are online, or the group belongs to the system.
+            BrokerNotFound: a broker set has no master now; nothing was deleted.
+            MQError: a broker refused or could not be reached.
+        """
+        self._check_own(group)
+        masters, lacking = await self._masters(None)
+        if lacking:
+            raise BrokerNotFound(
+                f"no master of {', '.join(lacking)} is registered, which may have group {group}; nothing was deleted, start it first"
+            )
+        if not force:
+            await self.check_offline(group)
+        header = DeleteSubscriptionGroupRequest(group_name=self._wrap(group), remove_offset=True)
+        for address in masters.values():
+            request = Command.request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            await self._ask(address, request, f"delete group {group}")
+        await self._admin.delete_topic(retry_topic(group))
+        return list(masters)
+
+    def _check_own(self, group: str) -> None:
+        check_group(group)
+        if self.is_system_group(group):
+            raise InvalidCall(f"{group} is a system group")
+
+    async def _masters(self, brokers: Collection[str] | None) -> tuple[dict[str, str], list[str]]:
+        """The masters' addresses by broker name, and the names of the sets that have none."""
+        sets = await self._admin.broker_sets()
+        unknown = set(brokers or ()) - sets.keys()
+        if unknown:
+            raise InvalidCall(f"there is no broker {', '.join(sorted(unknown))}; known: {', '.join(sorted(sets))}")
+        wanted = sorted(sets if brokers is None else brokers)
+        masters = {name: sets[name][MASTER_ID] for name in wanted if MASTER_ID in sets[name]}
+        return masters, [name for name in wanted if name not in masters]
+
+    # --- members and offsets -----------------------------------------------------------------------------------------
 
     async def members(self, group: str) -> ConsumerConnection | None:
         """The group's members and subscriptions, merged over all broker sets; None when no member is online.
@@ -296,6 +408,45 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         for queue, offset in offsets.items():
             one = {queue: offset}
             await self._route_wait.until_there(partial(at_brokers.commit, one), OFFSET_TIMEOUT_S, queue=queue)
+
+    async def clone_offsets(
+        self, source: str, target: str, topic: str | None = None, *, force: bool = False
+    ) -> dict[MessageQueue, int]:
+        """Set a group of which no member is online to where another group is.
+
+        Args:
+            source: the group whose offsets are taken; its retry topic is left out.
+            target: the group that gets them.
+            topic: of which topic; default of all.
+            force: do it although members of ``target`` are online, who will soon overwrite it.
+
+        Returns:
+            The offsets that were set; none if ``source`` has none.
+
+        Raises:
+            InvalidCall: both are the same group, or members of ``target`` are online.
+            BrokerNotFound: a broker set has no master now; nothing was set.
+            MQError: a broker did not do it.
+        """
+        offsets = await self.offsets_to_clone(source, target, topic)
+        await self.set_offsets(target, offsets, force=force)
+        return offsets
+
+    async def offsets_to_clone(self, source: str, target: str, topic: str | None = None) -> dict[MessageQueue, int]:
+        """What :meth:`clone_offsets` would set."""
+        check_group(target)
+        if source == target:
+            raise InvalidCall(f"{source} is both the group whose offsets are taken and the one that gets them")
+        progress = await self.progress(source, topic)
+        if progress.without_master:
+            raise BrokerNotFound(
+                f"offsets of group {source} are unknown: {outage_text(progress.without_master)}; nothing was set"
+            )
+        return {
+            queue: offsets.consumer_offset
+            for queue, offsets in progress.items()
+            if queue.topic != retry_topic(source) and offsets.consumer_offset >= 0
+        }
 
     async def check_offline(self, group: str) -> None:
         """Raise :class:`triomq.errors.InvalidCall` when members of the group are online."""

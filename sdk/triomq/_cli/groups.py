@@ -7,7 +7,9 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
+import attrs
 import click
 
 from triomq import (
@@ -15,6 +17,7 @@ from triomq import (
     ConsumerConnection,
     GroupAdmin,
     GroupProgress,
+    GroupSettings,
     LitePullConsumer,
     MessageQueue,
     MQError,
@@ -249,9 +252,49 @@ async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -
 @click.argument("group", required=False)
 @name_servers_option
 @click.option("--all", "with_system", is_flag=True, help="The system's own groups, too.")
+@click.option("--create", is_flag=True, help="Create GROUP, or change the settings that are given.")
+@click.option("--delete", is_flag=True, help="Delete GROUP with its offsets and its retry topic; dead letters stay.")
+@click.option("--consume/--no-consume", default=None, help="Whether its members may pull.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Whether its members may pull in broadcasting mode.")
+@click.option("--retry-queues", type=click.IntRange(0), help="Queues of its retry topic.")
+@click.option(
+    "--max-retries", type=click.IntRange(0), help="How often a message comes again before it is a dead letter."
+)
+@click.option("--broker-when-slow", type=click.IntRange(0), metavar="ID", help="Id of the broker for members that lag.")
+@click.option("--notify/--no-notify", "notify_members", default=None,
+              help="Whether members are told when others come and go.")  # fmt: skip
+@click.option("--settings", "show_settings", is_flag=True, help="Show the settings of GROUP on each broker set.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
-def groups(group: str | None, name_servers: str, with_system: bool, as_json: bool) -> None:
-    """List consumer groups with members and lag, or show one GROUP: members, subscriptions, lag by queue."""
+def groups(
+    group: str | None,
+    name_servers: str,
+    with_system: bool,
+    create: bool,
+    delete: bool,
+    show_settings: bool,
+    yes: bool,
+    as_json: bool,
+    **changes: bool | int | None,
+) -> None:
+    """List consumer groups with members and lag, or show one GROUP: members, subscriptions, lag by queue.
+
+    --create, --delete and --settings are about GROUP's settings at the brokers; members that are online are not stopped by
+    any but --no-consume.
+    """
+    if create + delete + show_settings > 1:
+        raise click.UsageError("give one of --create, --delete and --settings")
+    if (create or delete or show_settings) and group is None:
+        raise click.UsageError("--create, --delete and --settings need a GROUP")
+    given = {name: value for name, value in changes.items() if value is not None}
+    if given and not create:
+        raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} belongs to --create")
+    if group is not None and delete:
+        _delete_group(group, name_servers, yes=yes, as_json=as_json)
+        return
+    if group is not None and (create or show_settings):
+        _settings_of(group, name_servers, given if create else None, as_json=as_json)
+        return
 
     async def work(client: Client) -> None:
         if group is not None:
@@ -398,6 +441,59 @@ def _show_progress(group: str, progress: GroupProgress, *, as_json: bool) -> Non
         click.echo(f"{'lag in all':<84} {_known(progress.lag):>12}")
 
 
+# --- settings of groups ----------------------------------------------------------------------------------------------
+
+
+def _settings_of(group: str, name_servers: str, changes: dict[str, Any] | None, *, as_json: bool) -> None:
+    """Show a group's settings; with changes, also none, create it or change them first."""
+
+    async def work(client: Client) -> None:
+        if changes is not None:
+            now = await client.groups.settings(group)
+            for name in await client.admin.broker_sets():
+                # Set by set: what is not to be changed stays as each of them has it.
+                changed = attrs.evolve(now.get(name, GroupSettings()), **changes)
+                if changed != now.get(name):
+                    await client.groups.create(group, changed, brokers=[name])
+        found = await client.groups.settings(group)
+        if not found:
+            await _check_known(client, group)
+        if not as_json:
+            click.echo(
+                f"{'BROKER':<20} {'CONSUME':<7} {'BROADCAST':<9} {'RETRIES':>7} {'RETRY QUEUES':>12} {'IF SLOW':>7} NOTIFY"
+            )
+        for name, each in sorted(found.items()):
+            row = {"group": group, "broker": name} | attrs.asdict(each)
+            text = (
+                f"{name:<20} {_yes(each.consume):<7} {_yes(each.broadcast):<9} {each.max_retries:>7} {each.retry_queues:>12} "
+                f"{each.broker_when_slow:>7} {_yes(each.notify_members)}"
+            )
+            say(row, text, as_json=as_json)
+
+    with_client(name_servers, work, route_wait_s=0)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _delete_group(group: str, name_servers: str, *, yes: bool, as_json: bool) -> None:
+    async def check(client: Client) -> None:
+        await _check_known(client, group)
+        await client.groups.check_offline(group)
+
+    async def work(client: Client) -> None:
+        await check(client)
+        await client.groups.delete(group, force=True)
+        say({"deleted": group}, f"deleted {group}", as_json=as_json)
+
+    if not yes:
+        check_can_ask(f"deletes group {group} with its offsets")
+        with_client(name_servers, check, route_wait_s=0)
+        ask(f"Delete group {group} with its offsets and its retry topic?", "Nothing was deleted.")
+    with_client(name_servers, work, route_wait_s=0)
+
+
 # --- offsets ---------------------------------------------------------------------------------------------------------
 
 
@@ -472,6 +568,64 @@ def reset_offsets(
 
     if not yes:
         _ask_to_move(f"group {group} in topic {topic} to {to}", name_servers, check)
+    with_client(name_servers, work)
+
+
+@offsets.command("clone")
+@click.argument("source")
+@click.argument("target")
+@click.argument("topic", required=False)
+@name_servers_option
+@click.option("--dry-run", is_flag=True, help="Show what would be set, and set nothing.")
+@click.option(
+    "--force", is_flag=True, help="Set offsets although members of TARGET are online, who may overwrite them."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+def clone_offsets(
+    source: str, target: str, topic: str | None, name_servers: str, dry_run: bool, force: bool, yes: bool, as_json: bool
+) -> None:
+    """Set group TARGET to where group SOURCE is, in all topics or in TOPIC.
+
+    No member of TARGET may be online. The retry topic of SOURCE is left out.
+    """
+
+    async def check(client: Client) -> dict[MessageQueue, int]:
+        found = await client.groups.offsets_to_clone(source, target, topic)
+        if not found:
+            await _check_known(client, source)
+            where = f" in topic {topic}" if topic else ""
+            raise click.ClickException(
+                f"group {source} has no offsets{where}; `triomq offsets show {source}` shows them"
+            )
+        if not force and not dry_run:
+            await client.groups.check_offline(target)
+        return found
+
+    async def work(client: Client) -> None:
+        found = await check(client)
+        if not dry_run:
+            await client.groups.set_offsets(target, found, force=True)
+        how = "would be set" if dry_run else SET
+        if not as_json:
+            click.echo(f"{'TOPIC':<32} {'BROKER':<20} {'QUEUE':>5} {'OFFSET':>12}  HOW")
+        for queue, offset in found.items():
+            row = {
+                "group": target,
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "offset": offset,
+                "how": how,
+            }
+            say(
+                row,
+                f"{queue.topic:<32} {queue.broker_name:<20} {queue.queue_id:>5} {offset:>12}  {how}",
+                as_json=as_json,
+            )
+
+    if not yes and not dry_run:
+        _ask_to_move(f"group {target} to where group {source} is", name_servers, check)
     with_client(name_servers, work)
 
 

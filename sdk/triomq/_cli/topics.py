@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import attrs
 import click
@@ -20,9 +21,21 @@ from triomq._cli.options import (
     say,
     with_client,
 )
-from triomq.errors import RouteNotFound
-from triomq_protocol.flags import perm_text
-from triomq_protocol.names import MASTER_ID, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from triomq.errors import MQError, RouteNotFound
+from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
+from triomq_protocol.names import (
+    MASTER_ID,
+    ORDER_TOPIC_CONFIG,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+)
+
+QUEUES = 8
+"""Of a new topic, per broker."""
+
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 ROUTES_AT_ONCE = 16
 """Questions for routes that are under way at one time."""
@@ -40,6 +53,28 @@ class TopicSettings:
         return f"{_queues_text(self.read_queues, self.write_queues)} queues {perm_text(self.perm)}"
 
 
+@attrs.frozen
+class Wanted:
+    """What a topic is to be; None: unchanged.
+
+    Args:
+        queues: per broker.
+        perm: 4 read, 2 write, 6 both.
+        order: whether producers use exactly its queues, also of brokers that are away.
+    """
+
+    queues: int | None
+    perm: int | None
+    order: bool | None
+
+    def on(self, now: TopicSettings | None) -> TopicSettings:
+        """The settings on a broker set that has these now; None: it does not have the topic."""
+        read, write, perm = (now.read_queues, now.write_queues, now.perm) if now else (QUEUES, QUEUES, PERM_READ_WRITE)
+        if self.queues is not None:
+            read = write = self.queues
+        return TopicSettings(read, write, perm if self.perm is None else self.perm)
+
+
 def _queues_text(read: int, write: int) -> str:
     return str(read) if read == write else f"{read}/{write}"
 
@@ -50,25 +85,32 @@ def _queues_text(read: int, write: int) -> str:
 @click.option("--create", is_flag=True, help="Create TOPIC, or change its number of queues.")
 @click.option("--delete", is_flag=True, help="Delete TOPIC with its messages.")
 @click.option(
-    "--queues", type=click.IntRange(1), default=8, show_default=True, help="Queues per broker, with --create."
+    "--queues", type=click.IntRange(1), help=f"Queues per broker, with --create. Default: unchanged, or {QUEUES}."
 )
+@click.option("--perm", type=click.Choice(["2", "4", "6"]),
+              help="Permission, with --create: 6 read and write, 4 read only, 2 write only. Default: unchanged, or 6.")  # fmt: skip
+@click.option("--order/--no-order", default=None,
+              help="With --create: producers use exactly these queues, also of brokers that are away.")  # fmt: skip
 @click.option("--all", "with_system", is_flag=True, help="The system's own topics and retry topics, too.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before messages become unreadable.")
 @json_option
 def topics(
-    topic: str | None, name_servers: str, create: bool, delete: bool, queues: int, with_system: bool, yes: bool,
-    as_json: bool,
+    topic: str | None, name_servers: str, create: bool, delete: bool, queues: int | None, perm: str | None,
+    order: bool | None, with_system: bool, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """List all topics, or show, create or delete TOPIC.
 
-    --delete, and --create with fewer queues than TOPIC has, ask first.
+    --create of a TOPIC that exists changes what is given, on every broker. --delete, and --create with fewer queues than
+    TOPIC has, ask first.
     """
     if (create or delete) and not topic:
         raise click.UsageError("--create and --delete need a TOPIC")
     if create and delete:
         raise click.UsageError("give either --create or --delete")
-    if delete and click.get_current_context().get_parameter_source("queues") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--queues belongs to --create; --delete deletes TOPIC with all of its queues")
+    given = {"--queues": queues, "--perm": perm, "--order": order}
+    if not create and any(value is not None for value in given.values()):
+        name = next(name for name, value in given.items() if value is not None)
+        raise click.UsageError(f"{name} belongs to --create; --delete deletes TOPIC with all of its queues")
     if topic is None:
         with_client(
             name_servers, lambda client: _list_topics(client, with_system=with_system, as_json=as_json), route_wait_s=0
@@ -78,7 +120,7 @@ def topics(
         _delete(topic, name_servers, yes=yes, as_json=as_json)
         return
     if create:
-        _create(topic, queues, name_servers, yes=yes)
+        _create(topic, Wanted(queues, int(perm) if perm else None, order), name_servers, yes=yes)
     with_client(
         name_servers,
         lambda client: _show_topic(client, topic, as_json=as_json),
@@ -106,18 +148,58 @@ def _delete(topic: str, name_servers: str, *, yes: bool, as_json: bool) -> None:
     with_client(name_servers, work, route_wait_s=0)
 
 
-def _create(topic: str, queues: int, name_servers: str, *, yes: bool) -> None:
-    """Create a topic. One that has more queues somewhere is changed after a question: those can no longer be read."""
+def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None:
+    """Create a topic, or change it after a question where some of its queues can no longer be read."""
     existing = _settings_now(topic, name_servers)
-    if not yes and any(each.read_queues > queues or each.write_queues > queues for each in existing.values()):
-        change = f"topic {topic} ({_where(existing)}) to {queues} queues per broker"
-        check_can_ask(f"reduces {change}; messages in the others can no longer be read")
-        ask(f"Reduce {change}? Messages in the others can no longer be read.", "Nothing was changed.")
+    queues = wanted.queues
+    if not yes and queues is not None:
+        fewer = any(each.read_queues > queues or each.write_queues > queues for each in existing.values())
+        if fewer:
+            change = f"topic {topic} ({_where(existing)}) to {queues} queues per broker"
+            check_can_ask(f"reduces {change}; messages in the others can no longer be read")
+            ask(f"Reduce {change}? Messages in the others can no longer be read.", "Nothing was changed.")
 
     async def work(client: Client) -> None:
-        await client.admin.create_topic(topic, queues=queues)
+        failures: list[MQError] = []
+        for name, each in await _wanted_by_broker(client, existing, wanted):
+            try:
+                await client.admin.create_topic(
+                    topic,
+                    read_queues=each.read_queues,
+                    write_queues=each.write_queues,
+                    perm=each.perm,
+                    brokers=name and [name],
+                )
+            except MQError as error:
+                failures.append(error)  # the other sets get it nevertheless
+        if failures:
+            raise failures[0]
+        if wanted.order is not None:
+            await _set_order(client, topic, wanted)
 
     with_client(name_servers, work, route_wait_s=0)
+
+
+async def _wanted_by_broker(
+    client: Client, existing: Mapping[str, TopicSettings], wanted: Wanted
+) -> list[tuple[str | None, TopicSettings]]:
+    """The settings for each broker set; under None for all of them, where the topic is new."""
+    if not existing:
+        return [(None, wanted.on(None))]
+    # Set by set: what is not to be changed stays as each of them has it.
+    return [(name, wanted.on(existing.get(name))) for name in sorted(await client.admin.broker_sets())]
+
+
+async def _set_order(client: Client, topic: str, wanted: Wanted) -> None:
+    """Write down at the name servers which queues an ordered topic has, or that it is not ordered."""
+    if not wanted.order:
+        await client.servers.kv_delete(ORDER_TOPIC_CONFIG, topic)
+        return
+    # The brokers register what was changed just now a moment later; what was asked for is known here.
+    with suppress(RouteNotFound):
+        existing = _settings(await client.admin.route(topic))
+        parts = [f"{name}:{wanted.on(each).write_queues}" for name, each in sorted(existing.items())]
+        await client.servers.kv_put(ORDER_TOPIC_CONFIG, topic, ";".join(parts))
 
 
 def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:

@@ -14,6 +14,7 @@ import trio
 
 from triomq_protocol.codes import FAQ, RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
+from triomq_protocol.names import ORDER_TOPIC_CONFIG
 from triomq_protocol.requests import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
@@ -50,7 +51,7 @@ from triomq_server.config import (
     load_properties,
     printed,
 )
-from triomq_server.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig, KvConfigFullError
+from triomq_server.namesrv.kv_config import KvConfig, KvConfigFullError
 from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
 from triomq_server.repeats import NAMES_SHOWN, PeerLog
 from triomq_server.store.files.config_files import ConfigFile

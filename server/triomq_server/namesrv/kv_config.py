@@ -14,10 +14,6 @@ from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.fastjson import java_map_order, java_map_order_in_slices
 from triomq_server.store.files.config_files import ConfigFile
 
-ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-"""Namespace of topic -> ``broker:queues;broker:queues``, which brokers receive when they register."""
-
-
 MOST_PAIRS = 20_000
 """Values of all namespaces, and namespaces, which stay when they are empty."""
 MOST_CHARACTERS = 4 << 20

@@ -1,0 +1,113 @@
+"""Groups' settings, clones of offsets, and topics' permission and order by `triomq`, and at the brokers."""
+
+# ruff: noqa: ASYNC110 - what is waited for happens in the broker
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+import triomq
+
+
+def rows(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def send(client, topic, count):
+    async with client.producer("fill") as producer:
+        queues = await producer.queues(topic)
+        for number in range(count):
+            await producer.send(triomq.Message(topic, b"%d" % number), queue=queues[number % len(queues)])
+
+
+async def commit_all(client, group, topic):
+    async with client.pull_consumer(group) as consumer:
+        for queue in await consumer.fetch_queues(topic):
+            await consumer.commit(queue, await consumer.max_offset(queue))
+
+
+async def test_settings_of_a_group(call, client):
+    code, out, err = await call("groups", "G", "--create", "--max-retries", "3", "--no-broadcast", "--json")
+    (row,) = rows(out)
+    assert (code, err) == (0, "")
+    assert (row["broker"], row["max_retries"], row["broadcast"], row["consume"]) == ("broker-a", 3, False, True)
+    # What is not given stays.
+    assert (await call("groups", "G", "--create", "--no-consume"))[0] == 0
+    assert await client.groups.settings("G") == {
+        "broker-a": triomq.GroupSettings(max_retries=3, broadcast=False, consume=False)
+    }
+    code, out, _ = await call("groups", "G", "--settings")
+    assert (code, out.splitlines()[1].split()) == (0, ["broker-a", "no", "no", "3", "1", "1", "yes"])
+
+    await client.admin.create_topic("T")
+    await send(client, "T", 1)
+    async with client.pull_consumer("G") as consumer:
+        queues = await consumer.fetch_queues("T")
+        with pytest.raises(triomq.MQError, match=r"subscription group no permission"):
+            await consumer.pull(queues[0], 0)
+
+
+async def test_deleting_a_group(call, client):
+    await client.admin.create_topic("T")
+    await send(client, "T", 4)
+    await client.groups.create("G")
+    await commit_all(client, "G", "T")
+    async with client.lite_pull_consumer("G") as consumer:
+        await consumer.subscribe("T")
+        code, out, err = await call("groups", "G", "--delete", "--yes")
+        assert (code, out) == (2, "")
+        assert "has members online" in err
+    assert (await call("groups", "G", "--delete"))[2].count("give --yes") == 1
+    assert await call("groups", "G", "--delete", "--yes") == (0, "deleted G\n", "")
+    assert "G" not in await client.groups.names()
+    code, _, err = await call("groups", "G", "--delete", "--yes")
+    assert (code, "no broker knows the consumer group G" in err) == (1, True)
+    await client.groups.create("G")
+    assert not await client.groups.progress("G")
+    with pytest.raises(triomq.MQError, match="system group"):
+        await client.groups.delete("TOOLS_CONSUMER")
+
+
+async def test_cloning_offsets(call, client):
+    await client.admin.create_topic("T", queues=2)
+    await send(client, "T", 6)
+    await client.groups.create("OLD")
+    await client.groups.create("NEW")
+    code, _, err = await call("offsets", "clone", "OLD", "NEW", "--yes")
+    assert (code, "group OLD has no offsets" in err) == (1, True)
+    await commit_all(client, "OLD", "T")
+    code, out, _ = await call("offsets", "clone", "OLD", "NEW", "--dry-run", "--json")
+    assert (code, [(row["queue"], row["offset"], row["how"]) for row in rows(out)]) == (
+        0,
+        [(0, 3, "would be set"), (1, 3, "would be set")],
+    )
+    assert not await client.groups.progress("NEW")
+    assert (await call("offsets", "clone", "OLD", "NEW", "T", "--yes"))[0] == 0
+    assert (await client.groups.progress("NEW")).lag == 0
+    assert await client.groups.clone_offsets("OLD", "NEW", "T") == await client.groups.offsets_to_clone("OLD", "NEW")
+    code, _, err = await call("offsets", "clone", "OLD", "OLD", "--yes")
+    assert (code, "both the group whose offsets are taken" in err) == (2, True)
+
+
+async def test_permission_and_order_of_a_topic(call, client):
+    async def shown(until):
+        with trio.fail_after(60):
+            while (found := (await client.admin.route("T")).queue_datas[0]) and not until(found):
+                await trio.sleep(0.05)
+        return found
+
+    assert (await call("topics", "T", "--create", "--queues", "3"))[0] == 0
+    assert (await call("topics", "T", "--create", "--perm", "4"))[0] == 0
+    found = await shown(lambda data: data.perm == 4)
+    assert (found.read_queue_nums, found.write_queue_nums) == (3, 3)  # as before
+    assert (await call("topics", "T", "--create", "--perm", "6", "--order"))[0] == 0
+    assert (await shown(lambda data: data.perm == 6)).read_queue_nums == 3
+    assert await client.servers.kv_get("ORDER_TOPIC_CONFIG", "T") == "broker-a:3"
+    assert (await call("topics", "T", "--create", "--no-order"))[0] == 0
+    with pytest.raises(triomq.MQError):
+        await client.servers.kv_get("ORDER_TOPIC_CONFIG", "T")
+    code, _, err = await call("topics", "T", "--perm", "4")
+    assert (code, "--perm belongs to --create" in err) == (2, True)
