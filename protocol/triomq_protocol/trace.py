@@ -6,8 +6,11 @@ to the trace topic.  Upstream: ``TraceDataEncoder``.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
 from typing import Final
+
+import msgspec
 
 _SEPARATOR: Final = "\x01"
 _END: Final = "\x02"
@@ -31,6 +34,108 @@ class ConsumeOutcome(IntEnum):
     TIMEOUT = 1
     EXCEPTION = 2
     FAILED = 4
+
+
+class TraceKind(StrEnum):
+    """What a record is about."""
+
+    SENT = "Pub"
+    CONSUMING = "SubBefore"
+    CONSUMED = "SubAfter"
+    TRANSACTION_END = "EndTransaction"
+
+
+class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of a trace; what its kind does not have is None.
+
+    Args:
+        kind: what it is about.
+        message_id: the message's.
+        time_ms: when, in ms since 1970.
+        group: of the producer or consumer.
+        topic: where the message went.
+        region: of the broker.
+        tags: the message's tag.
+        keys: its keys, joined by blanks.
+        store_host: the broker's address.
+        body_bytes: the body as it travelled.
+        cost_ms: until the broker's answer, or how long the handler took per message.
+        message_type: which kind of message (:class:`TraceMessageType`).
+        offset_message_id: the broker's id.
+        success: whether it is stored as safely as configured, or consumed.
+        request_id: joins the two records of one consumption.
+        retry_times: how often it failed before.
+        outcome: what became of it in a handler (:class:`ConsumeOutcome`).
+        transaction_id: the transaction's.
+        state: of the transaction, by Java's name.
+        from_check: whether the broker had asked for the state.
+    """
+
+    kind: TraceKind
+    message_id: str
+    time_ms: int | None = None
+    group: str | None = None
+    topic: str | None = None
+    region: str | None = None
+    tags: str | None = None
+    keys: str | None = None
+    store_host: str | None = None
+    body_bytes: int | None = None
+    cost_ms: int | None = None
+    message_type: int | None = None
+    offset_message_id: str | None = None
+    success: bool | None = None
+    request_id: str | None = None
+    retry_times: int | None = None
+    outcome: int | None = None
+    transaction_id: str | None = None
+    state: str | None = None
+    from_check: bool | None = None
+
+
+_FIELDS: Final[dict[TraceKind, tuple[str, ...]]] = {
+    TraceKind.SENT: (
+        "time_ms", "region", "group", "topic", "message_id", "tags", "keys", "store_host", "body_bytes", "cost_ms",
+        "message_type", "offset_message_id", "success",
+    ),
+    TraceKind.CONSUMING: ("time_ms", "region", "group", "request_id", "message_id", "retry_times", "keys"),
+    TraceKind.CONSUMED: ("request_id", "message_id", "cost_ms", "success", "keys", "outcome", "time_ms", "group"),
+    TraceKind.TRANSACTION_END: (
+        "time_ms", "region", "group", "topic", "message_id", "tags", "keys", "store_host", "message_type",
+        "transaction_id", "state", "from_check",
+    ),
+}  # fmt: skip
+"""The fields of each kind, in their order; older clients leave out the last ones, newer ones add others."""
+
+_NUMBERS: Final = frozenset({"time_ms", "body_bytes", "cost_ms", "message_type", "retry_times", "outcome"})
+_FLAGS: Final = frozenset({"success", "from_check"})
+
+
+def decode_records(text: str) -> list[TraceRecord]:
+    """The records in the body of a message to a trace topic; those that are none of the known kinds are left out."""
+    records = []
+    for part in text.split(_END):
+        kind, *values = part.split(_SEPARATOR)
+        if kind in TraceKind.__members__.values():
+            record = _decode(TraceKind(kind), values)
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def _decode(kind: TraceKind, values: Sequence[str]) -> TraceRecord | None:
+    fields: dict[str, object] = {}
+    # Not strict: see _FIELDS.
+    for name, value in zip(_FIELDS[kind], values, strict=False):
+        if name in _NUMBERS:
+            fields[name] = int(value) if value.isdecimal() else None
+        elif name in _FLAGS:
+            fields[name] = value == "true"
+        else:
+            fields[name] = None if value == _NULL else value
+    if not isinstance(fields.get("message_id"), str):
+        return None
+    return msgspec.convert({"kind": kind, **fields}, TraceRecord)
 
 
 def encode_sent(

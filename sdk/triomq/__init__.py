@@ -84,6 +84,7 @@ from triomq_protocol.requests import (
     TopicRouteData,
 )
 from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from triomq_protocol.trace import TraceKind, TraceRecord
 
 # Errors: the root and its branches; their particular classes are in triomq.errors
 from triomq.errors import MQError, TransientError, RouteError, CallError, ClosedError
@@ -159,6 +160,8 @@ __all__ = [
     "MemberView",
     "StuckQueue",
     "MessageTrack",
+    "TraceKind",
+    "TraceRecord",
     "TrackType",
     "ConsumeMessageDirectlyResult",
     "QueueBounds",

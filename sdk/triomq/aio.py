@@ -268,6 +268,7 @@ class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
     by_id = async_method(_message_admin.MessageAdmin.by_id)
     by_unique_key = async_method(_message_admin.MessageAdmin.by_unique_key)
     by_key = async_method(_message_admin.MessageAdmin.by_key)
+    trace = async_method(_message_admin.MessageAdmin.trace)
     at = async_method(_message_admin.MessageAdmin.at)
     by_time = async_method(_message_admin.MessageAdmin.by_time)
     page = async_method(_message_admin.MessageAdmin.page)

@@ -298,6 +298,7 @@ class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
     by_id = blocking_method(_message_admin.MessageAdmin.by_id)
     by_unique_key = blocking_method(_message_admin.MessageAdmin.by_unique_key)
     by_key = blocking_method(_message_admin.MessageAdmin.by_key)
+    trace = blocking_method(_message_admin.MessageAdmin.trace)
     at = blocking_method(_message_admin.MessageAdmin.at)
     by_time = blocking_method(_message_admin.MessageAdmin.by_time)
     page = blocking_method(_message_admin.MessageAdmin.page)

@@ -9,7 +9,9 @@ import pytest
 
 from triomq_protocol.trace import (
     ConsumeOutcome,
+    TraceKind,
     TraceMessageType,
+    decode_records,
     encode_consumed,
     encode_consuming,
     encode_sent,
@@ -104,8 +106,51 @@ def test_what_a_java_producer_has_sent(case: dict[str, Any], equal: Callable[[ob
             success=success == "true",
         )
     equal(text.encode().hex(), case["transDataUtf8Hex"])
+    records = decode_records(case["transData"])
+    assert len(records) == case["transData"].count("\x02")
+    assert all(record.kind is TraceKind.SENT and record.success is not None for record in records)
 
 
 def test_without_keys_and_tags() -> None:
     text = encode_consuming(time_ms=1, region=None, group="G", request_id="R", message_id="M", retry_times=0, keys=None)
     assert text == "SubBefore\x011\x01null\x01G\x01R\x01M\x010\x01null\x02"
+
+
+def test_records_are_read_back():
+    sent = encode_sent(
+        time_ms=5, region="R", group="P", topic="T", message_id="A", tags=None, keys="k1 k2", store_host="h:1",
+        body_bytes=7, cost_ms=2, kind=TraceMessageType.HALF, offset_message_id="O", success=True,
+    )  # fmt: skip
+    given = encode_consuming(
+        time_ms=6, region=None, group="G", request_id="r", message_id="A", retry_times=1, keys="k1 k2"
+    )
+    handled = encode_consumed(
+        request_id="r", message_id="A", cost_ms=3, keys=None, outcome=ConsumeOutcome.EXCEPTION, time_ms=9, group="G"
+    )
+    ended = encode_transaction_end(
+        time_ms=8, region="R", group="P", topic="T", message_id="A", tags="t", keys=None, store_host="h:1",
+        transaction_id="A", state="COMMIT_MESSAGE", from_check=True,
+    )  # fmt: skip
+    one, two, three, four = decode_records(sent + given + handled + ended)
+    assert (one.kind, one.topic, one.tags, one.keys, one.body_bytes) == (TraceKind.SENT, "T", None, "k1 k2", 7)
+    assert (one.message_type, one.offset_message_id, one.success) == (1, "O", True)
+    assert (two.kind, two.region, two.retry_times, two.success) == (TraceKind.CONSUMING, None, 1, None)
+    assert (three.request_id, three.outcome, three.success, three.time_ms, three.group) == ("r", 2, False, 9, "G")
+    assert (four.kind, four.state, four.from_check) == (TraceKind.TRANSACTION_END, "COMMIT_MESSAGE", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("\x02\x02", 0),
+        ("nonsense\x02", 0),
+        ("Pub\x02", 0),
+        ("Pub\x011\x01R\x01G\x01T\x01null\x02", 0),
+        ("Pub\x01x\x01R\x01G\x01T\x01A\x02", 1),  # an older client's, with a time that is none
+        ("SubAfter\x01r\x01A\x011\x01true\x01\x010\x02", 1),  # without time and group, as with namespaces
+        ("SubBefore\x011\x01R\x01G\x01r\x01A\x010\x01k\x01more\x01fields\x02Sub", 1),
+    ],
+)
+def test_odd_records(text, count):
+    assert len(decode_records(text)) == count

@@ -57,6 +57,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
 from triomq_protocol.requests.pull import PullMessageRequest, decode_pull_answer
 from triomq_protocol.requests.query import UNIQUE_KEY_QUERY
+from triomq_protocol.trace import TraceKind, TraceRecord, decode_records
 from triomq_protocol.wire.command import Command
 
 T = TypeVar("T")
@@ -248,6 +249,32 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         return await self._query(
             topic, key, max_messages, start_ms, until_ms, unique=False, fits=lambda found: key in found.keys
         )
+
+    async def trace(
+        self, message_id: str, *, trace_topic: str = names.TRACE_TOPIC, start_ms: int = 0, end_ms: int | None = None
+    ) -> list[TraceRecord]:
+        """What producers and consumers with ``trace`` have written down about a message, the first first.
+
+        Args:
+            message_id: the id that its sender gave.
+            trace_topic: where traces go.
+            start_ms: only what was written down then or later, in ms since 1970.
+            end_ms: only what was written down until then.
+
+        Raises:
+            RouteNotFound: no name server knows the topic.
+            BrokerNotFound: nothing was found, and a broker set did not answer.
+        """
+        # As for those who write them: the topic of traces is the brokers', whatever the namespace.
+        self._namespace.plain.add(trace_topic)
+        found = await self.by_key(trace_topic, message_id, start_ms=start_ms, end_ms=end_ms)
+        records = [
+            record
+            for each in found
+            for record in decode_records(each.body.decode("utf-8", "replace"))
+            if record.message_id == message_id
+        ]
+        return sorted(records, key=lambda record: (record.time_ms or 0, list(TraceKind).index(record.kind)))
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at an offset of a queue.

@@ -7,8 +7,17 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
-from triomq import Client, ConsumeMessageDirectlyResult, MessageTrack, MQError, ReceivedMessage
+from triomq import (
+    Client,
+    ConsumeMessageDirectlyResult,
+    MessageTrack,
+    MQError,
+    ReceivedMessage,
+    TraceKind,
+    TraceRecord,
+)
 from triomq._cli.options import (
     ask,
     body_text,
@@ -21,6 +30,8 @@ from triomq._cli.options import (
     time_of,
     with_client,
 )
+from triomq_protocol.names import TRACE_TOPIC
+from triomq_protocol.trace import ConsumeOutcome
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -100,6 +111,60 @@ def by_key(
         await _show(client, found, tracks=tracks, as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
+
+
+@message.command("trace")
+@click.argument("message_id", metavar="MESSAGE_ID")
+@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Where traces go.")
+@name_servers_option
+@json_option
+def trace(message_id: str, trace_topic: str, name_servers: str, as_json: bool) -> None:
+    """Show what producers and consumers have written down about a message.
+
+    MESSAGE_ID is the id that its sender gave. Only clients whose traces are on write them down.
+    """
+
+    async def work(client: Client) -> None:
+        found = await client.messages.trace(message_id, trace_topic=trace_topic)
+        if not found:
+            raise click.ClickException(
+                f"topic {trace_topic} has no trace of the message {message_id}; producers and consumers write one if their "
+                "trace is on, some seconds later"
+            )
+        if not as_json:
+            click.echo(f"{'TIME':<29} {'WHAT':<14} {'GROUP':<24} {'TOOK':>8} RESULT")
+        for each in found:
+            say(msgspec.to_builtins(each), _trace_text(each), as_json=as_json)
+
+    with_client(name_servers, work, route_wait_s=0)
+
+
+def _trace_text(record: TraceRecord) -> str:
+    took = "" if record.cost_ms is None else f"{record.cost_ms} ms"
+    if record.kind is TraceKind.SENT:
+        result = f"{'stored' if record.success else 'not stored safely'} at {record.store_host}, topic {record.topic}"
+    elif record.kind is TraceKind.CONSUMING:
+        result = f"retry {record.retry_times}" if record.retry_times else ""
+    elif record.kind is TraceKind.CONSUMED:
+        result = "consumed" if record.success else _OUTCOMES.get(record.outcome or 0, "failed")
+    else:
+        result = f"{record.state}{', asked by the broker' if record.from_check else ''}"
+    when = moment(record.time_ms) if record.time_ms else ""
+    return f"{when:<29} {_TRACED[record.kind]:<14} {record.group or '':<24} {took:>8} {result}".rstrip()
+
+
+_TRACED = {
+    TraceKind.SENT: "sent",
+    TraceKind.CONSUMING: "given out",
+    TraceKind.CONSUMED: "handled",
+    TraceKind.TRANSACTION_END: "transaction",
+}
+
+_OUTCOMES = {
+    ConsumeOutcome.TIMEOUT.value: "the handler took too long",
+    ConsumeOutcome.EXCEPTION.value: "the handler raised",
+    ConsumeOutcome.FAILED.value: "to come again",
+}
 
 
 @message.command("at")

@@ -1,4 +1,4 @@
-"""Groups' settings, clones of offsets, and topics' permission and order by `triomq`, and at the brokers."""
+"""Groups' settings, clones of offsets, topics' permission and order, and traces by `triomq`, and at the brokers."""
 
 # ruff: noqa: ASYNC110 - what is waited for happens in the broker
 
@@ -111,3 +111,24 @@ async def test_permission_and_order_of_a_topic(call, client):
         await client.servers.kv_get("ORDER_TOPIC_CONFIG", "T")
     code, _, err = await call("topics", "T", "--perm", "4")
     assert (code, "--perm belongs to --create" in err) == (2, True)
+
+
+async def test_the_trace_of_a_message(call, cluster, client):
+    await client.admin.create_topic("T")
+    async with triomq.open_client(cluster.name_servers, trace=True) as traced:
+        async with traced.producer("P") as producer:
+            sent = await producer.send(triomq.Message("T", b"x", keys="k"))
+        async with traced.push_consumer("G", start_from="earliest") as consumer:
+            await consumer.subscribe("T")
+            async with await anext(consumer):
+                pass
+    # Closing the client has sent what it had written down.
+    code, out, err = await call("message", "trace", sent.message_id, "--json")
+    assert (code, err) == (0, "")
+    assert [(row["kind"], row["group"], row["success"]) for row in rows(out)] == [
+        ("Pub", "P", True), ("SubBefore", "G", None), ("SubAfter", "G", True),
+    ]  # fmt: skip
+    code, out, _ = await call("message", "trace", sent.message_id)
+    assert (code, len(out.splitlines()), "topic T" in out) == (0, 4, True)
+    code, _, err = await call("message", "trace", "nosuch")
+    assert (code, "has no trace of the message nosuch" in err) == (1, True)
