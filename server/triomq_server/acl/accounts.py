@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-import yaml
 
 from triomq_protocol.names import RETRY_PREFIX
 from triomq_server.acl.addresses import Matcher, PatternError, matcher
@@ -19,9 +18,6 @@ from triomq_server.config import ConfigError
 
 MOST_BYTES = 1 << 20
 """Of one file."""
-
-MOST_DEPTH = 20
-"""Levels of lists and maps inside each other; accounts need five."""
 
 KEY_MORE_THAN = 6
 """Characters that an access key and a secret key have at least, and one more."""
@@ -82,37 +78,16 @@ class AccessRules:
         return not self.accounts and not self.white
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain values only; without aliases, by which a small file can describe a huge value, and of limited depth."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases are not possible", problem_mark=event.start_mark)
-        if self.depth == MOST_DEPTH:
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=f"more than {MOST_DEPTH} levels", problem_mark=event.start_mark)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-
 def parse(path: str, data: bytes) -> dict[str, Any]:
     """A file's top level; empty for an empty file. Raises AclError."""
     if len(data) > MOST_BYTES:
         raise AclError(f"{path} has {len(data)} bytes; at most {MOST_BYTES} are possible")
+    from triomq_server.acl.plain_yaml import YamlError, load
+
     try:
-        content = yaml.load(data, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        where = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
-        # Only what is wrong and where: the text around it may be a secret.
-        raise AclError(f"{path}{where} is not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise AclError(f"{path} is not YAML: {type(error).__name__}") from None
+        content = load(data)
+    except YamlError as error:
+        raise AclError(f"{path}{error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

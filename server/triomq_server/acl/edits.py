@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from triomq_protocol.requests import CreateAccessConfigRequest, DataVersion
 from triomq_server.acl.accounts import KEY_MORE_THAN, AclError, account_of, entries
 from triomq_server.acl.permissions import names_permission
@@ -79,8 +77,7 @@ def version_of(content: Mapping[str, Any]) -> DataVersion:
 
 def dumped(content: Mapping[str, Any], now_ms: int) -> bytes:
     """The text of a file with the next version."""
+    from triomq_server.acl.plain_yaml import dump
+
     version = {"counter": version_of(content).counter + 1, "timestamp": now_ms}
-    text = yaml.safe_dump(
-        {**content, "dataVersion": [version]}, default_flow_style=False, allow_unicode=True, sort_keys=False
-    )
-    return text.encode()
+    return dump({**content, "dataVersion": [version]})
