@@ -29,8 +29,8 @@ import triomq
 from triomq_benchmarks.clusters.cluster import OurCluster, open_cluster
 
 SOURCE, TARGET, DECISIONS = "kills-in", "kills-out", "spark-sink-decisions"
-PER_TRIGGER = 200
-RUN_LIMIT_S = 300.0
+PER_TRIGGER = 100
+RUN_LIMIT_S = 1800.0
 VICTIMS = ("driver", "driver", "worker", "master")
 
 

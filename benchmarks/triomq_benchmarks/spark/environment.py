@@ -37,7 +37,7 @@ _JAVA_LIMIT_S = 30.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
-# The JVM's own words before the first log level is set; `%1` of log4j2 goes to standard error like Spark's default.
+# To standard error, as Spark's default does; `open_session` has it written to a file.
 _LOG4J = """rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -196,13 +196,17 @@ def open_session(
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryDirectory(prefix="triomq-spark-", ignore_cleanup_errors=True) as folder:
-        builder = SparkSession.builder.master(master).appName(name)
-        for key, value in {
+        given = {
+            "spark.master": master,
+            "spark.app.name": name,
             **session_settings(master, Path(folder), level, short_lived=short_lived),
             **(settings or {}),
-        }.items():
+        }
+        builder = SparkSession.builder
+        for key, value in given.items():
             builder = builder.config(key, value)
         with _own_interrupts():
+            _start_java(given, Path(folder) / "java.log")
             session = builder.getOrCreate()
         try:
             if not spark_looks_for_sources(spark_home()):
@@ -212,6 +216,28 @@ def open_session(
             yield session
         finally:
             session.stop()
+
+
+def _start_java(settings: Mapping[str, str], log: Path) -> None:
+    """Start the JVM of this process's sessions, unless there is one; what it and its workers print goes to a file.
+
+    Raises:
+      ToolUnavailableError: it ended at once; the message quotes what it printed.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:  # noqa: SLF001 - as in end_java
+        return
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    with log.open("wb") as output:
+        try:
+            gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})  # type: ignore[no-untyped-call,unused-ignore]
+        except PySparkRuntimeError as error:
+            said = log.read_text(errors="replace").strip()[-2000:]
+            raise ToolUnavailableError(f"Spark's JVM ended before it was ready: {said or error}") from error
+    SparkContext(conf=conf, gateway=gateway)
 
 
 def spark_home() -> Path:

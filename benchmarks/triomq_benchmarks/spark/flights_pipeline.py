@@ -262,6 +262,6 @@ def measure(rows: int, per_trigger: int, master: str, say: Callable[[str], None]
     with (
         open_cluster(masters=2, sync_replication=True) as cluster,
         tempfile.TemporaryDirectory(prefix="triomq-flights-", ignore_cleanup_errors=True) as scratch,
-        open_session(master, name="triomq-flights", settings=settings) as session,
+        open_session(master, name="triomq-flights", settings=settings, short_lived=True) as session,
     ):
         return run_pipeline(session, cluster, rows, per_trigger, Path(scratch), say)
