@@ -108,6 +108,12 @@ _FIELDS: Final[dict[TraceKind, tuple[str, ...]]] = {
 """The fields of each kind, in their order; older clients leave out the last ones, newer ones add others."""
 
 _NUMBERS: Final = frozenset({"time_ms", "body_bytes", "cost_ms", "message_type", "retry_times", "outcome"})
+_LARGEST: Final = 253_402_128_000_000
+"""The end of the year 9999 in ms, less two days for zones."""
+
+_SENT_WITHOUT_ID: Final = 12
+"""How many fields early clients wrote of a send: not the broker's id."""
+
 _FLAGS: Final = frozenset({"success", "from_check"})
 
 
@@ -124,11 +130,13 @@ def decode_records(text: str) -> list[TraceRecord]:
 
 
 def _decode(kind: TraceKind, values: Sequence[str]) -> TraceRecord | None:
+    if kind is TraceKind.SENT and len(values) == _SENT_WITHOUT_ID:
+        values = [*values[:-1], _NULL, values[-1]]
     fields: dict[str, object] = {}
     # Not strict: see _FIELDS.
     for name, value in zip(_FIELDS[kind], values, strict=False):
         if name in _NUMBERS:
-            fields[name] = int(value) if value.isdecimal() else None
+            fields[name] = _number(value)
         elif name in _FLAGS:
             fields[name] = value == "true"
         else:
@@ -136,6 +144,14 @@ def _decode(kind: TraceKind, values: Sequence[str]) -> TraceRecord | None:
     if not isinstance(fields.get("message_id"), str):
         return None
     return msgspec.convert({"kind": kind, **fields}, TraceRecord)
+
+
+def _number(value: str) -> int | None:
+    # Anybody may write to the topic: Python refuses to read 5,000 digits, and to show times after the year 9999.
+    if not value.isdecimal() or len(value) > len(str(_LARGEST)):
+        return None
+    number = int(value)
+    return number if number <= _LARGEST else None
 
 
 def encode_sent(

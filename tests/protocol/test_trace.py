@@ -154,3 +154,14 @@ def test_records_are_read_back():
 )
 def test_odd_records(text, count):
     assert len(decode_records(text)) == count
+
+
+def test_the_send_of_an_early_client():
+    (record,) = decode_records("Pub\x011\x01R\x01G\x01T\x01A\x01t\x01k\x01h:1\x017\x012\x010\x01true\x02")
+    assert (record.message_type, record.offset_message_id, record.success) == (0, None, True)
+
+
+@pytest.mark.parametrize("time", ["9" * 5000, "9" * 19, "253402128000001", "-1", "\u00b2", "1.5"])
+def test_times_that_are_none(time):
+    (record,) = decode_records(f"Pub\x01{time}\x01R\x01G\x01T\x01A\x02")
+    assert record.time_ms is None

@@ -31,6 +31,7 @@ from triomq.errors import (
     BrokerNotFound,
     GroupNotFound,
     InvalidCall,
+    MessageIllegal,
     MQError,
     NotFound,
     ProtocolViolation,
@@ -74,6 +75,9 @@ PAGE: Final = 32
 
 GROUPS_AT_ONCE: Final = 16
 """Groups whose tracks are looked up at the same time."""
+
+TRACE_MAX_BYTES: Final = 2**20
+"""Larger messages are no traces: clients send some 128,000 bytes at most."""
 
 INDEX_STEP_MS: Final = 1000
 """Brokers index times in whole seconds since the index file's first message, and cut the rest off."""
@@ -268,12 +272,17 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         # As for those who write them: the topic of traces is the brokers', whatever the namespace.
         self._namespace.plain.add(trace_topic)
         found = await self.by_key(trace_topic, message_id, start_ms=start_ms, end_ms=end_ms)
-        records = [
-            record
-            for each in found
-            for record in decode_records(each.body.decode("utf-8", "replace"))
-            if record.message_id == message_id
-        ]
+        records: list[TraceRecord] = []
+        for each in found:
+            # Anybody may write to the topic: what is no trace must not hide what is one.
+            await trio.lowlevel.checkpoint()
+            try:
+                body = each.body
+            except MessageIllegal:
+                continue
+            if len(body) <= TRACE_MAX_BYTES:
+                decoded = decode_records(body.decode("utf-8", "replace"))
+                records += (record for record in decoded if record.message_id == message_id)
         return sorted(records, key=lambda record: (record.time_ms or 0, list(TraceKind).index(record.kind)))
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:

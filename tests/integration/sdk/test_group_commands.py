@@ -132,3 +132,23 @@ async def test_the_trace_of_a_message(call, cluster, client):
     assert (code, len(out.splitlines()), "topic T" in out) == (0, 4, True)
     code, _, err = await call("message", "trace", "nosuch")
     assert (code, "has no trace of the message nosuch" in err) == (1, True)
+
+
+async def test_messages_that_are_no_traces_hide_none(call, client):
+    await client.admin.create_topic("MINE")
+    record = "SubBefore\x01%s\x01R\x01G\x01r\x01id-1\x010\x01k\x02"
+    bodies = [
+        b"\xff\x00",
+        (record % ("9" * 5000)).encode(),
+        b"\x02" * 2**20 + (record % 3).encode(),
+        (record % 4).encode(),
+    ]
+    async with client.producer("anybody") as producer:
+        for body in bodies:
+            await producer.send(triomq.Message("MINE", body, keys="id-1"))
+    with trio.fail_after(60):
+        while len(await client.messages.by_key("MINE", "id-1")) < len(bodies):
+            await trio.sleep(0.05)
+    code, out, err = await call("message", "trace", "id-1", "--trace-topic", "MINE", "--json")
+    assert (code, err) == (0, "")
+    assert [(row["group"], row["time_ms"]) for row in rows(out)] == [("G", None), ("G", 4)]
