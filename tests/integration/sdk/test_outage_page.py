@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -42,7 +43,7 @@ def is_copied(slave: Path) -> bool:
     return '"orders@billing":{0:4,1:4' in re.sub(r"\s", "", offsets.read_text()) and all(map(any, ends))
 
 
-async def test_the_page_shows_what_is_printed(cluster: Cluster, client: triomq.Client, call) -> None:
+async def test_the_page_shows_what_is_printed(cluster: Cluster, client: triomq.Client, call: Any) -> None:
     await client.admin.create_topic("orders", queues=2)
     queues = [triomq.MessageQueue("orders", name, n) for name in ("broker-a", "broker-b") for n in range(2)]
     async with client.producer("shop") as producer:
