@@ -278,6 +278,10 @@ class JavaClient:
         found = self._call("lite", servers, topic=topic, group=group, count=count, tags=tags)
         return [_seen(one) for one in found["messages"]]
 
+    def share(self, servers: str, topic: str, group: str, instance: str) -> list[int]:
+        """The queues that a member pulls which divides a topic with its group; it stays until the process ends."""
+        return list(self._call("share", servers, topic=topic, group=group, instance=instance)["queues"])
+
     def close(self, servers: str) -> None:
         """Close the clients of servers that are about to stop."""
         self._call("close", servers)

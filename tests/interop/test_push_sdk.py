@@ -297,3 +297,22 @@ async def test_broadcast_offsets_are_shared_with_java(
         await until(lambda: len(again.bodies()) >= 2)
         await trio.sleep(1)
         assert sorted(again.bodies()) == ["000", "001"]
+
+
+async def test_shares_of_java_and_python_make_up_the_topic(
+    target: SingleBroker, topic: str, group: str, java_client: Any
+) -> None:
+    """`PullConsumer.share` and Java's `MQPullConsumerScheduleService` divide the queues of a topic alike."""
+    servers = target.namesrv.address
+    java = partial(java_client.share, servers, topic, group, f"m-{topic}")
+    # All members are of one address: the names after it decide whose part comes first.
+    before_java = target.kind is Kind.JAVA
+    ours, theirs = ([0, 1], [2, 3]) if before_java else ([2, 3], [0, 1])
+    async with triomq.open_client(servers, instance_name=f"{'a' if before_java else 'z'}-{topic}") as client:
+        await client.admin.create_topic(topic, queues=4)
+        async with client.pull_consumer(group) as consumer, consumer.share(topic) as shared:
+            await until(lambda: len(shared.assignment) == 4)
+            with trio.fail_after(120):
+                while await trio.to_thread.run_sync(java) != theirs:
+                    await trio.sleep(0.1)
+            await until(lambda: [queue.queue_id for queue in shared.assignment] == ours)

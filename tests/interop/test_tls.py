@@ -99,10 +99,16 @@ def bodies(seen: Any) -> list[bytes]:
     return sorted(one.body for one in seen)
 
 
-async def sent_and_pulled(servers: str, topic: str, context: ssl.SSLContext, messages: list[bytes]) -> list[bytes]:
+async def sent_and_pulled(
+    servers: str,
+    topic: str,
+    context: ssl.SSLContext,
+    messages: list[bytes],
+    account: triomq.Credentials | None = None,
+) -> list[bytes]:
     """Send with our client over TLS, and pull until as many have come."""
     got: list[bytes] = []
-    async with triomq.open_client(servers, tls=context) as client:
+    async with triomq.open_client(servers, tls=context, credentials=account) as client:
         producer = client.producer("tls-writers", send_timeout_s=60)
         for body in messages:
             await producer.send(triomq.Message(topic, body))
@@ -168,3 +174,56 @@ async def test_our_client_and_our_broker_on_javas(servers: Any, files: Files) ->
             async with triomq.open_client(names.address, tls=context, route_wait_s=0) as client:
                 with pytest.raises(triomq.MQError, match=why):
                     await client.admin.topics()
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: operator, secretKey: operator-secret, admin: true}
+"""
+
+
+@pytest.mark.parametrize("kind", [Kind.OURS, Kind.JAVA])
+async def test_signed_requests_over_tls(
+    kind: Kind, servers: Any, files: Files, scratch: Path, fresh_java_client: Any
+) -> None:
+    """Access control and TLS at the same time: our client on both brokers, the real tool and its client on ours."""
+    home = scratch / f"tls-acl-{kind}-broker"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    settings: dict[str, object] = {"aclEnable": True}
+    own: dict[str, object] = {}
+    properties = None
+    if kind is Kind.OURS:
+        own = files.both()
+        settings |= {"rocketmqHome": home, "haSlaveAddresses": "127.0.0.1", "useTLS": True, **own}
+    else:
+        file = write_properties(files.folder / "java-acl.properties", files.both())
+        properties = {"tls.enable": "true", "tls.config.file": str(file)}
+    account = triomq.Credentials("operator", "operator-secret")
+    with (
+        servers.namesrv(kind, f"tls-acl-{kind}-namesrv", own, properties) as names,
+        servers.broker(kind, home.name, names.address, settings, None, properties) as broker,
+    ):
+        context = files.context()
+        async with triomq.open_client(names.address, tls=context, credentials=account) as client:
+            await client.admin.create_topic("Guarded", queues=2)
+        sent = [b"one", b"z" * 100_000]
+        assert await sent_and_pulled(names.address, "Guarded", context, sent, account) == sorted(sent)
+        wrong = triomq.Credentials("operator", "wrong-secret")
+        for credentials, why in ((None, "No accessKey is configured"), (wrong, "Check signature failed")):
+            async with triomq.open_client(names.address, tls=context, credentials=credentials) as client:
+                with pytest.raises(triomq.errors.AccessRefused, match=why):
+                    await client.producer("refused", send_timeout_s=60).send(triomq.Message("Guarded", b"refused"))
+        if kind is Kind.JAVA:
+            return
+        tools = scratch / "tls-acl-java" / "conf" / "tools.yml"
+        tools.parent.mkdir(parents=True)
+        tools.write_text("accessKey: operator\nsecretKey: operator-secret\n")
+        own_tls = java_tls(files, "acl", files.side("client", "java-acl"))
+        with fresh_java_client("tls-acl-java", own_tls) as java, fresh_java_client("tls-acl-bare", own_tls) as bare:
+            create = ("updateTopic", "-b", broker.address, "-t", "FromJava", "-r", "1", "-w", "1")
+            assert "success" in java.admin(names.address, *create)
+            assert "No accessKey is configured" in bare.admin(names.address, *create)
+            assert "SEND_OK" in java.admin(names.address, "sendMessage", "-t", "FromJava", "-p", "signed-over-tls")
+            read = ("consumeMessage", "-t", "FromJava", "-c", "1", "-b", "broker-a", "-i", "0")
+            java.eventually(lambda: java.admin(names.address, *read), lambda printed: "signed-over-tls" in printed)

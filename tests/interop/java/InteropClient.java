@@ -11,6 +11,7 @@ import java.util.Base64;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
@@ -18,6 +19,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MQPullConsumerScheduleService;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -46,6 +48,7 @@ public final class InteropClient {
     private static final int TIMEOUT_MS = 60_000;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQPullConsumer> CONSUMERS = new ConcurrentHashMap<>();
+    private static final Map<String, Set<Integer>> SHARES = new ConcurrentHashMap<>();
 
     private InteropClient() {
     }
@@ -82,6 +85,8 @@ public final class InteropClient {
                 return pull(command);
             case "lite":
                 return lite(command);
+            case "share":
+                return share(command);
             case "offsets":
                 return offsets(command);
             case "commit":
@@ -352,6 +357,30 @@ public final class InteropClient {
         } finally {
             consumer.shutdown();
         }
+    }
+
+    /** A member of a group that pulls its share of a topic: the queues that it has pulled within a second or so. */
+    private static JSONObject share(JSONObject command) throws Exception {
+        String key = command.getString("nameServers") + "#" + command.getString("group");
+        Set<Integer> pulled = SHARES.get(key);
+        if (pulled == null) {
+            Set<Integer> mine = pulled = ConcurrentHashMap.newKeySet();
+            SHARES.put(key, mine);
+            MQPullConsumerScheduleService service = new MQPullConsumerScheduleService(command.getString("group"));
+            service.getDefaultMQPullConsumer().setNamesrvAddr(command.getString("nameServers"));
+            service.getDefaultMQPullConsumer().setInstanceName(command.getString("instance"));
+            service.setPullThreadNums(1);
+            service.registerPullTaskCallback(command.getString("topic"), (queue, context) -> {
+                mine.add(queue.getQueueId());
+                context.setPullNextDelayTimeMillis(100);
+            });
+            service.start();
+        }
+        pulled.clear();
+        Thread.sleep(1000);
+        JSONObject answer = new JSONObject();
+        answer.put("queues", new TreeSet<>(pulled));
+        return answer;
     }
 
     private static TreeSet<MessageQueue> queues(DefaultMQPullConsumer consumer, JSONObject command) throws Exception {
