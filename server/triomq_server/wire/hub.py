@@ -156,7 +156,7 @@ class Hub:
                     link.unsent_bytes += sum(map(len, answer))
                 else:
                     self._answer(link, command, answer)
-            if link.unsent_bytes >= WRITE_BYTES:
+            if link.unsent_bytes >= WRITE_BYTES and not link.draining:
                 self.writer.flush(link)
             if link.unsent_bytes > output_most or link.closed or link.slices is not None or now() > turn_ends:
                 break

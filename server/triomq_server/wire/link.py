@@ -270,6 +270,8 @@ class LinkWriter:
         if not link.unsent or link.closed:
             return
         if link.draining:
+            # What lies in a map must not be waited with.
+            link.unsent[:] = [piece if type(piece) is bytes else bytes(piece) for piece in link.unsent]
             self._budget.count(link, link.unsent_bytes)
             return
         try:

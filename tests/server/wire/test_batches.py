@@ -58,6 +58,17 @@ async def test_a_slow_peer_is_not_asked_again_for_each_large_answer(autojump_clo
     assert [command.opaque for command in wire.commands()] == list(range(5))
 
 
+async def test_views_behind_a_full_socket_are_copied_in_the_same_batch(autojump_clock, bench, ask) -> None:
+    bench.handlers.plain[1] = lambda link, command: [command.answer().encode(), memoryview(bytes(WRITE_BYTES))]
+    link, wire = await bench.connect()
+    wire.set_writable(0)
+    kinds = []
+    bench.hub._on_batch_end = lambda: kinds.extend(map(type, link.unsent))
+    wire.deliver(b"".join(ask(1, opaque) for opaque in range(3)))
+    await wait_all_tasks_blocked()
+    assert set(kinds) == {bytes}
+
+
 async def test_batch_end_is_called_once_per_receive_after_the_write(autojump_clock, bench, ask) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer()
     _, wire = await bench.connect()
