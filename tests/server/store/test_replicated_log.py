@@ -90,11 +90,15 @@ class WritingDisk(MemoryDisk):
     async def run(self, chore: Callable[[], Any]) -> Any:
         self.begun.set()
         await self.goes_on.wait()
-        self.beside = True
-        try:
-            return await super().run(chore)
-        finally:
-            self.beside = False
+
+        def marked() -> Any:
+            self.beside = True
+            try:
+                return chore()
+            finally:
+                self.beside = False
+
+        return await super().run(marked)
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         if not self.beside and "removedQueues" in path:
@@ -517,3 +521,31 @@ async def test_a_masters_topic_that_cannot_have_a_directory_gets_no_queue(
     async with open_store(make_config("/store"), disk=killed, is_slave=True) as slave:
         assert slave.queue_bounds("T", 0) == (0, 1)
     assert not [path for path in killed.files if "x" in path.rpartition("/")[2]]
+
+
+async def test_a_slave_dispatches_records_with_many_keys_in_turns(clock: Any, make_config: MakeConfig) -> None:
+    """A MiB of records may have half a million keys."""
+    sizes = {"mapped_file_size_commit_log": 1 << 21, "max_index_num": 1 << 18, "max_hash_slot_num": 1 << 10}
+    config = make_config("/store", **sizes)
+    properties = b"KEYS\x01" + b"k " * 16_000
+    async with (
+        open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock) as master,
+        open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock, is_slave=True) as slave,
+    ):
+        for _ in range(10):
+            master.append(NewRecord("T", 0, b"x", properties))
+        slave.append_raw(bytes(master.log_slice(0, master.log_max_offset)), 0)
+        turns = 1
+        while slave.dispatch(1 << 20):
+            turns += 1
+        assert turns >= 4
+        assert slave.dispatched_offset == master.log_max_offset
+        assert slave.queue_bounds("T", 0) == (0, 10)
+        while slave.dispatcher.index_is_behind:
+            await trio.lowlevel.checkpoint()
+        assert slave.index.files[-1].count > 10 * 16_000
+        for _ in range(10):
+            master.append(NewRecord("T", 0, b"x", properties))
+        slave.append_raw(bytes(master.log_slice(slave.log_max_offset, 1 << 20)), slave.log_max_offset)
+        slave.promote()
+        assert slave.queue_bounds("T", 0) == (0, 20), "a promotion wants all of them"

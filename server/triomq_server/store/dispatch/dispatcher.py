@@ -38,6 +38,10 @@ DELAY_MARK = "DELAY\x01"
 
 _INDEXED_AT_ONCE = 1 << 13
 """Keys that `notify` indexes before other tasks have their turn, and more where many wait: then a fourth of them."""
+_FOLLOWED_AT_ONCE = 1 << 30
+"""Calls of `follow` for no more than this end early where records have many keys; those for more want all."""
+_FOLLOWED_PART = 1 << 16
+"""Bytes of a master's records after which their keys are counted."""
 _CODES_AT_ONCE = 32
 """Tags codes of one queue that are announced one by one; of more, one arrival says that it may be any."""
 
@@ -227,13 +231,15 @@ class Dispatcher:
         if self.dispatched_offset < log.min_offset:
             self.dispatched_offset = log.min_offset  # expired before it was dispatched
         until = self.dispatched_offset + most_bytes
+        most_keys = len(self._keys) + (_INDEXED_AT_ONCE if most_bytes <= _FOLLOWED_AT_ONCE else sys.maxsize)
         segment = log.segments.find(self.dispatched_offset)
         while segment is not None and self.dispatched_offset < log.max_offset:
-            if self.dispatched_offset >= until:
+            if self.dispatched_offset >= until or len(self._keys) >= most_keys:
                 return True
             at = self.dispatched_offset - segment.base
             end = min(log.max_offset - segment.base, segment.size)
-            if self._follow_run(segment, at, end, until - segment.base):
+            part = min(until, self.dispatched_offset + _FOLLOWED_PART)
+            if self._follow_run(segment, at, end, part - segment.base):
                 if self.dispatched_offset == segment.end:
                     segment = log.segments.find(self.dispatched_offset)
                 continue
