@@ -15,6 +15,7 @@ from triomq._cli.options import (
     checked_queue,
     json_option,
     name_servers_option,
+    printable,
     queue_of,
     say,
     with_client,
@@ -94,9 +95,9 @@ def show_letter(group: str, queue: str, offset: int, name_servers: str, as_json:
             say(row, "", as_json=True)
             return
         for name, text in lines.items():
-            click.echo(f"{name:<18} {text}".rstrip())
+            click.echo(printable(f"{name:<18} {text}").rstrip())
         for name, value in sorted(message.properties.items()):
-            click.echo(f"{'property':<18} {name}={value}")
+            click.echo(printable(f"{'property':<18} {name}={value}"))
         click.echo(f"{'body':<18} {body_text(message)}")
 
     with_client(name_servers, work, route_wait_s=0)

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import trio
@@ -185,9 +185,17 @@ def time_of(text: str) -> int:
     return int(moment.astimezone().timestamp() * 1000)
 
 
+_ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+
+
+def printable(text: str) -> str:
+    """A text of a stranger's for a terminal: control characters, but for line ends and tabs, become escapes."""
+    return text.translate(_ESCAPES)
+
+
 def body_text(message: ReceivedMessage) -> str:
-    """A message's body for people; bytes that are no UTF-8 become escapes."""
-    return message.body.decode("utf-8", "backslashreplace")
+    """A message's body for people; bytes that are no UTF-8 become escapes, as do control characters."""
+    return printable(message.body.decode("utf-8", "backslashreplace"))
 
 
 def row_of(message: ReceivedMessage) -> dict[str, object]:
@@ -222,7 +230,7 @@ def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
 
 def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:
     """Print one line."""
-    click.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
+    click.echo(json.dumps(row, ensure_ascii=False) if as_json else printable(text))
 
 
 AS_A_SLAVE = "what belongs to it is missing above, or as a slave knows it"

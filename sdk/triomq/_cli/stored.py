@@ -24,6 +24,7 @@ from triomq._cli.options import (
     check_can_ask,
     json_option,
     name_servers_option,
+    printable,
     queue_of,
     row_of,
     say,
@@ -311,9 +312,9 @@ def _print_stored(stored: ReceivedMessage, tracks: list[MessageTrack] | None) ->
         "reconsume times": str(stored.reconsume_times),
     }
     for name, text in lines.items():
-        click.echo(f"{name:<{NAME_WIDTH}} {text}".rstrip())
+        click.echo(printable(f"{name:<{NAME_WIDTH}} {text}").rstrip())
     for name, value in sorted(stored.properties.items()):
-        click.echo(f"{'property':<{NAME_WIDTH}} {name}={value}")
+        click.echo(printable(f"{'property':<{NAME_WIDTH}} {name}={value}"))
     click.echo(f"{'body':<{NAME_WIDTH}} {body_text(stored)}")
     if tracks is not None:
         for track in tracks:

@@ -399,3 +399,9 @@ def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
 def test_a_text_that_is_no_time_is_answered_with_the_words_that_are_known() -> None:
     with pytest.raises(click.UsageError, match="neither earliest nor latest, no time like 2026"):
         _options.time_of("tomorrow")
+
+
+def test_a_strangers_text_cannot_steer_the_terminal(capsys):
+    assert _options.printable("a\x1b[2J\x9b\x7f\tb\nc é") == "a\\x1b[2J\\x9b\\x7f\tb\nc é"
+    _options.say({"a": "\x1b"}, "name \x1b]0;x\x07", as_json=False)
+    assert capsys.readouterr().out == "name \\x1b]0;x\\x07\n"
