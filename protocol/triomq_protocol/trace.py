@@ -60,12 +60,12 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
         store_host: the broker's address.
         body_bytes: the body as it travelled.
         cost_ms: until the broker's answer, or how long the handler took per message.
-        message_type: which kind of message (:class:`TraceMessageType`).
+        message_type: which kind of message (``msgType``).
         offset_message_id: the broker's id.
         success: whether it is stored as safely as configured, or consumed.
         request_id: joins the two records of one consumption.
         retry_times: how often it failed before.
-        outcome: what became of it in a handler (:class:`ConsumeOutcome`).
+        outcome: what became of it in a handler (``contextCode``).
         transaction_id: the transaction's.
         state: of the transaction, by Java's name.
         from_check: whether the broker had asked for the state.
