@@ -34,7 +34,7 @@ UNLIMITED = {
     "broker/tables/topics.py:TopicTable.full_remark": _REPEATS,
     "broker/tables/offset_resets.py:Resets.persist": _DISK,
     "broker/tables/offset_resets.py:Resets.save": _DISK,
-    "broker/tables/undelivered.py:Undelivered.persist": _DISK,
+    "broker/tables/undelivered.py:Undelivered._note_failure": _DISK,
     "broker/tables/versioned_table.py:VersionedTable._persist_in_background": _DISK,
     "broker/tables/versioned_table.py:VersionedTable.persist": _DISK,
     "namesrv/handlers.py:NameServer.expire": "one line in a scan, every ten seconds",
