@@ -150,7 +150,11 @@ class GuestRun:
             _thread.run = None
         self._ending = True
         if isinstance(end, outcome.Error):
-            log.error("the loop of triomq.aio has failed", exc_info=end.error)
+            if _was_interrupted(end.error):
+                # It came while trio ran, and is the loop's: asyncio.run handles it by itself, other loops do not.
+                self.loop.call_soon(_raise, KeyboardInterrupt())
+            else:
+                log.error("the loop of triomq.aio has failed", exc_info=end.error)
             settle(self._ready, ClientClosed(f"the loop of triomq.aio has failed: {end.error!r}"))
         for session in list(self._sessions):
             session.over()
@@ -422,7 +426,13 @@ def _same(result: R) -> R:
     return result
 
 
-def _raise(error: Exception) -> NoReturn:
+def _was_interrupted(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _raise(error: BaseException) -> NoReturn:
     raise error
 
 

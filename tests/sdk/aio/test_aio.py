@@ -507,6 +507,40 @@ def test_a_loop_that_is_closed_under_a_client(run, system_cluster, caplog):
     assert len(system_cluster.broker.requests(RequestCode.UNREGISTER_CLIENT)) == 2
 
 
+def test_an_interrupt_that_trio_sees_is_the_loops(system_cluster):
+    loop = asyncio.new_event_loop()
+
+    async def main():
+        client = await open_client(system_cluster)
+
+        async def interrupt():
+            await trio.lowlevel.checkpoint()
+            signal.raise_signal(signal.SIGINT)
+
+        client._session._run._guard._log_destroy_pending = False
+        with pytest.raises(errors.ClientClosed):
+            await client._session.call(interrupt)
+        await asyncio.sleep(60)
+
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        # Not asyncio.run, which has a handler of its own.
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(main())
+        loop.run_until_complete(cancel_all(loop))
+        assert guest_run._thread.run is None
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+        loop.close()
+
+
+async def cancel_all(loop):
+    others = asyncio.all_tasks(loop) - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 def test_two_loops_in_one_thread(system_cluster):
     one, two = asyncio.new_event_loop(), asyncio.new_event_loop()
 
