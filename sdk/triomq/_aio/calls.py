@@ -43,6 +43,9 @@ class AsyncCloseable(Protocol):
     async def aclose(self) -> None:
         """Close it."""
 
+    async def __aenter__(self) -> object:
+        """Enter its block."""
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
@@ -60,6 +63,7 @@ class ClosingProxy(Proxy[Closeable]):
         await self._call(lambda core: core.aclose())
 
     async def __aenter__(self) -> Self:
+        await self._call(lambda core: core.__aenter__())
         return self
 
     async def __aexit__(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from triomq._aio.calls import ClientSession, Proxy, async_method, in_asyncio, plain_method
+from triomq._aio.calls import ClientSession, ClosingProxy, async_method, in_asyncio, plain_method
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.lite import lite_pull_consumer as _lite_pull
 from triomq._consumer.push import push_consumer as _push
@@ -18,7 +18,7 @@ from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
 
 
-class LitePullConsumer(Proxy[_lite_pull.LitePullConsumer]):
+class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
     """Polls messages of one group, to be used in ``async with``; see :class:`triomq.LitePullConsumer`."""
 
     subscribe = async_method(_lite_pull.LitePullConsumer.subscribe)
@@ -35,7 +35,6 @@ class LitePullConsumer(Proxy[_lite_pull.LitePullConsumer]):
     seek_to_begin = async_method(_lite_pull.LitePullConsumer.seek_to_begin)
     seek_to_end = async_method(_lite_pull.LitePullConsumer.seek_to_end)
     seek_to_time = async_method(_lite_pull.LitePullConsumer.seek_to_time)
-    aclose = async_method(_lite_pull.LitePullConsumer.aclose)
 
     @property
     def auto_commit(self) -> bool:
@@ -48,15 +47,6 @@ class LitePullConsumer(Proxy[_lite_pull.LitePullConsumer]):
     async def __anext__(self) -> ReceivedMessage:
         """The next message; the one before counts as consumed."""
         return await self._call(_lite_pull.LitePullConsumer.__anext__)
-
-    async def __aenter__(self) -> Self:
-        await self._call(_lite_pull.LitePullConsumer.__aenter__)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._call(lambda core: core.__aexit__(kind, error, trace))
 
 
 class Delivery(metaclass=NoPublicConstructor):
@@ -148,7 +138,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         await self._session.call(lambda: self._core.__aexit__(kind, error, trace))
 
 
-class PushConsumer(Proxy[_push.PushConsumer]):
+class PushConsumer(ClosingProxy[_push.PushConsumer]):
     """A member of a consumer group, to be used in ``async with``; see :class:`triomq.PushConsumer`."""
 
     subscribe = async_method(_push.PushConsumer.subscribe)
@@ -161,7 +151,6 @@ class PushConsumer(Proxy[_push.PushConsumer]):
     seek_to_end = async_method(_push.PushConsumer.seek_to_end)
     seek_to_time = async_method(_push.PushConsumer.seek_to_time)
     drain = plain_method(_push.PushConsumer.drain)
-    aclose = async_method(_push.PushConsumer.aclose)
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -186,12 +175,3 @@ class PushConsumer(Proxy[_push.PushConsumer]):
         """The next message; the iteration ends when the consumer drains."""
         found = await self._call(_push.PushConsumer.__anext__)
         return construct(Delivery, self._session, found)
-
-    async def __aenter__(self) -> Self:
-        await self._call(_push.PushConsumer.__aenter__)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._call(lambda core: core.__aexit__(kind, error, trace))

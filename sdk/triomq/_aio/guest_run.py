@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - here trio meets it
 import contextvars
-import functools
 import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Generic, NoReturn, TypeVar
 
 import outcome
@@ -152,7 +151,7 @@ class GuestRun:
         if isinstance(end, outcome.Error):
             if _was_interrupted(end.error):
                 # It came while trio ran, and is the loop's: asyncio.run handles it by itself, other loops do not.
-                self.loop.call_soon(_raise, KeyboardInterrupt())
+                self.loop.call_soon(_interrupt)
             else:
                 log.error("the loop of triomq.aio has failed", exc_info=end.error)
             settle(self._ready, ClientClosed(f"the loop of triomq.aio has failed: {end.error!r}"))
@@ -267,7 +266,7 @@ class Session(Generic[Value]):
             raise
 
     async def close(self, *, at_once: bool = False) -> None:
-        """Leave the context manager and wait for that; also when cancelled, which makes haste.
+        """Leave the context manager and wait for that; also when cancelled.
 
         Args:
             at_once: fail what is in flight instead of waiting for it.
@@ -349,20 +348,17 @@ class Call(Generic[R]):
         self._scope = trio.CancelScope()
         self._answer: asyncio.Future[None] = run.loop.create_future()
         self._ended = False
-        self._end: Callable[[], R] | None = None
-        """Gives the result or raises the error; None: there is neither, since it was cancelled."""
+        self._end: outcome.Outcome[R] | None = None
+        """The result or the error; None: there is neither, since it was cancelled, by its caller or with the client."""
 
     async def serve(self) -> None:
         """Run in trio; the caller gets the result or the exception, whichever it is."""
-        self._end = _raise_closed
         try:
             with self._scope:
-                self._end = functools.partial(_same, await self._function())
+                self._end = outcome.Value(await self._function())
         except Exception as error:  # noqa: BLE001 - raised again where the caller waits
-            self._end = functools.partial(_raise, error)
+            self._end = outcome.Error(error)
         finally:
-            if self._scope.cancelled_caught:
-                self._end = None
             self._ended = True
             settle(self._answer)
 
@@ -380,19 +376,17 @@ class Call(Generic[R]):
                 self._answer = self._run.loop.create_future()
                 self._run.ticks.wake()
                 self._scope.cancel()
-                while not self._answer.done():
-                    try:
-                        await asyncio.wait((self._answer,))
-                    except asyncio.CancelledError:
-                        continue
-            if self._end is None or self._end is _raise_closed:
+                with suppress(asyncio.CancelledError):  # raised below, if the call has nothing to give
+                    await wait_all(self._answer)
+            if self._end is None:
                 raise
             task = asyncio.current_task()
             assert task is not None
             self._run.loop.call_soon(_cancel_again, task)
-        assert self._end is not None
+        if self._end is None:
+            raise ClientClosed("the client was closed during the call")
         try:
-            return self._end()
+            return self._end.unwrap()
         finally:
             self._end = None  # it may hold this frame, by an error's traceback
 
@@ -422,19 +416,11 @@ def running_loop(expected: asyncio.AbstractEventLoop | None = None) -> asyncio.A
     return loop
 
 
-def _same(result: R) -> R:
-    return result
-
-
 def _was_interrupted(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
 
 
-def _raise(error: BaseException) -> NoReturn:
-    raise error
-
-
-def _raise_closed() -> NoReturn:
-    raise ClientClosed("the client was closed during the call")
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt

@@ -6,14 +6,14 @@ nor what is open there exists in a forked child: who uses a loop thread opens an
 
 from __future__ import annotations
 
-import functools
 import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import Final, Generic, TypeVar
 
+import outcome
 import trio
 
 from triomq.errors import ClientClosed, InvalidCall
@@ -31,17 +31,16 @@ class Call(Generic[R]):
     def __init__(self, run: Callable[[], Awaitable[R]]) -> None:
         self._run = run
         self._scope = trio.CancelScope()
-        self._ended: queue.SimpleQueue[Callable[[], R]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[outcome.Outcome[R]] = queue.SimpleQueue()
 
     async def serve(self) -> None:
         """Run in the loop's thread; the caller gets the result or the exception, whichever it is."""
-        end: Callable[[], R] = _raise_closed
+        end: outcome.Outcome[R] = outcome.Error(ClientClosed("the client was closed during the call"))
         try:
             with self._scope:
-                result = await self._run()
-                end = functools.partial(_return, result)
+                end = outcome.Value(await self._run())
         except Exception as error:  # noqa: BLE001 - raised again where the caller waits
-            end = functools.partial(_raise, error)
+            end = outcome.Error(error)
         finally:
             self._ended.put(end)
 
@@ -57,19 +56,7 @@ class Call(Generic[R]):
             token.run_sync_soon(self._scope.cancel)
             self._ended.get()
             raise
-        return end()
-
-
-def _return(result: R) -> R:
-    return result
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
-
-
-def _raise_closed() -> NoReturn:
-    raise ClientClosed("the client was closed during the call")
+        return end.unwrap()
 
 
 class LoopThread(Generic[Session]):

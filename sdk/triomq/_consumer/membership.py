@@ -424,7 +424,7 @@ class Membership(ABC):
 
     @trio.lowlevel.enable_ki_protection
     async def _keep_rejoining(self) -> None:
-        """After every lost connection: report to the brokers, then share the queues out anew."""
+        """After every lost connection: report to the brokers, then share the queues out again."""
         while True:
             await self._must_rejoin.wait()
             self._must_rejoin = trio.Event()

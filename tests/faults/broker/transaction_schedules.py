@@ -34,7 +34,7 @@ LIMIT_S = 180.0
 """How long a schedule waits for what it has committed."""
 GROUP = "payments"
 SCHEDULES_PER_STORE = 10
-"""Producers that are killed leave half messages that nobody answers for; Java's broker writes each of them anew at every
+"""Producers that are killed leave half messages that nobody answers for; Java's broker writes each of them again at every
 check, so that a store of 25 schedules takes gigabytes."""
 LEAST_DECIDED = 5
 """Local transactions before a kill."""

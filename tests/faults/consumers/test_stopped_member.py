@@ -139,7 +139,7 @@ async def test_members_that_were_stopped_do_not_move_offsets_back(start: Callabl
             await until(lambda group=group: len(group.stopped.bodies()) >= 4)  # type: ignore[misc]
             os.kill(group.stopped.process.pid, signal.SIGSTOP)
             group.before = set(group.stopped.bodies())
-            assert len(group.before) < BACKLOG // 4, "it is stopped in the midst of its work"
+            assert len(group.before) < BACKLOG // 4, "it is stopped during its work"
 
         # The others take their queues over and handle everything that was not committed.
         reached = {}
