@@ -33,7 +33,7 @@ from triomq_server.replication.metadata import MetadataSync
 from triomq_server.replication.slave import HaSlave
 from triomq_server.store import MessageStore
 from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.wire import Budget
+from triomq_server.wire import Budget, Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class Broker:
         store_host: `address` packed, the STOREHOST of every record (8 or 20 bytes).
         set_members: the other brokers of the set, and whether one of them has this broker's id.
         replication: sends the log to slaves and knows what they hold; a slave has one too, for slaves of its own.
+        traffic: what the links of both listeners count.
         peer_log: for lines that clients can cause.
         incomplete_frames, unsent: what links of both listeners hold in memory, see ``Limits``.
         config_file: where request 25 writes the whole configuration; None keeps changes in memory.
@@ -106,6 +107,7 @@ class Broker:
     replication: HaMaster
     incomplete_frames: Budget = attrs.Factory(Budget)
     unsent: Budget = attrs.Factory(Budget)
+    traffic: Traffic = attrs.Factory(Traffic)
     notifications: Notifications = attrs.Factory(lambda: Notifications(lambda _group: iter(())))
     peer_log: PeerLog = attrs.Factory(lambda: PeerLog(_log))
     config_file: ConfigFile | None = None

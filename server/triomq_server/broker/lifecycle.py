@@ -31,6 +31,7 @@ from triomq_server.broker.addresses import (
 from triomq_server.broker.admin.runtime import sample_stats
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.handlers import fast_handlers, main_handlers
+from triomq_server.broker.metrics import write_metrics
 from triomq_server.broker.registration import Identity, Registration, members_of_set, other_master
 from triomq_server.broker.requests.clients import link_closed, watch_clients
 from triomq_server.broker.roles.returning import fetch_lost_delay_offsets, merge_offsets_of_slaves
@@ -50,6 +51,7 @@ from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.broker.transactions.check_back import CheckBack
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.config import BrokerConfig
+from triomq_server.metrics.port import MetricsPort
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.restarting import restarted
@@ -317,6 +319,7 @@ class _Run:
             waiting_requests=config.max_waiting_requests,
             incomplete=broker.incomplete_frames,
             unsent=broker.unsent,
+            traffic=broker.traffic,
         )
         transactions = OpenTransactions(broker)
         handlers = main_handlers(broker, roles, transactions)
@@ -342,6 +345,7 @@ class _Run:
                     write_batch=write_batch,
                 )
             )
+        await self._open_metrics(broker, background)
         if certificates.watched:
             background.start_soon(restarted, partial(certificates.watch, self._disk.run))
         background.start_soon(restarted, broker.held_pulls.run)
@@ -358,6 +362,14 @@ class _Run:
         roles.start()
         broker.registration.on_answer = roles.handle_registration
         await background.start(broker.registration.run)
+
+    async def _open_metrics(self, broker: Broker, background: trio.Nursery) -> None:
+        config = self._config
+        if config.metrics_port:
+            serve_port = MetricsPort(partial(write_metrics, broker)).serve
+            await background.start(
+                partial(serve_port, config.metrics_bind_address, config.metrics_port, listen=self._listen)
+            )
 
 
 def _write_tables(broker: Broker) -> None:

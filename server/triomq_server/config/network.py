@@ -128,5 +128,10 @@ class ServerNetworkConfig:
     max_waiting_requests: int = setting(10_000, least=1, most=INT32_MOST)
     """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""
 
+    metrics_port: int = setting(0, least=0, most=65535, fixed=True)
+    """TCP port where Prometheus reads the metrics; 0 opens none."""
+    metrics_bind_address: str = setting("127.0.0.1", fixed=True, check=unusable_name)
+    """Where ``metrics_port`` listens; one address. Who reaches it can read the names of topics and groups."""
+
     tls: TlsConfig = attrs.field(factory=TlsConfig, metadata={"triomq.skip": True})
     """What `tls.properties` of RocketMQ has."""

@@ -10,8 +10,10 @@ from typing import NoReturn
 import trio
 
 from triomq_server.config import NamesrvConfig
+from triomq_server.metrics.port import MetricsPort
 from triomq_server.namesrv.handlers import NameServer
 from triomq_server.namesrv.kv_config import KvConfig
+from triomq_server.namesrv.metrics import write_metrics
 from triomq_server.namesrv.routes import RouteTable
 from triomq_server.restarting import restarted
 from triomq_server.store import Disk, RealDisk
@@ -95,6 +97,9 @@ async def serve_namesrv(
     async with trio.open_nursery() as nursery:
         addresses = await nursery.start(run)
         _log.info("name server listens on %s", ", ".join(addresses))
+        if config.metrics_port:
+            metrics = MetricsPort(partial(write_metrics, server.routes, limits))
+            await nursery.start(partial(metrics.serve, config.metrics_bind_address, config.metrics_port, listen=listen))
         task_status.started(addresses[0])
         nursery.start_soon(restarted, server.remove_gone)
         if certificates.watched:

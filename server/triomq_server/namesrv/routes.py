@@ -125,6 +125,10 @@ class RouteTable:
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
 
+    def sizes(self) -> tuple[int, int, int]:
+        """How many brokers, names of brokers and topics there are."""
+        return len(self._live), len(self._brokers), len(self._topics)
+
     # Coming and going
 
     def register(

@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from triomq_server.config import FlushDiskType, StoreConfig
+from triomq_server.metrics.histogram import Histogram
 from triomq_server.pauses import Pauses
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueues
@@ -60,6 +61,8 @@ class Flusher:
         self._index = index
         self._checkpoint = checkpoint
         self.flushed_offset = 0
+        self.times = Histogram()
+        """How long the disk took for each flush of the log."""
         self.failed: Callable[[], None] = lambda: None
         self.recovered: Callable[[], None] = lambda: None
         self._broken = False
@@ -127,6 +130,7 @@ class Flusher:
             dirty = self._commitlog.dirty()
             if self._broken or (dirty and _pages(dirty) < least_pages):
                 return
+            began = trio.current_time()
             try:
                 await self._disk.run(partial(sync_segments, dirty))
             except OSError as error:
@@ -145,6 +149,8 @@ class Flusher:
                 self._waiters.fail_all()
                 return
             self._owed = False
+            if dirty:
+                self.times.observe(trio.current_time() - began)
             self._confirm(dirty, target, timestamp)
 
     def _confirm(self, dirty: list[tuple[Segment, int]], target: int, timestamp: int) -> None:

@@ -25,6 +25,7 @@ from triomq_server.wire.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
 from triomq_server.wire.server import serve
 from triomq_server.wire.tls import TlsMode, TlsSettings, accept_tls, tls_dial
+from triomq_server.wire.traffic import Traffic
 from triomq_server.wire.transport import Dial, Listen, dial_tcp, error_text, failure_reason, listen_tcp
 from triomq_server.wire.write_batch import WriteBatch
 
@@ -49,6 +50,7 @@ __all__ = [
     "Slices",
     "TlsMode",
     "TlsSettings",
+    "Traffic",
     "WaitingHandler",
     "WriteBatch",
     "accept_tls",

@@ -73,6 +73,10 @@ class Handlers:
     sliced: dict[int, SlicedHandler] = attrs.field(factory=dict)
     burst: BurstHandler | None = None
 
+    def knows(self, code: int) -> bool:
+        """Whether there is a handler of its own for a code."""
+        return code in self.plain or code in self.waiting or code in self.sliced
+
 
 async def in_turns(slices: Generator[None, None, T]) -> T:
     """What sliced work returns, for handlers that wait as well; others have their turns between its slices."""

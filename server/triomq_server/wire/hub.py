@@ -73,6 +73,7 @@ class Hub:
         self.peer_log = PeerLog(_log)
         self._now = now
         self._turn_ends = 0.0
+        self._observe = limits.traffic.receive_times.observe
         self._progress = trio.Event()
         self._slicing = trio.Lock()
         self._sliced = False
@@ -105,6 +106,7 @@ class Hub:
             writer.in_batch = False
             if writer.dirty:
                 writer.flush_dirty()
+            self._observe(self._now() - self._turn_ends + TURN_S)
 
     def receive(self, link: Link, decoder: FrameDecoder, data: bytes) -> list[Command]:
         """Take what a link has received; returns the requests whose handlers are still to be called.
@@ -237,6 +239,8 @@ class Hub:
 
     def _answer(self, link: Link, command: Command, answer: Answer | Slices) -> None:
         if isinstance(answer, Command):
+            if answer.code:
+                self.limits.traffic.count_error(command, answer.code, known=self._handlers.knows(command.code))
             try:
                 answer = answer.encode()
             except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)

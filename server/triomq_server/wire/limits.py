@@ -6,6 +6,7 @@ import attrs
 
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 from triomq_server.wire.budget import Budget
+from triomq_server.wire.traffic import Traffic
 
 
 @attrs.frozen
@@ -21,6 +22,7 @@ class Limits:
         waiting_requests: requests of all links that may wait in handlers (``maxWaitingRequests``).
         incomplete: bytes of incomplete frames of all links (``incompleteFramesLimitBytes``).
         unsent: bytes of answers that peers do not take, of all links (``outputLimitBytes``).
+        traffic: what the links count.
         grace_s: how long a stopping server waits for handlers that wait, and for unsent answers.
     """
 
@@ -32,6 +34,7 @@ class Limits:
     waiting_requests: int = 10_000
     incomplete: Budget = attrs.field(factory=Budget)
     unsent: Budget = attrs.field(factory=Budget)
+    traffic: Traffic = attrs.field(factory=Traffic)
     grace_s: float = 1.0
 
 

@@ -111,6 +111,7 @@ async def _run_links(
             if poller is not None:
                 nursery.start_soon(poller.run)
             write_batch.add(hub.writer)
+            limits.traffic.hubs.append(hub)
             try:
                 task_status.started((Connections(hub, poller), scope))
                 # A start that is cancelled meanwhile returns nothing that could end this task later.
@@ -118,6 +119,7 @@ async def _run_links(
                 scope.shield = True
                 await trio.sleep_forever()
             finally:
+                limits.traffic.hubs.remove(hub)
                 write_batch.remove(hub.writer)
 
 
@@ -197,6 +199,7 @@ async def _accept_forever(
                 if not full:
                     _log.warning("refusing connections: %d are open (maxConnections)", limits.connections)
                 full = True
+                limits.traffic.refused += 1
                 hub.start_soon(trio.aclose_forcefully, stream)
                 continue
             full = False

@@ -58,6 +58,12 @@ class SendCompletion:
             return None
         return self.encode(command, message_id, queue_id, queue_offset, code)
 
+    def note_end(self, command: Command, code: int, waited_s: float) -> None:
+        """A held answer is sent."""
+        self._broker.stats.send_waits.observe(waited_s)
+        if code:
+            self._broker.traffic.count_error(command, code)
+
     def note_late(self, topic: str, *, replica: bool) -> None:
         """A send has waited in vain: for a slave, or for the disk."""
         (self._late_replicas if replica else self._late_flushes).add(topic)
@@ -78,8 +84,10 @@ class SendCompletion:
             held.code = ResponseCode.SLAVE_NOT_AVAILABLE
         held.left = self._flush + replicate
         if not held.left:
+            if held.code:
+                broker.traffic.count_error(command, held.code)
             return self.answer(command, message_id, queue_id, result.queue_offset, held.code)
-        now = trio.current_time()
+        held.began = now = trio.current_time()
         if self._flush:
             deadline = now + store_config.sync_flush_timeout / 1000
             broker.store.flusher.when_flushed(result.end_offset, deadline, held.flushed)
@@ -111,7 +119,7 @@ class _LateSends:
 class _HeldAnswer:
     """One held answer. A failure of replication outweighs one of flushing."""
 
-    __slots__ = ("code", "completion", "left", "link", "send", "topic")
+    __slots__ = ("began", "code", "command", "completion", "left", "link", "send", "topic")
 
     def __init__(
         self,
@@ -127,6 +135,8 @@ class _HeldAnswer:
         self.completion = completion
         self.topic = topic
         self.send = partial(completion.answer, command, message_id, queue_id, queue_offset)
+        self.command = command
+        self.began = 0.0
         self.code: int = 0
         self.left = 0
 
@@ -147,6 +157,7 @@ class _HeldAnswer:
         self.left -= 1
         if self.left:
             return
+        self.completion.note_end(self.command, self.code, trio.current_time() - self.began)
         answer = self.send(self.code)
         if answer is not None and not self.link.closed:
             self.link.send(answer)

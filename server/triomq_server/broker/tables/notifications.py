@@ -23,6 +23,8 @@ class Notifications:
 
     def __init__(self, notify: Callable[[str], Iterator[None]]) -> None:
         self._notify = notify
+        self.added = 0
+        """Changes of groups so far."""
         self._current: Iterator[None] = iter(())
         self._waiting: dict[str, None] = {}
         self._left = STEPS_PER_TURN
@@ -34,6 +36,7 @@ class Notifications:
 
         A group that changes again before its turn comes is notified once.
         """
+        self.added += 1
         self._waiting[group] = None
         self._go_on()
         self._wake.set()

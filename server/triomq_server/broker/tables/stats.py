@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import attrs
 
+from triomq_server.metrics.histogram import Histogram
+
 MINUTE_STEP_MS = 10_000
 HOUR_STEP_MS = 600_000
 DAY_STEP_MS = 3_600_000
@@ -215,6 +217,8 @@ class BrokerStats:
         """Messages refused by the store; the send path adds to it."""
         self.gets_found = 0
         """Pulls answered with messages."""
+        self.send_waits = Histogram()
+        """How long sends waited for disk or slave."""
         self.gets_missed = 0
         """Pulls that found nothing."""
         self._cluster_name = cluster_name
@@ -302,6 +306,22 @@ class BrokerStats:
         counter.calls += 1
 
     # -- reading
+
+    def puts(self) -> list[tuple[str, Counter]]:
+        """The counters of messages stored, by topic."""
+        return list(self._puts.items())
+
+    def gets(self) -> Iterator[tuple[str, str, Counter]]:
+        """Topic, group and what was given to the group, over all queues."""
+        for (topic, group), counters in list(self._group_gets.items()):
+            of_group = Counter()
+            for counter in counters.values():
+                of_group.add(counter)
+            yield topic, group, of_group
+
+    def send_backs(self) -> list[tuple[tuple[str, str], Counter]]:
+        """The counters of messages given back, by topic and group."""
+        return list(self._send_backs.items())
 
     @property
     def messages_put(self) -> int:

@@ -1,0 +1,132 @@
+"""The text that Prometheus reads, version 0.0.4, made in slices.
+
+`prometheus-client` writes the whole text at once, and needs some microseconds for each line: with 10,000 topics a broker
+would stand still for a second. So the lines are written here; the tests read them with that library's parser.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+import attrs
+
+from triomq_server.metrics.histogram import BOUNDS_S, Histogram
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+SLICE_S: Final = 0.002
+"""How long lines are written before other tasks have their turn."""
+
+ROWS_PER_LOOK: Final = 64
+"""Rows between two looks at the clock."""
+
+_ESCAPES: Final = {
+    **{number: f"\\\\x{number:02x}" for number in (*range(32), *range(127, 160))},
+    0x0A: "\\n",
+    0x22: '\\"',
+    0x5C: "\\\\",
+    # Ends of lines to `str.splitlines`, which some readers use.
+    0x2028: "\\\\u2028",
+    0x2029: "\\\\u2029",
+}
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@attrs.frozen
+class Family:
+    """One metric.
+
+    Attributes:
+        name: as Prometheus stores it; that of a counter ends in ``_total``.
+        kind: its type.
+        help: what it says, in one line.
+        labels: the names of its labels.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+Row = tuple[tuple[str, ...], float]
+"""The values of the labels, and the number."""
+
+
+def escaped(value: str) -> str:
+    """A label's value within its quotes. Control characters are shown as ``\\x0d`` is: readers may end a line there."""
+    return value if value.isidentifier() else value.translate(_ESCAPES)
+
+
+class TextWriter:
+    """Writes metrics into pieces of bytes.
+
+    The methods are generators: whoever runs them lets other tasks have their turn at each step.
+
+    Args:
+        now: a clock in seconds, for `SLICE_S`.
+
+    Attributes:
+        pieces: what has been written.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.pieces: list[bytes] = []
+        self._now = now
+        self._slice_ends = now() + SLICE_S
+        self._lines: list[str] = []
+
+    def rows(self, family: Family, rows: Iterator[Row | None]) -> Iterator[None]:
+        """Write a metric with labels. A row None has taken its time without a line."""
+        self._head(family)
+        places = ",".join(f'{label}="%s"' for label in family.labels)
+        form = f"{family.name}{{{places}}} %s\n"
+        lines = self._lines
+        for number, row in enumerate(rows, 1):
+            if row is not None:
+                lines.append(form % (*map(escaped, row[0]), row[1]))
+            if number % ROWS_PER_LOOK == 0 and self._now() > self._slice_ends:
+                self._end_piece()
+                yield
+                self._slice_ends = self._now() + SLICE_S
+
+    def value(self, family: Family, value: float) -> None:
+        """Write a metric without labels."""
+        self._head(family)
+        self._lines.append(f"{family.name} {_number(value)}\n")
+
+    def few(self, family: Family, rows: Iterator[Row] | list[Row]) -> None:
+        """Write a metric of a few rows at once."""
+        for _ in self.rows(family, iter(rows)):
+            pass
+
+    def histogram(self, family: Family, histogram: Histogram) -> None:
+        """Write a histogram."""
+        self._head(family)
+        count = 0
+        for bound, of_bucket in zip((*BOUNDS_S, math.inf), histogram.counts, strict=True):
+            count += of_bucket
+            self._lines.append(f'{family.name}_bucket{{le="{_number(bound)}"}} {count}\n')
+        self._lines.append(f"{family.name}_sum {histogram.total_s}\n{family.name}_count {count}\n")
+
+    def finish(self) -> list[bytes]:
+        """All that has been written."""
+        self._end_piece()
+        return self.pieces
+
+    def _head(self, family: Family) -> None:
+        self._lines.append(f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n")
+
+    def _end_piece(self) -> None:
+        if self._lines:
+            # A name that was no UTF-8 on the wire has no place in the text.
+            self.pieces.append("".join(self._lines).encode("utf-8", "backslashreplace"))
+            self._lines.clear()
+
+
+def _number(value: float) -> str:
+    return "+Inf" if value == math.inf else str(value)

@@ -1,0 +1,51 @@
+"""What links of a server count, all its listeners together: open connections, times, errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sized
+from typing import Protocol
+
+from triomq_protocol.wire.command import Command
+from triomq_server.metrics.histogram import Histogram
+
+
+class LinkHolder(Protocol):
+    """A hub, as `Traffic` knows it."""
+
+    waiting_requests: int
+
+    @property
+    def links(self) -> Sized:
+        """Those that are open."""
+
+
+class Traffic:
+    """Figures of all listeners of a server.
+
+    Attributes:
+        hubs: those that serve now.
+        receive_times: how long the handlers of what was received together took, their answers included.
+        errors: answers with a code other than 0, by request code and code. Requests of unknown codes are those of -1.
+        refused: connections beyond `Limits.connections`.
+    """
+
+    def __init__(self) -> None:
+        self.hubs: list[LinkHolder] = []
+        self.receive_times = Histogram()
+        self.errors: Counter[tuple[int, int]] = Counter()
+        self.refused = 0
+
+    @property
+    def links(self) -> int:
+        """How many are open."""
+        return sum(len(hub.links) for hub in self.hubs)
+
+    @property
+    def waiting_requests(self) -> int:
+        """How many wait in handlers."""
+        return sum(hub.waiting_requests for hub in self.hubs)
+
+    def count_error(self, command: Command, code: int, *, known: bool = True) -> None:
+        """A request is answered with an error."""
+        self.errors[command.code if known else -1, code] += 1

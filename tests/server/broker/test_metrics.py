@@ -1,0 +1,155 @@
+"""The metrics of a whole broker and a name server, scraped and read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from importlib.resources import files
+from types import ModuleType
+from typing import Any
+
+import pytest
+import trio
+from memory_disk import MemoryDisk
+from memory_network import MemoryNetwork
+from prometheus_client.parser import text_string_to_metric_families
+
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.wire.command import Command
+from triomq_server.broker import metrics as broker_metrics
+from triomq_server.config import NamesrvConfig
+from triomq_server.metrics import server_metrics
+from triomq_server.metrics.text import Family, TextWriter
+from triomq_server.namesrv import metrics as namesrv_metrics
+from triomq_server.namesrv import serve_namesrv
+
+
+def families(*modules: ModuleType) -> dict[str, Family]:
+    found = [each for module in modules for each in vars(module).values() if isinstance(each, Family)]
+    assert len({family.name for family in found}) == len(found)
+    return {family.name: family for family in found}
+
+
+Samples = dict[str, dict[tuple[str, ...], float]]
+
+
+async def scrape(network: MemoryNetwork, port: int = 9000) -> Samples:
+    stream = await network.dial(f"127.0.0.1:{port}")
+    await stream.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+    data = b""
+    while more := await stream.receive_some():
+        data += more
+    return parsed(data.partition(b"\r\n\r\n")[2].decode())
+
+
+def parsed(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+async def test_what_a_broker_counts(open_broker: Any) -> None:
+    update = {"consumerGroup": 'C"G\n', "topic": "T1", "queueId": "0", "commitOffset": "1"}
+    async with open_broker(metricsPort="9000") as broker:
+        peer = await broker.peer()
+        for _ in range(3):
+            await peer.put()
+        await peer.pull()
+        await peer.ask(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields=update))
+        await peer.ask(Command.request(77777))
+        found = await scrape(broker.network)
+        assert found["triomq_topic_messages_in_total"]["T1",] == 3
+        assert found["triomq_topic_bytes_in_total"]["T1",] > 0
+        assert sum(found["triomq_group_messages_out_total"].values()) == 3
+        assert found["triomq_messages_out_total"][()] == 3
+        assert found["triomq_group_lag_messages"]["T1", 'C"G\n', "0"] == 2
+        assert found["triomq_group_lag_sum_messages"]['C"G\n',] == 2
+        assert found["triomq_connections"][()] == 1
+        assert found["triomq_errors_total"]["-1", "3"] == 1
+        assert found["triomq_receive_duration_seconds_count"][()] >= 6
+        assert found["triomq_log_end_bytes"][()] > 0
+
+
+async def test_sends_that_wait_for_the_disk_are_timed(open_broker: Any) -> None:
+    async with open_broker(metricsPort="9000", flushDiskType="SYNC_FLUSH") as broker:
+        peer = await broker.peer()
+        await peer.put()
+        found = await scrape(broker.network)
+        assert found["triomq_send_wait_seconds_count"][()] == 1
+        assert found["triomq_flush_duration_seconds_count"][()] >= 1
+
+
+async def test_no_port_unless_asked(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        with pytest.raises(OSError):
+            await scrape(broker.network)
+
+
+async def test_what_a_name_server_counts() -> None:
+    network = MemoryNetwork()
+    config = NamesrvConfig(
+        kv_config_path="/kv", config_store_path="/c", metrics_port=9001, listen_port=9876, bind_address="127.0.0.1"
+    )
+    async with trio.open_nursery() as nursery:
+
+        async def serve(*, task_status: trio.TaskStatus[str]) -> None:
+            await serve_namesrv(config, listen=network.listen, disk=MemoryDisk(), task_status=task_status)
+
+        await nursery.start(serve)
+        found = await scrape(network, 9001)
+        assert found["triomq_namesrv_brokers"][()] == 0
+        assert found["triomq_connections"][()] == 0
+        names = set(families(namesrv_metrics, server_metrics))
+        shown = {re.sub("_(bucket|sum|count)$", "", name) for name in found}
+        assert shown <= names
+        nursery.cancel_scope.cancel()
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    names = families(broker_metrics, server_metrics)
+    dashboard = json.loads((files("triomq_server.metrics") / "dashboard.json").read_text())
+    asked = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            used = re.findall(r"\b(?:triomq|process)_\w+", target["expr"])
+            assert used, panel["title"]
+            plain = {re.sub("_bucket$", "", name) for name in used}
+            assert plain <= set(names), panel["title"]
+            labels = {label for name in plain for label in names[name].labels} | {"instance", "le"}
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, panel["title"]
+            asked |= plain
+    missing = set(names) - asked
+    assert len(missing) < len(names) / 2
+
+
+async def test_thousands_of_topics_do_not_stop_the_loop(desk: Any) -> None:
+    """100,000 queues with a lag: no step may be long, whatever the machine; the bound is 50 ms."""
+    broker = desk.broker
+    for number in range(25_000):
+        broker.offsets.table[f"T{number}@G{number % 100}"] = dict.fromkeys(range(4), 1)
+        broker.stats.put_counter(f"T{number}")
+    writer, steps, longest = TextWriter(), 0, 0.0
+    last = time.thread_time()
+    for _ in broker_metrics.write_metrics(broker, writer):
+        now = time.thread_time()
+        longest, last, steps = max(longest, now - last), now, steps + 1
+    assert steps > 20
+    assert longest < 0.05
+    text = b"".join(writer.finish()).decode()
+    assert text.count("triomq_group_lag_messages{") == 100_000
+    assert text.count("triomq_group_lag_sum_messages{") == 100
+
+
+async def test_too_many_queues_are_shown_by_group(desk: Any) -> None:
+    broker = desk.broker
+    for number in range(2100):
+        broker.offsets.table[f"T{number}@G"] = dict.fromkeys(range(100), 1)
+    writer = TextWriter()
+    for _ in broker_metrics.write_metrics(broker, writer):
+        pass
+    found = parsed(b"".join(writer.finish()).decode())
+    assert "triomq_group_lag_messages" not in found
+    assert found["triomq_group_lag_sum_messages"] == {("G",): 0}
