@@ -55,7 +55,6 @@ SLAVE_BEHIND: Final = Family("triomq_slave_behind_bytes", "gauge", "Bytes that a
 MASTER_CONNECTED: Final = Family("triomq_master_connected", "gauge", "Whether a slave has its master; 1 on a master.")
 
 
-
 def write_metrics(broker: Broker, writer: TextWriter) -> Iterator[None]:
     """Write all metrics; at each step other tasks may have their turn."""
     write_server(

@@ -60,7 +60,6 @@ CLOSED: Final = Family(
 )
 
 
-
 def write_server(writer: TextWriter, traffic: CountedTraffic, budgets: dict[str, CountedBudget]) -> None:
     """Write what every server has; takes some 100 microseconds."""
     writer.value(CPU, time.process_time())

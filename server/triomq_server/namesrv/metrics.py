@@ -15,7 +15,6 @@ BROKER_SETS: Final = Family("triomq_namesrv_broker_sets", "gauge", "Names of bro
 TOPICS: Final = Family("triomq_namesrv_topics", "gauge", "Topics with a route.")
 
 
-
 def write_metrics(routes: RouteTable, limits: Limits, writer: TextWriter) -> Iterator[None]:
     """Write all metrics."""
     write_server(writer, limits.traffic, {"unsent_answers": limits.unsent, "incomplete_frames": limits.incomplete})
