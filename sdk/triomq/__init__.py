@@ -74,7 +74,16 @@ from triomq._examination.snapshot import (
     StuckQueue,
     TopicView,
 )
-from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
+from triomq._cluster.client_statistics import (
+    CallStatistics,
+    ClientStatistics,
+    Durations,
+    LinkStatistics,
+    Metric,
+    PullStatistics,
+    Sample,
+    SendStatistics,
+)
 from triomq_protocol.requests import (
     ClusterInfo,
     ConsumerConnection,
@@ -166,7 +175,13 @@ __all__ = [
     "ConsumeMessageDirectlyResult",
     "QueueBounds",
     "ClientStatistics",
+    "CallStatistics",
+    "Durations",
     "LinkStatistics",
+    "Metric",
+    "PullStatistics",
+    "Sample",
+    "SendStatistics",
     "ClusterInfo",
     "ConsumerConnection",
     "ProducerTableInfo",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypedDict, TypeVar
 
 import trio
@@ -20,7 +21,15 @@ from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import Admin
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_requests import BrokerRequests
-from triomq._cluster.client_statistics import ClientStatistics, LinkStatistics
+from triomq._cluster.client_statistics import (
+    SINK_EVERY_S,
+    ClientStatistics,
+    LinkStatistics,
+    StatisticsSink,
+    keep_sinking,
+    sink_once,
+)
+from triomq._cluster.counters import Counters, count_code
 from triomq._cluster.heartbeats import Heartbeats
 from triomq._cluster.identity import Clock, UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
 from triomq._cluster.name_servers import NameServerGroup, NameServers, provider_for
@@ -91,6 +100,8 @@ class ClientOptions(TypedDict, total=False):
     max_topics: int
     clock: Clock
     chance: random.Random
+    statistics_sink: StatisticsSink | None
+    statistics_every_s: float
 
 
 def _dialer(dial: Dialer | None, tls: bool | ssl.SSLContext) -> Dialer:
@@ -131,7 +142,7 @@ class Client(metaclass=NoPublicConstructor):
         unknown = options.keys() - ClientOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"open_client() has no argument {', '.join(sorted(unknown))}")
-        for name in ("refresh_every_s", "heartbeat_every_s"):
+        for name in ("refresh_every_s", "heartbeat_every_s", "statistics_every_s"):
             check_seconds(name, options.get(name, 1))
         for name in ("default_topic_queues", "max_pending", "max_unsent_bytes", "max_header_bytes", "max_topics"):
             check_count(name, options.get(name, 1), 1)
@@ -146,6 +157,7 @@ class Client(metaclass=NoPublicConstructor):
         self._clock = options.get("clock", wall_ms)
         self._chance = options.get("chance") or random.Random()
         self._unique_keys = UniqueKeys(ip, self._clock)
+        self._counters = Counters()
         # Filled below: brokers' requests are answered with what stands on the links.
         handlers: dict[int, Handler] = {}
         self._links = Links(
@@ -158,6 +170,7 @@ class Client(metaclass=NoPublicConstructor):
             max_unsent_bytes=options.get("max_unsent_bytes", 64 * 1024 * 1024),
             max_header_bytes=options.get("max_header_bytes", HEADER_BYTES_MAX),
             credentials=credentials,
+            on_code=partial(count_code, self._counters.codes),
         )
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
         self._namespace = Namespace(options.get("namespace", ""))
@@ -201,7 +214,10 @@ class Client(metaclass=NoPublicConstructor):
             chance=self._chance,
             route_wait=self._route_wait,
             unit_mode=self._unit_mode,
+            counters=self._counters,
         )
+        self._sink = options.get("statistics_sink")
+        self._sink_every_s = options.get("statistics_every_s", SINK_EVERY_S)
         self._traces = options.get("trace", False)
         self._trace_topic = _checked_trace_topic(options.get("trace_topic", TRACE_TOPIC))
         self._tracers: dict[str, Tracer] = {}
@@ -228,6 +244,7 @@ class Client(metaclass=NoPublicConstructor):
             clock=self._clock,
             chance=self._chance,
             settings=settings,
+            counters=self._counters,
         )
 
     @property
@@ -315,6 +332,7 @@ class Client(metaclass=NoPublicConstructor):
             clock=self._clock,
             chance=self._chance,
             settings=settings,
+            counters=self._counters,
         )
 
         async def leave() -> None:
@@ -541,6 +559,7 @@ class Client(metaclass=NoPublicConstructor):
                 clock=self._clock,
                 chance=self._chance,
                 settings=SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()),
+                counters=self._counters,
             )
             tracer = self._tracers[topic] = Tracer(topic, sender, self._clock, self._namespace)
             self._nursery.start_soon(tracer.run)
@@ -561,8 +580,9 @@ class Client(metaclass=NoPublicConstructor):
         return consumer
 
     def statistics(self) -> ClientStatistics:
-        """What the client holds now, for metrics and for debugging."""
-        return ClientStatistics(
+        """What the client holds now, and what it has counted since it was opened; see the page on metrics."""
+        return ClientStatistics.of(
+            self._counters,
             links=tuple(
                 LinkStatistics(link.address, len(link.pending), link.unsent_bytes) for link in self._links.open_links()
             ),
@@ -577,6 +597,8 @@ class Client(metaclass=NoPublicConstructor):
         self._nursery.start_soon(self._name_servers.poll)
         self._nursery.start_soon(self._routes.keep_fresh)
         self._nursery.start_soon(self._heartbeats.run)
+        if self._sink is not None:
+            self._nursery.start_soon(keep_sinking, self._sink, self.statistics, self._sink_every_s)
 
     async def aclose(self, *, at_once: bool = False) -> None:
         """Close producers and consumers, then all links; :func:`open_client` calls it.
@@ -599,6 +621,8 @@ class Client(metaclass=NoPublicConstructor):
                     nursery.start_soon(tracer.flush)
         finally:
             self._closed = True
+            if self._sink is not None:
+                sink_once(self._sink, self.statistics)
             self._links.close(ClientClosed("the client is closed"))
 
     def _check_open(self) -> None:

@@ -111,6 +111,8 @@ async def open_client(
         max_topics: topics whose routes are kept.
         clock: wall clock in ms since 1970.
         chance: source of all random choices.
+        statistics_sink: is given what the client counts; see :class:`triomq.plugins.StatisticsSink`.
+        statistics_every_s: how often, beside once at the end.
 
     Raises:
         InvalidCall: an address is not ``host:port``, or there is none; or no trio loop runs here, but perhaps asyncio's, for which :mod:`triomq.aio` is.

@@ -341,7 +341,7 @@ class Client(metaclass=NoPublicConstructor):
         return self._session.value.name_servers
 
     def statistics(self) -> ClientStatistics:
-        """What the client holds now; see :meth:`triomq.Client.statistics`."""
+        """What the client holds, and has counted; see :meth:`triomq.Client.statistics`."""
         return self._session.value.statistics()
 
     producer = _factory(_client.Client.producer, Producer)

@@ -372,7 +372,7 @@ class Client(metaclass=NoPublicConstructor):
         return self._loop.thread().session.name_servers
 
     def statistics(self) -> ClientStatistics:
-        """What the client holds now; see :meth:`triomq.Client.statistics`."""
+        """What the client holds, and has counted; see :meth:`triomq.Client.statistics`."""
 
         async def run() -> ClientStatistics:
             await trio.lowlevel.checkpoint()

@@ -49,6 +49,9 @@ from triomq._consumer.offset_files import FileOffsets
 # Filters that run in a filter server, an argument of subscribe
 from triomq._message.subscription import ClassFilter
 
+# What a client counts, for metrics: open_client's `statistics_sink`
+from triomq._cluster.client_statistics import StatisticsSink
+
 # Hooks around sends, pulls and handlers: a producer's `hooks`, a consumer's `pull_hooks`, `filter_hooks`, `consume_hooks`
 from triomq._message.hooks import (
     SendHook,
@@ -95,6 +98,7 @@ __all__ = [
     "OffsetStore",
     "FileOffsets",
     "ClassFilter",
+    "StatisticsSink",
     "SendHook",
     "SendContext",
     "PullHook",

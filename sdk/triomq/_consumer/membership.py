@@ -20,6 +20,7 @@ import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import attrs
@@ -28,6 +29,7 @@ import trio
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._cluster.broker_requests import BrokerRequests
+from triomq._cluster.counters import Counters
 from triomq._cluster.heartbeats import Heartbeats
 from triomq._cluster.identity import Clock, UniqueKeys
 from triomq._cluster.queue_bounds import QueueBounds
@@ -82,6 +84,7 @@ class ClientResources:
         chance: source of random choices.
         route_wait: how calls of users wait for a broker.
         unit_mode: whether its groups belong to a unit.
+        counters: what it counts.
     """
 
     client_id: str
@@ -97,6 +100,7 @@ class ClientResources:
     chance: random.Random
     route_wait: RouteWait
     unit_mode: bool = False
+    counters: Counters
 
 
 @attrs.frozen(kw_only=True)
@@ -173,6 +177,7 @@ class Membership(ABC):
             self.group,
             client.routes,
             client.links,
+            counters=client.counters,
             preference=read_preference_of(options.read_preference),
             hooks=options.pull_hooks,
             chance=client.chance,
@@ -206,6 +211,7 @@ class Membership(ABC):
             beat=client.heartbeats.beat,
             strategy=options.allocate,
             report=self.report,
+            changed=partial(client.counters.rebalanced, self.group),
         )
         client.requests.consumers[self.group] = self
         client.links.lost.append(self._link_lost)
@@ -239,6 +245,7 @@ class Membership(ABC):
     ) -> PullEngine:
         return PullEngine(
             puller=self.puller,
+            counters=self._client.counters,
             positions=self.positions,
             subscription=self.subscriptions.get,
             sink=sink,

@@ -82,6 +82,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             group,
             client.routes,
             client.links,
+            counters=client.counters,
             hooks=pull_hooks,
             wanted=partial(wanted_messages, tuple(filter_hooks), group) if filter_hooks else None,
             chance=client.chance,

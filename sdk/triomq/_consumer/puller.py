@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from triomq._cluster.broker_links import BrokerLinks
+from triomq._cluster.counters import Counters
 from triomq._cluster.replica_choice import Node, NodeCache, Preference, ReadPreference
 from triomq._cluster.routes import Route, Routes
 from triomq._message.hooks import PullContext, PullHook, call_after_pull, call_before_pull
@@ -273,6 +274,7 @@ class Puller:
         chance: chooses among filter servers.
         beat: sends heartbeats now: brokers send their version in the answers.
         introduction: returns what is set when a new link's first heartbeat has been answered; None: it has been.
+        counters: the client's.
     """
 
     def __init__(
@@ -281,6 +283,7 @@ class Puller:
         routes: Routes,
         links: Links,
         *,
+        counters: Counters,
         preference: Preference = ReadPreference.SUGGESTED,
         hooks: Sequence[PullHook] = (),
         wanted: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None,
@@ -295,6 +298,7 @@ class Puller:
         """How the queues' masters are reached, for offsets and locks."""
         self._routes = routes
         self._links = links
+        self._counters = counters
         self._hooks = tuple(hooks)
         self._wanted = wanted
         self._chance = chance if chance is not None else random.Random()
@@ -477,6 +481,11 @@ class Puller:
         elif next_offset <= call.offset and status is PullStatus.NO_MATCHED_MESSAGE:
             # "Go on at once" where it was: a slave's answer to an offset outside its queue, which it cannot judge.
             status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
+        counted = self._counters.of_pulls(self.group, call.queue.topic)
+        counted.pulls[status.name] = counted.pulls.get(status.name, 0) + 1
+        if starts is not None:
+            counted.messages += len(starts)
+            counted.record_bytes += len(answer.body)
         return PullResult(
             status,
             call.queue,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import tenacity
 import trio
 
+from triomq._cluster.counters import TIMED_EVERY, Counters, TopicSends
 from triomq._cluster.route_wait import PAUSES
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult
@@ -34,7 +35,11 @@ from triomq._producer.targets import Target, Targets
 from triomq._transport.link import Link, Waiter
 from triomq.errors import MAY_BE_STORED, BrokerUnavailable, ClientClosed, MQError, NotReady
 from triomq.errors import Attempt as FailedAttempt
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
+
+_TIMED_MASK = TIMED_EVERY - 1
+_SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
 class Attempt(Waiter):
@@ -102,6 +107,8 @@ class Attempts:
         policy: what is tried again.
         faults: remembers slow and broken brokers.
         chance: jitter.
+        group: by which sends are counted.
+        counters: the client's.
     """
 
     def __init__(
@@ -112,12 +119,18 @@ class Attempts:
         policy: RetryPolicy,
         faults: FaultStrategy | None,
         chance: random.Random,
+        group: str,
+        counters: Counters,
     ) -> None:
         self._targets = targets
         self._encode = requests.encode
         self._policy = policy
         self._faults = faults
         self._chance = chance
+        self._group = group
+        self._counters = counters
+        self._sends = TopicSends("")
+        """The counters of the topic that was sent to last, as for :attr:`Targets.latest`."""
         # Most producers do not compare results: then any result ends the send.
         self._results_are_final = faults is None and type(policy) is Retries and not policy.retry_not_stored_ok
         # One machine for all sends: it is stepped, never called, and what belongs to one send is in the send's own
@@ -188,14 +201,29 @@ class Attempts:
         """Record how an attempt ended; returns the seconds before the next one, None when there is none."""
         outcome = attempt.outcome
         assert outcome is not None
-        if self._results_are_final and isinstance(outcome, SendResult):
-            return None
+        if not (self._results_are_final and isinstance(outcome, SendResult)):
+            return self._pause_after(attempt, outcome)
+        # What is counted here may cost a hundredth of a send's work, so it makes no further call.
+        out, sends = attempt.out, self._sends
+        if sends.topic != out.topic:
+            sends = self._sends = self.sends_to(out.topic)
+        sends.stored = stored = sends.stored + 1
+        sends.body_bytes += len(out.body)
+        if stored & _TIMED_MASK == 1:
+            # The time of the receive that brought the answer: no look at the clock.
+            sends.took(attempt.link.received_s - attempt.started)
+        if outcome.status or out.code is _SEND_BATCH:
+            sends.unusual(out.unique_key.count(",") if out.code is _SEND_BATCH else 0, outcome.status.name)
+        return None
+
+    def _pause_after(self, attempt: Attempt, outcome: SendResult | MQError) -> float | None:
         out = attempt.out
         self._record(attempt, outcome)
         state = out.retry_state
         if state is None:
             if isinstance(outcome, SendResult) and not self._policy.retries_result(outcome):
                 # There is nothing to decide: tenacity's state and its steps would cost as much as the send itself.
+                self._count_stored(attempt, outcome)
                 return None
             state = out.retry_state = tenacity.RetryCallState(self._retrying, None, (out,), {})
         # Errors are outcomes too: nothing is to be raised inside the machine.
@@ -207,9 +235,29 @@ class Attempts:
         if not isinstance(step, tenacity.DoSleep):
             # The state refers to the message: no cycle is left behind.
             out.retry_state = None
+            if isinstance(outcome, SendResult):
+                self._count_stored(attempt, outcome)
+            elif out.result is not None:
+                self._count_stored(attempt, out.result)
+            else:
+                errors, kind = self.sends_to(out.topic).errors, type(outcome).__name__
+                errors[kind] = errors.get(kind, 0) + 1
             return None
+        self.sends_to(out.topic).retries += 1
         state.prepare_for_next_attempt()
         return float(step)
+
+    def sends_to(self, topic: str) -> TopicSends:
+        """The counters of a topic."""
+        return self._counters.of_sends(self._group, topic)
+
+    def _count_stored(self, attempt: Attempt, result: SendResult) -> None:
+        out = attempt.out
+        sends = self.sends_to(out.topic)
+        sends.stored += 1
+        sends.body_bytes += len(out.body)
+        sends.took(attempt.link.received_s - attempt.started)
+        sends.unusual(out.unique_key.count(",") if out.code is _SEND_BATCH else 0, result.status.name)
 
     def final_error(self, out: Outgoing, outcome: MQError) -> MQError:
         """What the caller gets when the last attempt failed: an error of the kind that fits best, with all attempts."""

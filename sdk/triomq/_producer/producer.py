@@ -217,6 +217,9 @@ class Producer(metaclass=NoPublicConstructor):
             if context is not None:
                 call_after_send(self._hooks, context, error)
             raise
+        sends = self._attempts.sends_to(out.topic)
+        sends.oneway += 1
+        sends.body_bytes += len(out.body)
         if context is not None:
             call_after_send(self._hooks, context, None)
         await self._checkpoint_sometimes()

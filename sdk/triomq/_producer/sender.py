@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from triomq._cluster.counters import Counters
 from triomq._cluster.identity import Clock, UniqueKeys
 from triomq._cluster.routes import Routes
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor
@@ -74,6 +75,7 @@ class Sender:
         clock: wall clock, for born timestamps.
         chance: starts of round robins, jitter.
         settings: see :class:`SendSettings`.
+        counters: the client's.
 
     Attributes:
         targets: queues and links of the topics sent to.
@@ -92,6 +94,7 @@ class Sender:
         clock: Clock,
         chance: random.Random,
         settings: SendSettings,
+        counters: Counters,
     ) -> None:
         self.group = group
         self.settings = settings
@@ -121,6 +124,8 @@ class Sender:
             policy=policy,
             faults=faults,
             chance=chance,
+            group=group,
+            counters=counters,
         )
         self._unique_keys = unique_keys
         self.clock = clock

@@ -118,6 +118,10 @@ class TaskWaiter(Waiter):
         return self._answer
 
 
+def _ignore_code(_code: int) -> None:
+    """Nobody counts."""
+
+
 class Link:
     """An open connection.
 
@@ -130,6 +134,7 @@ class Link:
         max_unsent_bytes: bytes that may wait for the kernel.
         max_header_bytes: a peer's frame with a longer header ends the link.
         peer_log: writes what the peer causes; the links of a client share one.
+        on_code: called with the code of every answer that is no success.
     """
 
     def __init__(
@@ -143,11 +148,14 @@ class Link:
         max_unsent_bytes: int = 64 * 1024 * 1024,
         max_header_bytes: int = HEADER_BYTES_MAX,
         peer_log: PeerLog | None = None,
+        on_code: Callable[[int], None] | None = None,
     ) -> None:
         self.address = address
         self.pending: dict[int, Waiter] = {}
         self.peer_version = 0
         """The version in the peer's last heartbeat answer; 0 before it (docs/protocol/consumer.md §2.2)."""
+        self.received_s = 0.0
+        """Trio's clock when bytes last came; a time of each answer would cost as much as a part of its work."""
         self.has_received = False
         """Whether any byte has come from the peer."""
         self._stream = stream
@@ -158,6 +166,7 @@ class Link:
         self._max_unsent_bytes = max_unsent_bytes
         self._max_header_bytes = max_header_bytes
         self._peer_log = peer_log if peer_log is not None else PeerLog(log)
+        self._on_code = on_code if on_code is not None else _ignore_code
         self._opaque = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -318,6 +327,7 @@ class Link:
         framed = False
         try:
             while data := await receive_some(max_bytes):
+                self.received_s = trio.current_time()
                 if not first:
                     self.has_received, first = True, bytes(data[:8])
                 for command in decoder.feed(bytes(data)):
@@ -345,6 +355,8 @@ class Link:
     def _take(self, command: Command) -> None:
         self._received_frames += 1
         if command.is_response:
+            if command.code:
+                self._on_code(command.code)
             # An answer without a waiter is late: the waiter gave up or was cancelled.
             waiter = self.pending.pop(command.opaque, None)
             if waiter is not None:

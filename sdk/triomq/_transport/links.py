@@ -97,6 +97,7 @@ class Links:
         max_unsent_bytes: see :class:`Link`.
         max_header_bytes: see :class:`Link`.
         credentials: by whom all requests are signed; None: they are not.
+        on_code: called with the code of every answer that is no success.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Links:
         max_unsent_bytes: int = 64 * 1024 * 1024,
         max_header_bytes: int = HEADER_BYTES_MAX,
         credentials: Credentials | None = None,
+        on_code: Callable[[int], None] | None = None,
     ) -> None:
         self.opened: list[Callable[[Link], None]] = []
         """Called with every link that has just been opened."""
@@ -128,6 +130,7 @@ class Links:
         }
         self._peer_log = PeerLog(log)
         self._credentials = credentials
+        self._on_code = on_code
         self._links: dict[str, Link] = {}
         self._openings: dict[str, _Opening] = {}
         self._dead: LRUCache[str, _Dead] = LRUCache(DEAD_MAX)
@@ -212,6 +215,7 @@ class Links:
             "handlers": self._handlers,
             "on_lost": self._drop,
             "peer_log": self._peer_log,
+            "on_code": self._on_code,
             **self._limits,
         }
         if self._credentials is None:

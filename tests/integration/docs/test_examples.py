@@ -15,6 +15,7 @@ import httpx
 import pytest
 import trio
 from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
 
 import triomq
 from triomq_server.cluster import Cluster, open_cluster
@@ -85,6 +86,20 @@ async def test_tutorial(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> 
         capfd.readouterr()
         await names["read_all"](client)  # type: ignore[operator]
     assert capfd.readouterr().out.count("b'") == 502
+
+
+async def test_prometheus_reads_what_a_client_counts(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    page = "docs/how-to/client-metrics.md"
+    await trio.to_thread.run_sync(run, blocks(page)[-1], page, cluster.name_servers)
+    families = {each.name: each for each in text_string_to_metric_families(capfd.readouterr().out)}
+    (sent,) = families["triomq_client_sent_messages"].samples
+    assert (sent.labels, sent.value) == ({"group": "shop", "topic": "orders"}, 1)
+    times = {
+        each.name.removeprefix("triomq_client_send_seconds"): each.value
+        for each in families["triomq_client_send_seconds"].samples
+    }
+    assert times["_count"] == 1
+    assert times["_sum"] > 0
 
 
 async def order_by_web(app: FastAPI) -> str:

@@ -10,6 +10,7 @@ from consumer_broker import record_of
 
 import triomq
 from triomq import errors
+from triomq._cluster.counters import Counters
 from triomq._consumer.group.statistics import ConsumerStatistics
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode
@@ -131,7 +132,7 @@ async def test_a_broker_that_does_not_know_the_subscription_yet_gets_a_heartbeat
 
 
 async def test_rates_of_the_last_minute(autojump_clock):
-    statistics = ConsumerStatistics()
+    statistics = ConsumerStatistics("G", Counters())
     counters = statistics.of("T")
     statistics.sample()
     for _ in range(6):

@@ -14,10 +14,11 @@ from typing import Final, Protocol
 import attrs
 import trio
 
+from triomq._cluster.counters import Counters, TopicCalls
 from triomq._consumer.group.callbacks import ConsumerEvent, offset_unavailable, reporter
 from triomq._consumer.group.positions import Positions
 from triomq._consumer.group.process_queue import FlowLimits, HeldMessage, HeldPage, ProcessQueue, held_messages
-from triomq._consumer.group.statistics import ConsumerStatistics, TopicCounters
+from triomq._consumer.group.statistics import ConsumerStatistics
 from triomq._consumer.puller import PullCall, Puller
 from triomq._message.hooks import FilterHook, wanted_messages
 from triomq._message.message import MessageQueue
@@ -121,7 +122,7 @@ class PulledQueue:
         call: what is asked now, or was asked last.
     """
 
-    def __init__(self, queue: MessageQueue, offset: int, settings: PullSettings, counters: TopicCounters) -> None:
+    def __init__(self, queue: MessageQueue, offset: int, settings: PullSettings, counters: TopicCalls) -> None:
         self.queue = queue
         self.counters = counters
         self.settings = settings
@@ -184,6 +185,7 @@ class PullEngine:
 
     Args:
         puller: does the single pulls.
+        counters: the client's.
         positions: the group's offsets.
         subscription: topic -> what is wanted of it; None: not subscribed (any more).
         sink: takes the messages.
@@ -198,6 +200,7 @@ class PullEngine:
         self,
         *,
         puller: Puller,
+        counters: Counters,
         positions: Positions,
         subscription: Callable[[str], Subscription | None],
         sink: PullSink,
@@ -209,7 +212,7 @@ class PullEngine:
     ) -> None:
         self.queues: dict[MessageQueue, PulledQueue] = {}
         """Queue -> its state; changed by :meth:`start` and :meth:`stop` alone."""
-        self.statistics = ConsumerStatistics()
+        self.statistics = ConsumerStatistics(puller.group, counters)
         self.suspended = False
         self.paused = False
         self._puller = puller

@@ -205,6 +205,7 @@ class Rebalance:
         strategy: shares out.
         beat: sends heartbeats now.
         report: called with events ``not_a_member`` and ``duplicate_client_id``.
+        changed: called when a round has changed the queues of a topic.
         every_s: period.
     """
 
@@ -220,6 +221,7 @@ class Rebalance:
         beat: Callable[[], Awaitable[None]],
         strategy: AllocateStrategy | None = None,
         report: Callable[[ConsumerEvent], None] | None = None,
+        changed: Callable[[], None] | None = None,
         every_s: float = REBALANCE_EVERY_S,
     ) -> None:
         self.owned: set[MessageQueue] = set()
@@ -235,6 +237,7 @@ class Rebalance:
         self._beat = beat
         self._strategy: AllocateStrategy = strategy if strategy is not None else Average()
         self._report = report if report is not None else reporter(None)
+        self._changed = changed
         self._every_s = every_s
         self._woken = trio.Event()
         self._suspended = False
@@ -356,6 +359,8 @@ class Rebalance:
                 done = False
         now = frozenset(queue for queue in self.owned if queue.topic == topic)
         if now != before or any(queue in now for queue in moves.revoke):
+            if self._changed is not None:
+                self._changed()
             await self._assignee.topic_changed(topic)
             log.info("group %s: %d queues of %s are ours, of %d members", self._group, len(now), topic, members)
         return done

@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from triomq._cluster.counters import Counters, TopicCalls
 from triomq_protocol.requests import ConsumeStatus
 
 SAMPLE_EVERY_S: Final = 10.0
@@ -19,37 +20,28 @@ SAMPLES_PER_MINUTE: Final = 6
 SAMPLES_PER_HOUR: Final = 360
 
 
-class TopicCounters:
-    """Sums of one topic since the consumer began."""
-
-    __slots__ = ("failed", "handling_s", "ok", "pulled", "pulling_s", "pulls")
-
-    def __init__(self) -> None:
-        self.ok = 0
-        self.failed = 0
-        self.handling_s = 0.0
-        self.pulls = 0
-        self.pulled = 0
-        self.pulling_s = 0.0
-
-    def copy(self) -> TopicCounters:
-        """The sums as they are now."""
-        copied = TopicCounters()
-        for name in self.__slots__:
-            setattr(copied, name, getattr(self, name))
-        return copied
-
-
 class ConsumerStatistics:
-    """The counters of one consumer, by topic, and samples of them of the last hour."""
+    """The counters of one consumer, by topic, and samples of them of the last hour.
 
-    def __init__(self) -> None:
-        self.topics: dict[str, TopicCounters] = {}
-        self._samples: deque[dict[str, TopicCounters]] = deque(maxlen=SAMPLES_PER_HOUR)
+    Args:
+        group: its group.
+        counters: the client's, which may have more of the group: of a consumer that was here before.
+    """
 
-    def of(self, topic: str) -> TopicCounters:
+    def __init__(self, group: str, counters: Counters) -> None:
+        self.topics: dict[str, TopicCalls] = {}
+        self._group = group
+        self._counters = counters
+        self._before: dict[str, TopicCalls] = {}
+        self._samples: deque[dict[str, TopicCalls]] = deque(maxlen=SAMPLES_PER_HOUR)
+
+    def of(self, topic: str) -> TopicCalls:
         """A topic's counters."""
-        return self.topics.setdefault(topic, TopicCounters())
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = self._counters.of_calls(self._group, topic)
+            self._before[topic] = found.copy()
+        return found
 
     @trio.lowlevel.enable_ki_protection
     async def keep_sampling(self) -> None:
@@ -80,9 +72,9 @@ class ConsumerStatistics:
             pull_tps=(now.pulled - minute.pulled) / seconds,
         )
 
-    def _since(self, topic: str, samples: int) -> tuple[TopicCounters, float]:
+    def _since(self, topic: str, samples: int) -> tuple[TopicCalls, float]:
         """The counters so many samples ago, or the oldest there are, and how many seconds ago that was."""
         if not self._samples:
-            return TopicCounters(), SAMPLE_EVERY_S
+            return self._before[topic], SAMPLE_EVERY_S
         back = min(samples, len(self._samples))
-        return self._samples[-back].get(topic) or TopicCounters(), back * SAMPLE_EVERY_S
+        return self._samples[-back].get(topic) or self._before[topic], back * SAMPLE_EVERY_S

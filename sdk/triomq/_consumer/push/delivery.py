@@ -179,11 +179,17 @@ class Delivery:
         self._report_success()
 
     def _report_success(self) -> None:
+        calls = self.message.page.holder.owner.counters
+        calls.ok += 1
+        calls.took(trio.current_time() - self.message.started_s)
         if self._hooks is not None and self._context is not None:
             self._hooks.end(self._context, None)
 
     async def _fail(self, later: Later, error: Exception | None = None) -> None:
         self._answer()
+        calls = self.message.page.holder.owner.counters
+        calls.failed += 1
+        calls.took(trio.current_time() - self.message.started_s)
         if self._hooks is not None and self._context is not None:
             self._hooks.end(self._context, error if error is not None else later)
         try:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import trio
 
+from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
-from triomq._consumer.group.statistics import TopicCounters
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
 from triomq._message.hooks import ConsumeContext, ConsumeHooks
 from triomq.errors import InvalidCall
@@ -118,7 +118,7 @@ class Handlers:
                         ended = current_time()
                         counters = batch[0].page.holder.owner.counters
                         counters.ok += len(batch)
-                        counters.handling_s += ended - now
+                        counters.took(ended - now)
                         now = ended
                         if hooks is not None and context is not None:
                             hooks.end(context, None)
@@ -144,9 +144,9 @@ class Handlers:
     def _count_failure(
         self, batch: Sequence[HeldMessage], error: Exception, seconds: float, context: ConsumeContext | None
     ) -> None:
-        counters: TopicCounters = batch[0].holder.owner.counters
+        counters: TopicCalls = batch[0].holder.owner.counters
         counters.failed += len(batch)
-        counters.handling_s += seconds
+        counters.took(seconds)
         if self._hooks is not None and context is not None:
             self._hooks.end(context, error)
 
@@ -182,9 +182,9 @@ class Handlers:
                 self._call_in_thread, batch, context, current_time, limiter=limiter
             )
             if done:
-                counters: TopicCounters = batch[0].holder.owner.counters
+                counters: TopicCalls = batch[0].holder.owner.counters
                 counters.ok += done
-                counters.handling_s += trio.current_time() - started_s
+                counters.took(trio.current_time() - started_s, done if self._batch_max == 1 else 1)
                 if self._hooks is not None and context is not None:
                     self._hooks.end(context, None)
             later = None

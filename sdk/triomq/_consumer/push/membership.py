@@ -106,6 +106,7 @@ class PushMembership(Membership):
             clock=client.clock,
             chance=client.chance,
             settings=SendSettings(policy=Retries(), compressor=None),
+            counters=client.counters,
         )
         max_times = push.retries.limit(ordered=push.ordered)
         self._send_back = (
