@@ -19,6 +19,7 @@ PACKAGES = [
     ROOT / "sdk" / "triomq_command",
     ROOT / "sdk" / "pyspark_rocketmq",
     ROOT / "server" / "triomq_server",
+    ROOT / "server" / "triomq_testing",
     ROOT / "benchmarks" / "triomq_benchmarks",
 ]
 TOP = {"sdk", "server", "protocol", "benchmarks", "tests", "docs", "pyproject.toml", "tox.ini", "README.md", "LICENSE"}
@@ -117,7 +118,9 @@ TESTED_FROM_OUTSIDE = {
 
 
 def test_folders_of_tests_are_named_after_packages() -> None:
-    suites = dict(zip(PACKAGES, ("protocol", "sdk", "", "pyspark_rocketmq", "server", "benchmarks"), strict=True))
+    suites = dict(
+        zip(PACKAGES, ("protocol", "sdk", "", "pyspark_rocketmq", "server", "testing", "benchmarks"), strict=True)
+    )
     packages = {
         "/".join([suite, *(part.lstrip("_") for part in path.parent.relative_to(package).parts)])
         for package, suite in suites.items()

@@ -27,6 +27,7 @@ SOURCES = {
     "triomq_command": "sdk",
     "pyspark_rocketmq": "sdk",
     "triomq_server": "server",
+    "triomq_testing": "server",
     "triomq_benchmarks": "benchmarks",
 }
 TEST_FOLDERS = {
@@ -35,9 +36,18 @@ TEST_FOLDERS = {
     "triomq_command": (),
     "pyspark_rocketmq": ("pyspark_rocketmq", "sdk_spark", "spark"),
     "triomq_server": ("server",),
+    "triomq_testing": ("testing",),
     "triomq_benchmarks": ("benchmarks",),
 }
-PUBLIC = {*SOURCES, "triomq.plugins", "triomq.errors", "triomq.blocking", "triomq_server.cluster"}
+PUBLIC = {
+    *SOURCES,
+    "triomq.plugins",
+    "triomq.errors",
+    "triomq.blocking",
+    "triomq_server.cluster",
+    "triomq_testing",
+    "triomq_testing.plugin",
+}
 """Modules whose names users import."""
 REPEATED_LINES = 6
 """Runs of at least this many equal lines count as repeated."""

@@ -26,6 +26,7 @@ from triomq_server.broker.tables.notifications import Notifications
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
+from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import BrokerConfig
 from triomq_server.repeats import PeerLog
 from triomq_server.replication.master import HaMaster
@@ -82,6 +83,7 @@ class Broker:
         role_file: where a change of the role writes the keys ``brokerRole`` and ``brokerId``, and nothing else.
         following: what this broker copies from its master; None on a master. `roles` sets it.
         acl: the accounts and white lists; None without access control.
+        clock_waits: the tasks that wait for times of `clock`, for who sets it.
         on_config_change: called after request 25 has changed `config`, to read cached settings again.
     """
 
@@ -114,6 +116,7 @@ class Broker:
     role_file: ConfigFile | None = None
     following: Following | None = None
     acl: AclFiles | None = None
+    clock_waits: ClockWaits = attrs.Factory(ClockWaits)
     on_config_change: list[Callable[[], None]] = attrs.Factory(list)
 
     @property

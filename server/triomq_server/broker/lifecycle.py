@@ -50,6 +50,7 @@ from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.broker.transactions.check_back import CheckBack
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
+from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import BrokerConfig
 from triomq_server.metrics.port import MetricsPort
 from triomq_server.replication.master import HaMaster
@@ -91,6 +92,7 @@ async def serve_broker(
     chance: random.Random | None = None,
     config_path: str | None = None,
     role_path: str | None = None,
+    clock_waits: ClockWaits | None = None,
     task_status: trio.TaskStatus[BrokerAddresses] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Run a broker until cancelled, then stop it in order.
@@ -104,6 +106,7 @@ async def serve_broker(
         chance: random choices, such as of a queue.
         config_path: the configuration file, rewritten when request 25 changes settings, or an operator the role.
         role_path: a file for the keys of the role alone; the caller reads them at the next start.
+        clock_waits: wakes what waits for times of the clock when that is set.
         task_status: receives the addresses once it listens and each name server has been tried.
 
     Raises:
@@ -123,6 +126,7 @@ async def serve_broker(
         chance or random.Random(),
         config_path,
         role_path,
+        clock_waits or ClockWaits(),
         stop,
     )
     async with trio.open_nursery() as nursery:
@@ -147,6 +151,7 @@ class _Run:
         chance: random.Random,
         config_path: str | None,
         role_path: str | None,
+        clock_waits: ClockWaits,
         stop: trio.Event,
     ) -> None:
         self._config = config
@@ -158,6 +163,7 @@ class _Run:
         self._chance = chance
         self._config_path = config_path
         self._role_path = role_path
+        self._clock_waits = clock_waits
         self._stop = stop
         self._acl: AclFiles | None = None
         self._certificates = Certificates(config.tls)
@@ -176,7 +182,13 @@ class _Run:
         with trio.CancelScope() as scope:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (
-                open_store(config.store, disk=self._disk, clock=self._clock, is_slave=config.store.is_slave) as store,
+                open_store(
+                    config.store,
+                    disk=self._disk,
+                    clock=self._clock,
+                    is_slave=config.store.is_slave,
+                    clock_waits=self._clock_waits,
+                ) as store,
                 contextlib.AsyncExitStack() as end,
                 trio.open_nursery() as background,
             ):
@@ -271,6 +283,7 @@ class _Run:
             config_file=None if path is None else ConfigFile(path, self._disk),
             role_file=None if self._role_path is None else ConfigFile(self._role_path, self._disk),
             acl=self._acl,
+            clock_waits=self._clock_waits,
         )
         broker.set_members.load()
         broker.on_config_change.append(registration.read_config)

@@ -18,6 +18,7 @@ from triomq_protocol.names import HALF_TOPIC, KEYS, REAL_QID, REAL_TOPIC, SCHEDU
 from triomq_protocol.record.check import LogRecord, read_record
 from triomq_protocol.record.view import RecordView
 from triomq_server.broker.broker import Broker
+from triomq_server.clock_waits import ClockTask
 from triomq_server.config import BrokerRole, FlushDiskType
 from triomq_server.repeats import Repeats
 from triomq_server.store import AppendStatus, NewRecord
@@ -29,8 +30,6 @@ FIRST_RUN_49_S = 1.0
 """How long 4.9 waits after its start; otherwise overdue messages are delivered at once."""
 RETRY_S = 0.1
 """A message that the store did not take is tried again after this time."""
-LONGEST_SLEEP_S = 1.0
-"""The wall clock may be set while a level sleeps, so it is read at least this often."""
 BATCH_MAX = 64
 """Messages delivered before other tasks run and the progress is noted."""
 
@@ -106,6 +105,10 @@ class Schedule:
 
     async def _deliver_level(self, queue_id: int) -> None:
         """Deliver a level's messages, each at its time, until there are none."""
+        with self._broker.clock_waits.task() as waits:
+            await self._deliver_until_empty(queue_id, waits)
+
+    async def _deliver_until_empty(self, queue_id: int, waits: ClockTask) -> None:
         while True:
             offset = self._position(queue_id)
             first = self._store.queue_unit(SCHEDULE_TOPIC, queue_id, offset)
@@ -116,11 +119,11 @@ class Schedule:
             now_ms = self._broker.clock()
             due_ms = self._due_ms(queue_id, first[2], now_ms)
             if not self._store.check_entry(SCHEDULE_TOPIC, queue_id, offset):
-                await trio.sleep(RETRY_S)  # until the entry has been built again
+                await waits.pause(RETRY_S)  # until the entry has been built again
             elif due_ms > now_ms:
-                await trio.sleep(min((due_ms - now_ms) / 1000, LONGEST_SLEEP_S))
+                await waits.until(due_ms, now_ms)
             elif not await self._deliver_due(queue_id, offset):
-                await trio.sleep(RETRY_S)
+                await waits.pause(RETRY_S)
 
     def _position(self, queue_id: int) -> int:
         """The next queue offset to deliver, put right for good where the queue begins later or ends earlier."""

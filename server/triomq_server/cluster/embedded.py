@@ -6,13 +6,13 @@ For users' tests: it is there within milliseconds, and its nodes can be stopped 
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import trio
 
-from triomq_server.cluster.nodes import run_node
+from triomq_server.cluster.nodes import Machine, run_node
 from triomq_server.cluster.plan import ClusterPlan, NodePlan, check_settings, plan_cluster
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 class Node:
     """One name server or broker of an embedded cluster."""
 
-    def __init__(self, plan: NodePlan, nursery: trio.Nursery) -> None:
+    def __init__(self, plan: NodePlan, nursery: trio.Nursery, machine: Machine | None = None) -> None:
+        self._machine = machine
         self._nursery = nursery
         self._scope: trio.CancelScope | None = None
         self._ended = trio.Event()
@@ -66,7 +67,7 @@ class Node:
         self._scope = trio.CancelScope()
         try:
             with self._scope:
-                await run_node(self.plan, task_status=task_status)
+                await run_node(self.plan, self._machine, task_status=task_status)
         finally:
             self._scope = None
             self._ended.set()
@@ -75,9 +76,11 @@ class Node:
 class Cluster:
     """A running embedded cluster; made by `open_cluster`."""
 
-    def __init__(self, plan: ClusterPlan, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, plan: ClusterPlan, nursery: trio.Nursery, machine: Callable[[NodePlan], Machine] | None = None
+    ) -> None:
         self.plan = plan
-        self.nodes = {node.name: Node(node, nursery) for node in plan.nodes}
+        self.nodes = {node.name: Node(node, nursery, None if machine is None else machine(node)) for node in plan.nodes}
         """All nodes by name, in starting order."""
 
     @property
@@ -119,6 +122,7 @@ async def open_cluster(
     sync_replication: bool = False,
     sync_flush: bool = False,
     settings: Mapping[str, str] | None = None,
+    machine: Callable[[NodePlan], Machine] | None = None,
 ) -> AsyncIterator[Cluster]:
     """Run a cluster on free loopback ports for as long as the block lasts.
 
@@ -137,6 +141,7 @@ async def open_cluster(
       sync_flush: brokers answer a send when the disk has it.
       settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; those of TLS are
         for name servers too.
+      machine: what each node runs on, for tests with a clock, a disk or a network of their own.
 
     Raises:
       OSError: no free ports, or the disk fails.
@@ -156,7 +161,7 @@ async def open_cluster(
             _log.warning("%s", line)
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            cluster = Cluster(plan, nursery)
+            cluster = Cluster(plan, nursery, machine)
             try:
                 await cluster.start()
                 yield cluster

@@ -1,32 +1,70 @@
 """Runs one node of a plan until cancelled; the same for nodes inside a process and nodes with a process of their
 own."""
 
+from collections.abc import Callable
 from functools import partial
 
+import attrs
 import trio
 
 from triomq_server.broker.lifecycle import serve_broker
+from triomq_server.clock_waits import ClockWaits
 from triomq_server.cluster.plan import NAMESRV, NodePlan
 from triomq_server.config import BrokerConfig, NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
+from triomq_server.store import Disk, wall_ms
+from triomq_server.wire import Dial, Listen, dial_tcp, listen_tcp
 
 
-async def run_node(plan: NodePlan, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+@attrs.frozen
+class Machine:
+    """What a node runs on.
+
+    Attributes:
+      disk: its files; the operating system's if absent.
+      dial, listen: its network.
+      clock: its wall clock in ms.
+      clock_waits: what waits for times of the clock, for who sets it.
+    """
+
+    disk: Disk | None = None
+    dial: Dial = dial_tcp
+    listen: Listen = listen_tcp
+    clock: Callable[[], int] = wall_ms
+    clock_waits: ClockWaits = attrs.Factory(ClockWaits)
+
+
+async def run_node(
+    plan: NodePlan, machine: Machine | None = None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Serve until cancelled, then stop in order.
 
     Args:
       plan: which node.
+      machine: what it runs on; this one if absent.
       task_status: started when the node can be used: listening, and registered at the name servers.
 
     Raises:
       OSError: a port is taken, or the disk fails.
     """
+    on = machine or Machine()
     plan.directory.mkdir(parents=True, exist_ok=True)
     async with trio.open_nursery() as nursery:
         if plan.kind == NAMESRV:
             namesrv, _ = NamesrvConfig.from_properties(plan.properties)
-            await nursery.start(serve_namesrv, namesrv)
+            await nursery.start(partial(serve_namesrv, namesrv, listen=on.listen, disk=on.disk))
         else:
             broker, _ = BrokerConfig.from_properties(plan.properties)
-            await nursery.start(partial(serve_broker, broker, role_path=str(plan.role_file)))
+            await nursery.start(
+                partial(
+                    serve_broker,
+                    broker,
+                    disk=on.disk,
+                    dial=on.dial,
+                    listen=on.listen,
+                    clock=on.clock,
+                    clock_waits=on.clock_waits,
+                    role_path=str(plan.role_file),
+                )
+            )
         task_status.started()

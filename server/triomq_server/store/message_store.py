@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Generator
 
 from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.record.check import store_timestamp_of
+from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueues, UnusableTopic
@@ -64,6 +65,7 @@ class MessageStore:
         clock: ms since the epoch, for store time stamps and expiry.
         local_time: the calendar at such a time, for the hour of expiry and the names of index files.
         is_slave: whether a master feeds the log.
+        clock_waits: wakes the expiry when the clock is set.
 
     Attributes:
         disk: the store's files; for the broker's own tables beside it.
@@ -77,7 +79,14 @@ class MessageStore:
     """
 
     def __init__(
-        self, config: StoreConfig, disk: Disk, clock: Callable[[], int], local_time: LocalTime, *, is_slave: bool
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Callable[[], int],
+        local_time: LocalTime,
+        *,
+        is_slave: bool,
+        clock_waits: ClockWaits | None = None,
     ) -> None:
         root = config.store_path_root_dir
         self._config = config
@@ -100,7 +109,9 @@ class MessageStore:
             checkpoints_early=as_in_49,
         )
         self.flusher = Flusher(config, disk, self.commitlog, self.consume_queues, self.index, self.checkpoint)
-        self.cleaner = Cleaner(config, disk, self.commitlog, self.consume_queues, self.index, clock, local_time)
+        self.cleaner = Cleaner(
+            config, disk, self.commitlog, self.consume_queues, self.index, clock, local_time, clock_waits
+        )
         self.queue_removal = QueueRemoval(self.commitlog, self.consume_queues, self.dispatcher)
         self.entry_repair = EntryRepair(
             self.commitlog, self.consume_queues, self.dispatcher.tags_code, self.dispatcher.entry_mended

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.restarting import restarted
 from triomq_server.store.files.disk import Disk, RealDisk
@@ -36,6 +37,7 @@ async def open_store(
     clock: Callable[[], int] = wall_ms,
     local_time: LocalTime = wall_calendar,
     is_slave: bool | None = None,
+    clock_waits: ClockWaits | None = None,
 ) -> AsyncIterator[MessageStore]:
     """Lock, load, recover and serve a store directory; flush and close it in order on exit.
 
@@ -45,6 +47,7 @@ async def open_store(
         clock: ms since the epoch, for store time stamps and expiry.
         local_time: the calendar at such a time, for the hour of expiry and the names of index files.
         is_slave: whether a master feeds the log; follows the configured role unless given.
+        clock_waits: wakes the expiry when the clock is set.
 
     Raises StoreLocked if the directory is open elsewhere, StoreDamaged if a file has a wrong length or name; neither
     has changed anything then.
@@ -53,7 +56,7 @@ async def open_store(
     release = disk.lock(f"{config.store_path_root_dir}/lock")
     try:
         slave = config.is_slave if is_slave is None else is_slave
-        store = MessageStore(config, disk, clock, local_time, is_slave=slave)
+        store = MessageStore(config, disk, clock, local_time, is_slave=slave, clock_waits=clock_waits)
         await _load(store, config)
         failure: BaseException | None = None
         try:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import trio
 
+from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueues
@@ -101,6 +102,7 @@ class Cleaner:
         index: Index | None,
         clock: Callable[[], int],
         local_time: LocalTime,
+        waits: ClockWaits | None = None,
     ) -> None:
         self._config = config
         self._disk = disk
@@ -109,6 +111,7 @@ class Cleaner:
         self._index = index
         self._clock = clock
         self._local_time = local_time
+        self._waits = waits or ClockWaits()
         self.space_checked: Callable[[bool], None] = _ignore
         self.used_ratios = (0.0, 0.0)
         self._manual_passes = 0
@@ -120,17 +123,19 @@ class Cleaner:
 
     async def clean_forever(self) -> None:
         """Task: a pass every `cleanResourceInterval`."""
-        await trio.sleep(_FIRST_PASS_S)
-        while True:
-            await self.clean()
-            await trio.sleep(self._config.clean_resource_interval / 1000)
+        with self._waits.task() as waits:
+            await waits.pause(_FIRST_PASS_S)
+            while True:
+                await self.clean()
+                await waits.pause(self._config.clean_resource_interval / 1000)
 
     async def watch_space_forever(self) -> None:
         """Task: check the disk's fill level every ten seconds, every second where it is high."""
-        await trio.sleep(_SPACE_CHECK_FIRST_S)
-        while True:
-            measures = self.check_space()
-            await trio.sleep(_SPACE_CHECK_OFTEN_S if measures.space_full else _SPACE_CHECK_EVERY_S)
+        with self._waits.task() as waits:
+            await waits.pause(_SPACE_CHECK_FIRST_S)
+            while True:
+                measures = self.check_space()
+                await waits.pause(_SPACE_CHECK_OFTEN_S if measures.space_full else _SPACE_CHECK_EVERY_S)
 
     def measure(self) -> tuple[float, float]:
         """Measure the used part of the partitions of (log, everything else), and keep it in `used_ratios`."""

@@ -136,9 +136,10 @@ class CheckBack:
 
     async def _check_as_master(self) -> NoReturn:
         await self._transactions.load()
-        while True:
-            await trio.sleep(max(self._broker.config.transaction_check_interval, 1) / 1000)
-            await self._check_once()
+        with self._broker.clock_waits.task() as waits:
+            while True:
+                await waits.pause(max(self._broker.config.transaction_check_interval, 1) / 1000)
+                await self._check_once()
 
     async def _check_once(self) -> None:
         """One round."""

@@ -1,0 +1,25 @@
+"""RocketMQ for tests: pytest fixtures, a cluster with a clock and faults in the test's hand, and `triomq run`.
+
+The fixtures are in `plugin`, which pytest finds by itself. `Servers` does the same without pytest.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from triomq_testing.clock import Clock
+    from triomq_testing.faults import Faults
+    from triomq_testing.rocketmq import RocketMQ
+    from triomq_testing.servers import Servers
+
+__all__ = ["Clock", "Faults", "RocketMQ", "Servers"]
+
+_HOMES = {"Clock": "clock", "Faults": "faults", "RocketMQ": "rocketmq", "Servers": "servers"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is used: every run of pytest imports this package."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"triomq_testing.{_HOMES[name]}"), name)

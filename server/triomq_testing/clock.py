@@ -1,0 +1,137 @@
+"""The wall clock of a cluster in the hand of a test.
+
+Only times move that brokers compare with their wall clock: delayed messages, retries, retention, checks of
+transactions, time stamps. Heartbeats, held pulls and time-outs stay on real time, so that clients, whose clocks do not
+move, stay connected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import trio
+
+from triomq_server.clock_waits import ClockWaits
+from triomq_server.store import wall_ms
+
+_HOUR_MS = 3_600_000
+
+
+class SteeredClock:
+    """A wall clock in ms that runs with the machine's and can be set forward; belongs to the loop of the servers.
+
+    Attributes:
+        waits: the servers' tasks that wait for times of this clock.
+    """
+
+    def __init__(self) -> None:
+        self.waits = ClockWaits()
+        self._offset_ms = 0
+
+    def __call__(self) -> int:
+        """What it shows."""
+        return wall_ms() + self._offset_ms
+
+    async def advance(self, by_ms: int) -> None:
+        """Go forward, from one time that a task waits for to the next and from hour to hour, until all is done."""
+        target_ms = self() + by_ms
+        await self.waits.wait_idle()
+        while (now_ms := self()) < target_ms:
+            due_ms = self.waits.next_due_ms()
+            full_hour_ms = (now_ms // _HOUR_MS + 1) * _HOUR_MS  # files expire in certain hours
+            self._set(min(target_ms, full_hour_ms, target_ms if due_ms is None else max(due_ms, now_ms)))
+            await self.waits.wait_idle()
+
+    async def fast_forward(self) -> None:
+        """Go to the next time that a task waits for, whenever there is one, until cancelled."""
+        await self.waits.wait_idle()
+        while True:
+            due_ms = self.waits.next_due_ms()
+            if due_ms is None:
+                await self.waits.wait_change()
+            else:
+                self._set(due_ms)
+            await self.waits.wait_idle()
+
+    def _set(self, time_ms: int) -> None:
+        self._offset_ms = max(time_ms - wall_ms(), self._offset_ms)  # never back
+        self.waits.clock_set()
+
+
+class Calls(Protocol):
+    """Runs what belongs to the servers in their thread."""
+
+    def call(self, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Run it and wait for its end."""
+        ...
+
+
+class Clock:
+    """The wall clock of all brokers of a cluster; every method may be called from any thread, and from tests of trio
+    and asyncio, which it blocks for milliseconds."""
+
+    def __init__(self, steered: SteeredClock, calls: Calls) -> None:
+        self._steered = steered
+        self._calls = calls
+
+    def now(self) -> datetime:
+        """What it shows."""
+        return datetime.fromtimestamp(self._steered() / 1000, UTC)
+
+    def advance(
+        self,
+        by: timedelta | None = None,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> None:
+        """Go forward; what is due meanwhile is done, in order, when this returns.
+
+        A message that a consumer sends back afterwards waits from then on: `fast_forward` plays many retries.
+
+        Args:
+            by: how far, or in days, hours, minutes and seconds; all of them are added.
+
+        Raises:
+            ValueError: a negative time.
+        """
+        total = (by or timedelta()) + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if total < timedelta():
+            raise ValueError(f"the clock goes forward only, not by {total}")
+        self._calls.call(lambda: self._steered.advance(round(total.total_seconds() * 1000)))
+
+    @contextlib.contextmanager
+    def fast_forward(self) -> Iterator[None]:
+        """Let no message wait: as long as the block lasts, the clock goes to the next due time whenever there is one.
+
+        The test, and clients in other processes, go on meanwhile. Between two due times nothing waits for them.
+        """
+        scope = trio.CancelScope()
+        started, ended = trio.Event(), trio.Event()
+
+        async def run() -> None:
+            started.set()
+            try:
+                with scope:
+                    await self._steered.fast_forward()
+            finally:
+                ended.set()
+
+        async def start() -> None:
+            trio.lowlevel.spawn_system_task(run)
+            await started.wait()
+
+        async def stop() -> None:
+            scope.cancel()
+            await ended.wait()
+
+        self._calls.call(start)
+        try:
+            yield
+        finally:
+            self._calls.call(stop)

@@ -1,0 +1,121 @@
+"""What a test can break in a cluster: nodes, their connections, their disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from triomq_server.clock_waits import ClockWaits
+from triomq_server.cluster import Cluster
+from triomq_testing.clock import Calls
+from triomq_testing.disk import SteeredDisk
+from triomq_testing.network import SteeredNetwork
+
+
+@attrs.frozen
+class Weaknesses:
+    """Where one node can be broken."""
+
+    disk: SteeredDisk
+    network: SteeredNetwork
+
+
+class Faults:
+    """Breaks and mends the nodes of a cluster by their names: ``broker-a``, ``broker-a-s``, ``namesrv-0``.
+
+    Every method may be called from any thread; without a name it is for all brokers.
+    """
+
+    def __init__(self, cluster: Cluster, nodes: dict[str, Weaknesses], waits: ClockWaits, calls: Calls) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._waits = waits
+        self._calls = calls
+
+    def kill(self, name: str | None = None) -> None:
+        """End a node as SIGKILL would: connections break, and nothing more is written or unregistered."""
+
+        async def kill() -> None:
+            for node, weak in self._chosen(name):
+                weak.disk.dead = True
+                await weak.network.cut()
+                await self._cluster[node].stop()
+                weak.disk.dead = False
+                weak.network.mend()
+
+        self._calls.call(kill)
+
+    def stop(self, name: str | None = None) -> None:
+        """End a node in order, as SIGTERM would."""
+
+        async def stop() -> None:
+            for node, _ in self._chosen(name):
+                await self._cluster[node].stop()
+
+        self._calls.call(stop)
+
+    def start(self, name: str | None = None) -> None:
+        """Start a killed or stopped node again, on its files."""
+
+        async def start() -> None:
+            for node, _ in self._chosen(name):
+                await self._cluster[node].start()
+
+        self._calls.call(start)
+
+    def freeze(self, name: str | None = None) -> None:
+        """Let a node do nothing: its connections stay open, and nobody gets an answer."""
+
+        async def freeze() -> None:
+            for _, weak in self._chosen(name):
+                weak.network.freeze()
+
+        self._calls.call(freeze)
+
+    def cut(self, name: str | None = None) -> None:
+        """Break a node's connections; new ones end at once."""
+
+        async def cut() -> None:
+            for _, weak in self._chosen(name):
+                await weak.network.cut()
+
+        self._calls.call(cut)
+
+    def slow(self, name: str | None = None, *, seconds: float) -> None:
+        """Hold up everything that a node sends and receives for some time each."""
+
+        async def slow() -> None:
+            for _, weak in self._chosen(name):
+                weak.network.delay_s = seconds
+
+        self._calls.call(slow)
+
+    def fill_disk(self, name: str | None = None) -> None:
+        """Leave a broker no space: it refuses messages."""
+        self._calls.call(lambda: self._set_full(name, full=True))
+
+    def mend(self, name: str | None = None) -> None:
+        """Undo `freeze`, `cut`, `slow` and `fill_disk`; `start` starts killed nodes."""
+
+        async def mend() -> None:
+            for _, weak in self._chosen(name):
+                weak.network.delay_s = 0
+                weak.network.mend()
+                weak.network.thaw()
+            await self._set_full(name, full=False)
+
+        self._calls.call(mend)
+
+    async def _set_full(self, name: str | None, *, full: bool) -> None:
+        for _, weak in self._chosen(name):
+            weak.disk.full = full
+        self._waits.clock_set()  # brokers look at their disks now
+        await self._waits.wait_idle()
+
+    def _chosen(self, name: str | None) -> Iterable[tuple[str, Weaknesses]]:
+        if name is None:
+            return [(node, weak) for node, weak in self._nodes.items() if self._cluster[node].plan.kind == "broker"]
+        if name not in self._nodes:
+            raise ValueError(f"there is no node {name}; known: {', '.join(self._nodes)}")
+        return [(name, self._nodes[name])]

@@ -1,0 +1,139 @@
+"""The network of a node in a test: TCP on loopback whose connections can be slowed, frozen and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from triomq_server.wire import dial_tcp, listen_tcp
+
+
+class SteeredNetwork:
+    """What one node listens on and dials.
+
+    Attributes:
+        delay_s: how long each piece of data is held up, in both directions.
+    """
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self._is_cut = False
+        self._thawed = trio.Event()
+        self._thawed.set()
+        self._streams: set[SteeredStream] = set()
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        """Connect; refused while the node is cut off."""
+        if self._is_cut:
+            raise ConnectionRefusedError(f"the test has cut this node off: {address}")
+        return self._steer(await dial_tcp(address))
+
+    async def listen(self, host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
+        """Listen on TCP."""
+        return [SteeredListener(self, listener) for listener in await listen_tcp(host, port)]
+
+    def freeze(self) -> None:
+        """Connections stay open, and nothing goes in or out."""
+        self._thawed = trio.Event()
+
+    def thaw(self) -> None:
+        """What was held up goes on."""
+        self._thawed.set()
+
+    async def cut(self) -> None:
+        """Break all connections; new ones end at once."""
+        self._is_cut = True
+        self._thawed.set()
+        await self.drop_connections()
+
+    async def drop_connections(self) -> None:
+        """Break the connections that there are."""
+        for stream in tuple(self._streams):
+            await trio.aclose_forcefully(stream)
+
+    def mend(self) -> None:
+        """Connections can be made again."""
+        self._is_cut = False
+
+    async def accepted(self, stream: trio.abc.Stream) -> trio.abc.Stream:
+        """A connection has come in."""
+        steered = self._steer(stream)
+        if self._is_cut:
+            await trio.aclose_forcefully(steered)
+        return steered
+
+    async def hold_up(self) -> None:
+        """Wait as long as data has to."""
+        if self.delay_s:
+            await trio.sleep(self.delay_s)
+        await self._thawed.wait()
+
+    def forget(self, stream: SteeredStream) -> None:
+        """A connection was closed."""
+        self._streams.discard(stream)
+
+    def _steer(self, stream: trio.abc.Stream) -> SteeredStream:
+        steered = SteeredStream(self, stream)
+        self._streams.add(steered)
+        return steered
+
+
+class SteeredStream(trio.abc.Stream):
+    """A connection of a node.
+
+    Attributes:
+        peer: address and port of the other end.
+    """
+
+    def __init__(self, network: SteeredNetwork, stream: trio.abc.Stream) -> None:
+        assert isinstance(stream, trio.SocketStream)
+        self._network = network
+        self._stream = stream
+        try:
+            self.peer: tuple[str, int] = stream.socket.getpeername()[:2]
+        except OSError:  # it has gone already
+            self.peer = ("127.0.0.1", 0)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, after the time that data is held up."""
+        await self._network.hold_up()
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As the socket."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Receive, after the time that data is held up."""
+        data = await self._stream.receive_some(max_bytes)
+        await self._network.hold_up()
+        return data
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        self._network.forget(self)
+        await self._stream.aclose()
+
+
+class SteeredListener(trio.abc.Listener[trio.abc.Stream]):
+    """Accepts the connections of a node.
+
+    Attributes:
+        address: ``host:port`` that it listens on.
+    """
+
+    def __init__(self, network: SteeredNetwork, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
+        assert isinstance(listener, trio.SocketListener)
+        self._network = network
+        self._listener = listener
+        host, port = listener.socket.getsockname()[:2]
+        self.address = f"{host}:{port}"
+
+    async def accept(self) -> trio.abc.Stream:
+        """Wait for the next connection."""
+        return await self._network.accepted(await self._listener.accept())
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        await self._listener.aclose()

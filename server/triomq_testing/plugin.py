@@ -1,0 +1,68 @@
+"""The fixtures that pytest finds: `rocketmq`, `rocketmq_cluster`, `rocketmq_faults`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:  # every run of pytest imports this module
+    from triomq_testing.faults import Faults
+    from triomq_testing.rocketmq import RocketMQ
+    from triomq_testing.servers import Servers
+
+_NAME_CHARACTERS = 40
+
+
+@pytest.hookimpl
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the marker is for."""
+    config.addinivalue_line(
+        "markers",
+        "rocketmq(masters=1, slaves=0, topics=(), settings=None): what the broker of the fixture `rocketmq` is like",
+    )
+
+
+@pytest.fixture(scope="session")
+def _rocketmq_servers() -> Iterator[Servers]:
+    from triomq_testing.servers import Servers
+
+    with Servers() as servers:
+        yield servers
+
+
+@pytest.fixture
+def rocketmq(request: pytest.FixtureRequest, _rocketmq_servers: Servers) -> Iterator[RocketMQ]:
+    """A name server and a broker of the test's own, gone when the test ends; the marker `rocketmq` changes them."""
+    options: dict[str, Any] = {}
+    for marker in request.node.iter_markers("rocketmq"):
+        options = marker.kwargs | options
+    with _rocketmq_servers.open(**options, faults="rocketmq_faults" in request.fixturenames) as rocketmq:
+        yield rocketmq
+
+
+@pytest.fixture
+def rocketmq_faults(rocketmq: RocketMQ) -> Faults:
+    """Breaks the nodes of the fixture `rocketmq`."""
+    return rocketmq.faults
+
+
+@pytest.fixture(scope="session")
+def _rocketmq_session(_rocketmq_servers: Servers) -> Iterator[RocketMQ]:
+    with _rocketmq_servers.open() as rocketmq:
+        yield rocketmq
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def rocketmq_cluster(request: pytest.FixtureRequest, _rocketmq_session: RocketMQ) -> RocketMQ:
+    """One cluster for the whole run; the names that this test makes begin with a prefix of its own."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    test = re.sub(r"[^0-9A-Za-z]+", "_", request.node.name)[:_NAME_CHARACTERS].strip("_")
+    return _rocketmq_session.with_prefix(f"{worker}-{next(_numbers)}-{test}-")

@@ -1,0 +1,177 @@
+"""A thread with a loop in which clusters run, for tests of any kind and any loop."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Self
+
+import trio
+
+import triomq
+from triomq._blocking.loop_thread import LoopThread
+from triomq_server.cluster import open_cluster
+from triomq_server.cluster.nodes import Machine
+from triomq_server.cluster.plan import NodePlan
+from triomq_testing.clock import Clock, SteeredClock
+from triomq_testing.disk import SteeredDisk
+from triomq_testing.faults import Faults, Weaknesses
+from triomq_testing.network import SteeredNetwork
+from triomq_testing.rocketmq import RocketMQ
+
+_ATTEMPTS = 5
+"""Another process may take a port between choosing and binding it."""
+
+SETTINGS = {
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+    # The slots of a whole index file, 20 MB, would be written at the first message.
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+    # Expired files go at once, so that `Clock.advance` need not wait for it.
+    "deleteCommitLogFilesInterval": "0",
+    "deleteConsumeQueueFilesInterval": "0",
+}
+"""What differs from a cluster for trying things out."""
+
+
+class Servers:
+    """Runs clusters in a thread of its own, as many as wanted, one after another or at once."""
+
+    def __init__(self) -> None:
+        self._loop = LoopThread(_open_nursery, name="triomq-testing")
+
+    def __enter__(self) -> Self:
+        """Nothing: the thread runs from the beginning."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the thread."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop all clusters and end the thread."""
+        self._loop.close()
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        *,
+        masters: int = 1,
+        slaves: int = 0,
+        topics: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        faults: bool = False,
+    ) -> Iterator[RocketMQ]:
+        """Run a cluster as long as the block lasts; its files are in a temporary directory.
+
+        Args:
+            masters: broker sets.
+            slaves: slaves of each master.
+            topics: are created.
+            settings: RocketMQ keys for every broker.
+            faults: whether connections can be broken; they are a little slower then.
+
+        Raises:
+            OSError: no free ports, or the disk fails.
+            ValueError: counts that are out of range, or settings with which a broker must not start.
+        """
+        options = {"masters": masters, "slaves": slaves, "settings": SETTINGS | dict(settings or {})}
+        running = _Running(self._loop, faults=faults, options=options)
+        rocketmq: RocketMQ = self._loop.call(partial(self._loop.session.start, running.run))
+        try:
+            for topic in topics:
+                rocketmq.topic(topic)
+            yield rocketmq
+        finally:
+            self._loop.call(running.stop)
+
+
+@asynccontextmanager
+async def _open_nursery() -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+class _SharedClient:
+    """See `SharedClient`."""
+
+    def __init__(self, namesrv_addr: str, nursery: trio.Nursery) -> None:
+        self._namesrv_addr = namesrv_addr
+        self._nursery = nursery
+        self._opening = trio.Lock()
+        self._open: tuple[triomq.Client, triomq.Producer] | None = None
+
+    async def client(self) -> triomq.Client:
+        return (await self._opened())[0]
+
+    async def producer(self) -> triomq.Producer:
+        return (await self._opened())[1]
+
+    async def _opened(self) -> tuple[triomq.Client, triomq.Producer]:
+        async with self._opening:
+            if self._open is None:
+                self._open = await self._nursery.start(self._keep_open)
+            return self._open
+
+    async def _keep_open(self, *, task_status: trio.TaskStatus[tuple[triomq.Client, triomq.Producer]]) -> None:
+        async with triomq.open_client(self._namesrv_addr) as client:
+            task_status.started((client, client.producer("triomq_testing")))
+            await trio.sleep_forever()
+
+
+class _Running:
+    """One cluster in the loop."""
+
+    def __init__(self, loop: LoopThread[trio.Nursery], *, faults: bool, options: dict[str, object]) -> None:
+        self._loop = loop
+        self._faults = faults
+        self._options = options
+        self._clock = SteeredClock()
+        self._nodes: dict[str, Weaknesses] = {}
+        self._stopping = trio.Event()
+        self._ended = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[RocketMQ]) -> None:
+        try:
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    await self._run_once(task_status)
+                except* OSError as errors:
+                    taken = errors.subgroup(lambda error: getattr(error, "errno", None) == errno.EADDRINUSE)
+                    if taken is None or attempt == _ATTEMPTS:
+                        raise
+                else:
+                    break
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        await self._ended.wait()
+
+    async def _run_once(self, task_status: trio.TaskStatus[RocketMQ]) -> None:
+        async with open_cluster(**self._options, machine=self._machine) as cluster, trio.open_nursery() as nursery:  # type: ignore[arg-type]
+            sdk = _SharedClient(cluster.name_servers, nursery)
+            task_status.started(
+                RocketMQ(
+                    cluster.name_servers,
+                    Clock(self._clock, self._loop),
+                    Faults(cluster, self._nodes, self._clock.waits, self._loop),
+                    sdk,
+                    self._loop,
+                )
+            )
+            await self._stopping.wait()
+            await cluster.stop()  # first, so that the client need not take leave
+            nursery.cancel_scope.cancel()
+
+    def _machine(self, node: NodePlan) -> Machine:
+        weak = self._nodes[node.name] = Weaknesses(SteeredDisk(self._clock), SteeredNetwork())
+        machine = Machine(disk=weak.disk, clock=self._clock, clock_waits=self._clock.waits)
+        if not self._faults:
+            return machine
+        return Machine(weak.disk, weak.network.dial, weak.network.listen, self._clock, self._clock.waits)

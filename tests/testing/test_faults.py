@@ -1,0 +1,97 @@
+"""What a test can break: nodes, connections, disks."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import triomq
+from triomq_testing import Faults, RocketMQ
+
+
+@pytest.mark.rocketmq(topics=["orders"])
+def test_a_killed_broker_keeps_what_it_has_acknowledged(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    rocketmq.send("orders", b"one", b"two")
+    rocketmq_faults.kill("broker-a")
+    rocketmq_faults.start("broker-a")
+    assert [message.body for message in rocketmq.messages("orders")] == [b"one", b"two"]
+    rocketmq.send("orders", b"three")
+    assert len(rocketmq.messages("orders")) == 3
+
+
+@pytest.mark.rocketmq(topics=["orders"], slaves=1)
+async def test_a_slave_serves_when_its_master_was_killed(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    (sent,) = rocketmq.send("orders", b"one")
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        consumer = client.pull_consumer("readers")
+
+        async def on_the_slave() -> bool:
+            try:
+                result = await consumer.pull(sent.queue, offset=sent.queue_offset, read_preference="slave", suspend_s=0)
+            except triomq.MQError:  # it does not know the topic yet
+                return False
+            return bool(result.messages)
+
+        with trio.fail_after(60):
+            while not await on_the_slave():
+                await trio.sleep(0.05)
+            rocketmq_faults.kill("broker-a")
+            result = await consumer.pull(sent.queue, offset=sent.queue_offset)
+        assert [message.body for message in result.messages] == [b"one"]
+
+
+@pytest.mark.rocketmq(topics=["orders"])
+async def test_a_frozen_broker_answers_later(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    async with triomq.open_client(rocketmq.namesrv_addr) as client, trio.open_nursery() as nursery:
+        producer = client.producer("writers")
+        await producer.send(triomq.Message("orders", b"one"))
+        rocketmq_faults.freeze()
+        with trio.move_on_after(0.05) as impatient:
+            await producer.send(triomq.Message("orders", b"two"))
+        assert impatient.cancelled_caught
+        nursery.start_soon(producer.send, triomq.Message("orders", b"three"))
+        await trio.testing.wait_all_tasks_blocked()
+        rocketmq_faults.mend()
+    assert {b"one", b"three"} <= {message.body for message in rocketmq.messages("orders")}
+
+
+@pytest.mark.rocketmq(topics=["orders"])
+async def test_a_cut_connection_breaks_and_comes_back(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        producer = client.producer("writers")
+        await producer.send(triomq.Message("orders", b"one"))
+        rocketmq_faults.cut("broker-a")
+        with pytest.raises(triomq.MQError):
+            await producer.send(triomq.Message("orders", b"two"))
+        rocketmq_faults.mend("broker-a")
+        with trio.fail_after(60):
+            await producer.send(triomq.Message("orders", b"three"))
+
+
+@pytest.mark.rocketmq(topics=["orders"])
+async def test_a_slow_broker_takes_its_time(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        producer = client.producer("writers")
+        await producer.send(triomq.Message("orders", b"one"))
+        rocketmq_faults.slow(seconds=0.1)
+        began = trio.current_time()
+        await producer.send(triomq.Message("orders", b"two"))
+        assert trio.current_time() - began >= 0.2
+
+
+@pytest.mark.rocketmq(topics=["orders"])
+async def test_a_full_disk_refuses_messages(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        producer = client.producer("writers")
+        rocketmq_faults.fill_disk()
+        with pytest.raises(triomq.MQError):
+            await producer.send(triomq.Message("orders", b"one"))
+        rocketmq_faults.mend()
+        await producer.send(triomq.Message("orders", b"two"))
+    assert [message.body for message in rocketmq.messages("orders")] == [b"two"]
+
+
+@pytest.mark.rocketmq(topics=["orders"])
+def test_a_node_that_is_not_there(rocketmq_faults: Faults) -> None:
+    with pytest.raises(ValueError, match="there is no node broker-z; known: namesrv-0, broker-a"):
+        rocketmq_faults.kill("broker-z")

@@ -1,0 +1,185 @@
+"""The fixtures, as a user's tests use them: plain, with trio, with asyncio, on several workers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trio
+
+import triomq
+import triomq.aio
+import triomq.blocking
+from triomq_testing import RocketMQ, Servers
+
+pytest_plugins = ["pytester"]
+
+
+def test_plain(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.topic("orders", queues=1)
+    with triomq.blocking.open_client(rocketmq.namesrv_addr) as client:
+        client.producer("writers").send(triomq.Message(topic, b"one", tags="new"))
+    rocketmq.send(topic, b"two", keys="k", properties={"colour": "red"})
+    found = rocketmq.messages(topic)
+    assert [(message.body, message.tags, message.keys) for message in found] == [
+        (b"one", "new", []),
+        (b"two", None, ["k"]),
+    ]
+    assert found[1].properties["colour"] == "red"
+    assert rocketmq.messages("no-such-topic") == []
+
+
+async def test_trio(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.topic("orders")
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        await client.producer("writers").send(triomq.Message(topic, b"one"))
+    assert [message.body for message in rocketmq.messages(topic)] == [b"one"]
+
+
+def test_asyncio(rocketmq: RocketMQ) -> None:
+    async def main() -> None:
+        async with triomq.aio.open_client(rocketmq.namesrv_addr) as client:
+            await client.producer("writers").send(triomq.Message(rocketmq.topic("orders"), b"one"))
+
+    asyncio.run(main())
+    assert [message.body for message in rocketmq.messages("orders")] == [b"one"]
+
+
+@pytest.mark.rocketmq(masters=2, topics=["orders"], settings={"autoCreateTopicEnable": "false"})
+async def test_the_marker_changes_the_cluster(rocketmq: RocketMQ) -> None:
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        route = await client.admin.route("orders")
+        assert sorted(data.broker_name or "" for data in route.broker_datas or []) == ["broker-a", "broker-b"]
+        with pytest.raises(triomq.errors.RouteNotFound):
+            await client.producer("writers").send(triomq.Message("others", b"one"))
+
+
+def test_tests_of_a_session_cluster_have_names_of_their_own(rocketmq_cluster: RocketMQ) -> None:
+    topic = rocketmq_cluster.topic("orders")
+    assert topic.endswith("-test_tests_of_a_session_cluster_have_nam-orders")
+    rocketmq_cluster.send(topic, b"one")
+    assert [message.body for message in rocketmq_cluster.messages(topic)] == [b"one"]
+
+
+# --- the clock
+
+
+def test_two_hours_pass_at_once(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.topic("orders", queues=1)
+    before = rocketmq.clock.now()
+    rocketmq.send(topic, b"late", delay_level=18)
+    rocketmq.send(topic, b"early", delay_level=1)
+    rocketmq.clock.advance(hours=1, minutes=59)
+    assert [message.body for message in rocketmq.messages(topic)] == [b"early"]
+    rocketmq.clock.advance(timedelta(minutes=2))
+    early, late = rocketmq.messages(topic)
+    assert late.body == b"late"
+    # Each was delivered at its own time.
+    assert early.stored_ms - before.timestamp() * 1000 < 60_000
+    assert 7_200_000 <= late.stored_ms - before.timestamp() * 1000 < 7_260_000
+    with pytest.raises(ValueError, match="forward only"):
+        rocketmq.clock.advance(seconds=-1)
+
+
+async def test_sixteen_retries_pass_at_once(rocketmq: RocketMQ, figures: Callable[[str], None]) -> None:
+    topic = rocketmq.topic("orders")
+    tries = 0
+
+    async def handle(_: triomq.ReceivedMessage) -> None:
+        nonlocal tries
+        tries += 1
+        raise triomq.Later
+
+    async with (
+        triomq.open_client(rocketmq.namesrv_addr) as client,
+        client.push_consumer("readers", start_from="earliest") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        await consumer.subscribe(topic)
+        nursery.start_soon(consumer.run, handle)
+        before, began = rocketmq.clock.now(), trio.current_time()
+        with rocketmq.clock.fast_forward(), trio.fail_after(60):
+            rocketmq.send(topic, b"bad")
+            while not rocketmq.messages("%DLQ%readers"):  # noqa: ASYNC110 - the broker is in another thread
+                await trio.sleep(0.01)
+        took = trio.current_time() - began
+        nursery.cancel_scope.cancel()
+    assert tries == 17
+    assert rocketmq.clock.now() - before > timedelta(hours=4, minutes=45)
+    figures(f"16 retries, {rocketmq.clock.now() - before} by the broker's clock: {took:.3f} s")
+
+
+@pytest.mark.rocketmq(settings={"mappedFileSizeCommitLog": "1048576"})
+def test_old_messages_expire(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.topic("orders", queues=1)
+    rocketmq.send(topic, *[os.urandom(400_000)] * 4)
+    rocketmq.clock.advance(days=2)
+    assert len(rocketmq.messages(topic)) == 4
+    rocketmq.send(topic, *[os.urandom(400_000)] * 4)
+    rocketmq.clock.advance(days=2)
+    # Three days are kept: the older ones are gone, but for the newest file of the time.
+    assert 4 <= len(rocketmq.messages(topic)) < 8
+
+
+# --- nothing is left behind
+
+
+def left() -> tuple[set[threading.Thread], int]:
+    """The threads, but for workers that trio keeps for a while, and the number of open files."""
+    threads = {thread for thread in threading.enumerate() if not thread.name.startswith("Trio thread")}
+    return threads, len(os.listdir("/proc/self/fd"))
+
+
+def test_clusters_one_after_another_leave_nothing_behind(
+    figures: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    at_first, _ = left()
+    with Servers() as servers:
+        with servers.open(topics=["orders"]) as rocketmq:
+            rocketmq.send("orders", b"one")
+        before = left()
+        began = time.monotonic()
+        for _ in range(20):
+            with servers.open() as rocketmq:
+                rocketmq.send("orders", b"one")
+                assert len(os.listdir(tmp_path)) == 1
+        figures(f"a cluster from start to end, with a message: {(time.monotonic() - began) / 20 * 1000:.0f} ms")
+        threads, descriptors = left()
+        assert (threads, descriptors) == before
+        assert os.listdir(tmp_path) == []
+    assert left()[0] == at_first
+
+
+USERS_TESTS = """
+import os, pathlib
+
+def write(rocketmq, worker):
+    topic = rocketmq.topic("orders")
+    rocketmq.send(topic, worker.encode())
+    assert [message.body for message in rocketmq.messages(topic)] == [worker.encode()]
+    return topic
+
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_own(rocketmq, number):
+    assert write(rocketmq, os.environ["PYTEST_XDIST_WORKER"]) == "orders"
+
+@pytest.mark.parametrize("number", range(4))
+def test_shared(rocketmq_cluster, number):
+    assert write(rocketmq_cluster, os.environ["PYTEST_XDIST_WORKER"]).startswith(os.environ["PYTEST_XDIST_WORKER"])
+"""
+
+
+def test_two_workers_at_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(USERS_TESTS)
+    done = pytester.runpytest_subprocess("-n", "2", "--dist", "load", "-p", "no:cacheprovider", timeout=120)
+    done.assert_outcomes(passed=8)
