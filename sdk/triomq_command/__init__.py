@@ -18,6 +18,14 @@ def main() -> None:
         code = show(sys.argv[1:])
         if code is not None:
             sys.exit(code)
+        if sys.argv[1:2] == ["run"]:
+            # It starts its command first, and loads what it needs meanwhile.
+            try:
+                from triomq_testing.command import run as run_command
+            except ImportError:
+                pass  # the other way says what is not installed
+            else:
+                run_command.main(sys.argv[2:], prog_name="triomq run")
         from triomq.__main__ import main as run
 
         run()

@@ -36,6 +36,7 @@ ADDED: Final = {
     "demo": "Show what brokers do.",
     "namesrv": "Run a name server until SIGTERM or SIGINT.",
     "quickstart": "Start a cluster, send a data set, kill the master, and read everything back from the slave.",
+    "run": "Run COMMAND with a cluster of its own, which ends with it.",
 }
 """The commands that other packages of this distribution add."""
 

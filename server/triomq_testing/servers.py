@@ -16,6 +16,7 @@ from triomq._blocking.loop_thread import LoopThread
 from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import NodePlan
+from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.clock import Clock, SteeredClock
 from triomq_testing.disk import SteeredDisk
 from triomq_testing.faults import Faults, Weaknesses
@@ -24,17 +25,6 @@ from triomq_testing.rocketmq import RocketMQ
 
 _ATTEMPTS = 5
 """Another process may take a port between choosing and binding it."""
-
-SETTINGS = {
-    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
-    # The slots of a whole index file, 20 MB, would be written at the first message.
-    "maxHashSlotNum": "10000",
-    "maxIndexNum": "40000",
-    # Expired files go at once, so that `Clock.advance` need not wait for it.
-    "deleteCommitLogFilesInterval": "0",
-    "deleteConsumeQueueFilesInterval": "0",
-}
-"""What differs from a cluster for trying things out."""
 
 
 class Servers:

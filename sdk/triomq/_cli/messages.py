@@ -42,6 +42,7 @@ EXTRAS = {
     "broker": "server",
     "cluster": "server",
     "admin": "server",
+    "run": "testing",
     "quickstart": "demo",
     "demo": "demo",
     "bench": "bench",

@@ -123,6 +123,7 @@ async def open_cluster(
     sync_flush: bool = False,
     settings: Mapping[str, str] | None = None,
     machine: Callable[[NodePlan], Machine] | None = None,
+    plan: ClusterPlan | None = None,
 ) -> AsyncIterator[Cluster]:
     """Run a cluster on free loopback ports for as long as the block lasts.
 
@@ -142,13 +143,14 @@ async def open_cluster(
       settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; those of TLS are
         for name servers too.
       machine: what each node runs on, for tests with a clock, a disk or a network of their own.
+      plan: the nodes, worked out by the caller; all other arguments but `machine` are without effect then.
 
     Raises:
       OSError: no free ports, or the disk fails.
       ValueError: counts that are out of range, or settings with which a broker must not start.
     """
-    with _directory(directory) as home:
-        plan = plan_cluster(
+    with _directory(plan.directory if plan is not None else directory) as home:
+        plan = plan or plan_cluster(
             home,
             masters=masters,
             slaves=slaves,

@@ -1,0 +1,12 @@
+"""How brokers of tests differ from those of a cluster for trying things out."""
+
+SETTINGS = {
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+    # The slots of a whole index file, 20 MB, would be written at the first message.
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+    # Expired files go at once, so that `Clock.advance` need not wait for it.
+    "deleteCommitLogFilesInterval": "0",
+    "deleteConsumeQueueFilesInterval": "0",
+}
+"""RocketMQ keys."""

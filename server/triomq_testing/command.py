@@ -1,0 +1,114 @@
+"""``triomq run``: lends a cluster to any command.
+
+The command is started first and everything large is imported afterwards: most commands take longer to start than the
+cluster, so that they need not wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+
+import click
+
+from triomq_testing.child import NOT_EXECUTABLE, NOT_FOUND, Child
+
+VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
+"""Where the command finds the name server's address; Java's client reads the second one by itself."""
+
+_BACKLOG = 128
+_EXIT_FAILED = 1
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+
+
+def _read_topics(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
+    topics = [topic for topic in text.split(",") if topic]
+    for topic in topics:
+        if not _TOPIC.fullmatch(topic):
+            raise click.BadParameter(f"{topic!r} is no name of a topic: 1 to 127 letters, digits and any of %|_-")
+    return topics
+
+
+def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{text!r} is no KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--topics", default="", metavar="A,B", callback=_read_topics, help="Topics that are there at once.")
+@click.option("--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets.")
+@click.option("--slaves", type=click.IntRange(0), default=0, show_default=True, help="Slaves of each master.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_read_settings,
+    help="Any RocketMQ key; may be repeated.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(0),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long COMMAND may take to end after SIGINT or SIGTERM; then it is killed.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    topics: list[str], masters: int, slaves: int, settings: dict[str, str], grace_s: float, command: tuple[str, ...]
+) -> None:
+    """Run COMMAND with a cluster of its own, which ends with it.
+
+    COMMAND finds the name server in ROCKETMQ_NAMESRV_ADDR and NAMESRV_ADDR. Its exit status is passed on. Whatever it
+    leaves running is ended. Write -- before it:
+
+        triomq run --topics orders -- mvn test
+    """
+    # An ordinary connection takes this port for no other purpose: it listens from now on.
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        door.listen(_BACKLOG)
+        address = f"127.0.0.1:{door.getsockname()[1]}"
+        try:
+            child = Child(command, {**os.environ, **dict.fromkeys(VARIABLES, address)}, grace_s)
+        except OSError as error:
+            click.echo(f"Error: {command[0]} cannot be started: {error.strerror}", err=True)
+            sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+        try:
+            failure = _lend(child, door, topics, masters, slaves, settings)
+        finally:
+            child.end_descendants()
+    if failure is not None:
+        click.echo(f"Error: the cluster ended: {failure}", err=True)
+        sys.exit(_EXIT_FAILED)
+    sys.exit(child.status)
+
+
+def _lend(
+    child: Child, door: socket.socket, topics: list[str], masters: int, slaves: int, settings: dict[str, str]
+) -> Exception | None:
+    """Run the cluster until the command has ended; what went wrong, in which case the command is ended, too."""
+    import trio  # noqa: F401 - a third of what there is to import
+
+    if child.has_ended():
+        return None
+    from triomq_testing.lending import lend
+
+    try:
+        lend(child, door, masters=masters, slaves=slaves, topics=topics, settings=settings)
+    except Exception as error:  # noqa: BLE001 - told when the command has ended
+        child.send(signal.SIGTERM)
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        return error
+    return None

@@ -1,0 +1,161 @@
+"""The cluster that `triomq run` lends: in this process, on files in a temporary directory.
+
+The command has been started already when this module is imported, and may connect to the name server at once: its port
+listens, and connections wait until all brokers have registered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import trio
+
+from triomq_protocol.flags import PERM_READ, PERM_WRITE
+from triomq_server.broker.tables.topics import TopicTable
+from triomq_server.cluster import open_cluster
+from triomq_server.cluster.nodes import Machine
+from triomq_server.cluster.plan import ClusterPlan, free_ports, plan_cluster
+from triomq_server.config import BrokerConfig
+from triomq_server.store import RealDisk, wall_ms
+from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.wire import dial_tcp, listen_tcp
+from triomq_testing.broker_settings import SETTINGS
+from triomq_testing.child import Child
+
+QUEUES = 4
+"""Of each topic, on every master."""
+
+_DIRECTORY = re.compile(r"triomq-run-(\d+)-\w+")
+
+
+def lend(
+    child: Child,
+    door: socket.socket,
+    *,
+    masters: int,
+    slaves: int,
+    topics: Sequence[str],
+    settings: Mapping[str, str],
+) -> None:
+    """Run the cluster until the command has ended.
+
+    Args:
+        child: the command.
+        door: listens where the command looks for the name server.
+        masters: broker sets.
+        slaves: slaves of each master.
+        topics: are there before the command gets an answer.
+        settings: RocketMQ keys for every broker.
+
+    Raises:
+        OSError: no free ports, or the disk fails.
+        ValueError: settings with which a broker must not start.
+    """
+    with _directory() as home:
+        ports = [door.getsockname()[1], *free_ports(masters * (1 + slaves))]
+        plan = plan_cluster(home, masters=masters, slaves=slaves, settings=SETTINGS | dict(settings), ports=ports)
+        _write_topics(plan, topics)
+        trio.run(_lend, child, plan, Door(door))
+
+
+async def _lend(child: Child, plan: ClusterPlan, door: Door) -> None:
+    machine = Machine(dial=door.dial, listen=door.listen)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_wait_for, child, nursery.cancel_scope)
+        async with open_cluster(plan=plan, machine=lambda _: machine):
+            door.open()
+            await trio.sleep_forever()
+
+
+async def _wait_for(child: Child, scope: trio.CancelScope) -> None:
+    """Cancel the scope when the command has ended; kill it if it takes too long after a signal."""
+    descriptor = os.pidfd_open(child.pid)
+    try:
+        while True:
+            with trio.move_on_after(0.2):  # a signal sets the deadline, and wakes no task
+                await trio.lowlevel.wait_readable(descriptor)
+            if child.has_ended():
+                break
+            if child.deadline is not None and time.monotonic() > child.deadline:
+                child.send(signal.SIGKILL)
+    finally:
+        os.close(descriptor)
+    scope.cancel()
+
+
+class Door:
+    """The name server's port: brokers come in by another one, clients when it is opened."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        host, self._port = listening.getsockname()
+        self._address = f"{host}:{self._port}"
+        self._inside = ""
+        self._opened = trio.Event()
+
+    def open(self) -> None:
+        """Accept those that wait."""
+        self._opened.set()
+
+    async def listen(self, host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
+        """As TCP, but for the name server."""
+        if port != self._port:
+            return await listen_tcp(host, port)
+        (inside,) = await trio.open_tcp_listeners(0, host=host)
+        inside_host, inside_port = inside.socket.getsockname()
+        self._inside = f"{inside_host}:{inside_port}"
+        return [
+            inside,
+            _DoorListener(trio.SocketListener(trio.socket.from_stdlib_socket(self._listening)), self._opened),
+        ]
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        """As TCP, but to the name server."""
+        return await dial_tcp(self._inside if address == self._address else address)
+
+
+class _DoorListener(trio.abc.Listener[trio.abc.Stream]):
+    def __init__(self, listener: trio.SocketListener, opened: trio.Event) -> None:
+        self._listener = listener
+        self._opened = opened
+
+    async def accept(self) -> trio.abc.Stream:
+        await self._opened.wait()
+        return await self._listener.accept()
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+def _write_topics(plan: ClusterPlan, topics: Sequence[str]) -> None:
+    """Brokers know the topics when they start, so that their first registration has them."""
+    for node in plan.nodes:
+        if topics and node.role == "master":
+            config, _ = BrokerConfig.from_properties(node.properties)
+            table = TopicTable(config, ConfigFile(str(node.directory / "config" / "topics.json"), RealDisk()), wall_ms)
+            for topic in topics:
+                table.ensure(topic, QUEUES, PERM_READ | PERM_WRITE)
+            table.persist()
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[Path]:
+    """A temporary directory. Those of processes that were killed are removed, too."""
+    for path in Path(tempfile.gettempdir()).glob("triomq-run-*"):
+        match = _DIRECTORY.fullmatch(path.name)
+        if match and not os.path.exists(f"/proc/{match[1]}"):
+            shutil.rmtree(path, ignore_errors=True)
+    home = Path(tempfile.mkdtemp(prefix=f"triomq-run-{os.getpid()}-"))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,148 @@
+"""`triomq run`: a cluster for a command, of which nothing is left however the command ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+RUN = [sys.executable, "-c", "from triomq_command import main; main()", "run"]
+SEND_AND_PULL = """
+import os, triomq.blocking
+assert os.environ["NAMESRV_ADDR"] == os.environ["ROCKETMQ_NAMESRV_ADDR"]
+with triomq.blocking.open_client(os.environ["NAMESRV_ADDR"]) as client:
+    masters = {broker.broker_name for topic in "AB" for broker in client.admin.route(topic).broker_datas}
+    sent = client.producer("writers").send(triomq.Message("A", b"one"))
+    found = client.pull_consumer("readers").pull(sent.queue, offset=sent.queue_offset)
+    print(sorted(masters), [message.body for message in found.messages])
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where clusters have their files; nothing of them may be left."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setenv("TMPDIR", str(path))
+    yield path
+    assert [each.name for each in path.iterdir() if each.name.startswith("triomq")] == []
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """Start it; shells' background jobs ignore SIGINT, and so would whatever they start."""
+    return subprocess.Popen(
+        [*RUN, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_the_command_finds_a_cluster() -> None:
+    done = run("--topics", "A,B", "--masters", "2", "--", sys.executable, "-c", SEND_AND_PULL)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['broker-a', 'broker-b'] [b'one']\n", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "error"),
+    [
+        (["true"], 0, ""),
+        (["sh", "-c", "exit 3"], 3, ""),
+        (["sh", "-c", "kill -9 $$"], 137, ""),
+        (["sh", "-c", "sleep 1; kill -9 $$"], 137, ""),
+        (["no-such-command"], 127, "Error: no-such-command cannot be started: No such file or directory\n"),
+        (["/"], 126, "Error: / cannot be started: Permission denied\n"),
+    ],
+)
+def test_the_exit_status_is_passed_on(command: list[str], status: int, error: str) -> None:
+    done = run("--", *command)
+    assert (done.returncode, done.stderr) == (status, error)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "error"),
+    [
+        (["--set", "storePathRootDir=/proc/none"], 1, "the cluster ended: "),
+        (["--set", "nonsense"], 2, "'nonsense' is no KEY=VALUE"),
+        (["--topics", "a b"], 2, "'a b' is no name of a topic"),
+        (["--masters", "0"], 2, "--masters"),
+    ],
+)
+def test_options_that_cannot_be(options: list[str], status: int, error: str) -> None:
+    done = run(*options, "--", "sleep", "1000")
+    assert done.returncode == status
+    assert error in done.stderr
+
+
+@pytest.mark.parametrize("ending", ["exit 4", "kill -9 $$"])
+def test_what_the_command_leaves_running_is_ended(ending: str) -> None:
+    # In a session of its own, with a parent that has ended, deaf to SIGTERM.
+    orphan = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 1; done' &"
+    done = run("--", "sh", "-c", f"({orphan}) | {{ read pid; echo $pid; {ending}; }}")
+    assert done.stdout.strip().isdigit(), done
+    assert not is_there(int(done.stdout))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_go_to_the_command(number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    process = start("--", "sh", "-c", f"trap 'exit 5' {name}; echo ready; while :; do sleep 0.05; done")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=120) == ("", "")
+    assert process.returncode == 5
+
+
+def test_a_command_that_ignores_sigterm_is_killed() -> None:
+    process = start("--grace", "0.1", "--", "sh", "-c", "trap '' TERM; echo $$; while :; do sleep 0.05; done")
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert not is_there(pid)
+
+
+def test_when_it_is_killed_itself_the_command_ends_and_the_next_run_cleans_up(temporary: Path) -> None:
+    process = start(
+        "--", sys.executable, "-c", f"{SEND_AND_PULL}\nimport time\ntime.sleep(1000)".replace('"AB"', '["TBW102"]')
+    )
+    assert process.stdout is not None
+    assert "one" in process.stdout.readline()
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(list(temporary.glob("triomq-run-*"))) == 1
+    process.kill()
+    process.communicate(timeout=120)  # the command has closed its output, too
+    while is_there(int(child)):
+        time.sleep(0.01)
+    assert len(list(temporary.glob("triomq-run-*"))) == 1
+    assert run("--", "sleep", "1").returncode == 0
+
+
+def test_it_takes_little_memory_and_time(figures: Callable[[str], None]) -> None:
+    began = time.monotonic()
+    done = run("--", "sh", "-c", "sleep 1; grep VmHWM /proc/$PPID/status")
+    took = time.monotonic() - began
+    high_water_kib = int(done.stdout.split()[1])
+    figures(f"triomq run -- sleep 1: {took - 1:.2f} s more than the command, {high_water_kib / 1024:.0f} MiB")
+    assert high_water_kib <= 60 * 1024 or "coverage" in sys.modules or os.environ.get("COVERAGE_PROCESS_START")
