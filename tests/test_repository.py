@@ -18,6 +18,7 @@ PACKAGES = [
     ROOT / "sdk" / "triomq",
     ROOT / "sdk" / "triomq_command",
     ROOT / "sdk" / "pyspark_rocketmq",
+    ROOT / "sdk" / "triomq_adapters",
     ROOT / "server" / "triomq_server",
     ROOT / "server" / "triomq_testing",
     ROOT / "benchmarks" / "triomq_benchmarks",
@@ -119,7 +120,7 @@ TESTED_FROM_OUTSIDE = {
 
 def test_folders_of_tests_are_named_after_packages() -> None:
     suites = dict(
-        zip(PACKAGES, ("protocol", "sdk", "", "pyspark_rocketmq", "server", "testing", "benchmarks"), strict=True)
+        zip(PACKAGES, ("protocol", "sdk", "", "pyspark_rocketmq", "adapters", "server", "testing", "benchmarks"), strict=True)
     )
     packages = {
         "/".join([suite, *(part.lstrip("_") for part in path.parent.relative_to(package).parts)])

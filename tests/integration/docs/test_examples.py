@@ -16,9 +16,11 @@ import pytest
 import trio
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
+from worker_process import WAIT_S, wait_until, worker
 
 import triomq
 from triomq_server.cluster import Cluster, open_cluster
+from triomq_testing import RocketMQ
 
 ROOT = Path(__file__).parents[3]
 
@@ -110,9 +112,35 @@ async def order_by_web(app: FastAPI) -> str:
     return str(answer.json()["id"])
 
 
+WORKERS = {
+    "docs/how-to/taskiq.md": (["taskiq", "worker", "tasks:broker"], ["hello world", "hello later"]),
+}
+"""Pages whose examples are files: how a worker of theirs is started, and what it prints once the others have run."""
+
+
+def files(page: str) -> dict[str, str]:
+    """The blocks of a page that begin with a file's name."""
+    found = [re.match(r"# (\w+\.py)\n", block) for block in blocks(page)]
+    return {name[1]: block for name, block in zip(found, blocks(page), strict=True) if name}
+
+
+@pytest.mark.parametrize("page", WORKERS)
+def test_worker(page: str, rocketmq: RocketMQ, tmp_path: Path) -> None:
+    command, printed = WORKERS[page]
+    assert len(files(page)) == len(blocks(page))
+    for name, block in files(page).items():
+        (tmp_path / name).write_text(block.replace("127.0.0.1:9876", rocketmq.namesrv_addr))
+    log = tmp_path / "log"
+    with worker(command[0], command[1:], tmp_path, log):
+        for name in files(page):
+            if name.startswith("send"):
+                subprocess.run([sys.executable, name], cwd=tmp_path, check=True, timeout=WAIT_S)
+        wait_until(lambda: all(text in log.read_text() for text in printed), f"{printed} in the worker's output")
+
+
 def pages_with_examples() -> list[str]:
-    pages = sorted((ROOT / "docs" / "how-to").rglob("*.md"))
-    return [str(page.relative_to(ROOT)) for page in pages if blocks(str(page))]
+    pages = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").rglob("*.md"))
+    return [page for page in pages if blocks(page) and page not in WORKERS]
 
 
 @pytest.mark.parametrize("page", pages_with_examples())

@@ -1,0 +1,64 @@
+"""Waits of any length, made of the levels that brokers have: a message that comes before it is due is sent on.
+
+A stock broker delays by 18 levels, the longest 2 hours. A longer wait takes several; so does one between two levels.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+
+import triomq
+
+Clock = Callable[[], int]
+"""Gives the time in ms since 1970."""
+
+LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""The levels of a stock broker's ``messageDelayLevel``, the first of which is 1."""
+
+DUE_PROPERTY = "triomq-due"
+"""When the message is due, in ms since 1970."""
+
+_LONGEST_S = 400 * 365 * 86_400
+
+
+def wall_ms() -> int:
+    """The system's wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def delay_level(remaining_ms: float) -> int:
+    """The longest level that does not end after the rest of a wait; 0 when nothing is left of it."""
+    if remaining_ms <= 0:
+        return 0
+    # Less than the first level becomes the first: late by less than a second, but never early.
+    return max(1, bisect_right(LEVELS_S, remaining_ms / 1000))
+
+
+def due_after(delay: object, now_ms: int) -> int | None:
+    """When a message is due that is to wait, or None when it is not.
+
+    Args:
+        delay: seconds, as a number or as text; None: it does not wait.
+        now_ms: the time.
+
+    Raises:
+        InvalidCall: it is no number of seconds.
+    """
+    if delay is None:
+        return None
+    try:
+        seconds = float(delay)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not seconds <= _LONGEST_S:
+        raise triomq.errors.InvalidCall(f"the delay is {delay!r}, not a number of seconds")
+    return now_ms + math.ceil(seconds * 1000) if seconds > 0 else None
+
+
+def remaining_ms(properties: Mapping[str, str], now_ms: int) -> int:
+    """How long a received message still has to wait; what anybody else wrote there is no wait."""
+    due = properties.get(DUE_PROPERTY, "")
+    return int(due) - now_ms if due.isascii() and due.isdecimal() and len(due) < 20 else 0

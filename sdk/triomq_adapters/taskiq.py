@@ -1,0 +1,171 @@
+"""A broker of Taskiq: tasks are messages of one topic, its workers members of one consumer group.
+
+::
+
+    broker = RocketMQBroker("127.0.0.1:9876")
+
+    @broker.task
+    async def resize(path: str) -> None: ...
+
+A task is acknowledged when Taskiq says so; what a worker took and did not acknowledge comes again, to this one or another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from functools import partial
+
+from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+
+import triomq
+import triomq.aio
+from triomq_adapters.delays import DUE_PROPERTY, Clock, delay_level, due_after, remaining_ms, wall_ms
+from triomq_adapters.topics import ensure_topic
+
+__all__ = ["RocketMQBroker"]
+
+log = logging.getLogger("triomq.adapters.taskiq")
+
+
+class RocketMQBroker(AsyncBroker):
+    """Sends tasks to a topic, and takes them from it as a member of a group.
+
+    A task's name is its message's tag, its id the message's key. The label ``delay`` makes it wait so many seconds, of any
+    number; it is late by up to a second, and never early.
+
+    Args:
+        name_servers: as for :func:`triomq.open_client`; None: the environment says.
+        topic: where tasks are; it is created if there is none.
+        group: the consumer group of the workers. Members of one group share the tasks, two groups both get all.
+        queues: queues per broker of a topic that is created; so many workers can share the tasks.
+        send_timeout_s: how long ``kiq`` may take.
+        retries: after how long an unacknowledged task is given out again, and how often before it becomes a dead letter;
+            default: after 900 s, 16 times.
+        drain_s: how long the end of a worker waits for the group.
+        client_options: further arguments of :func:`triomq.open_client`.
+        clock: the time in ms since 1970.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | None = None,
+        *,
+        topic: str = "taskiq",
+        group: str = "taskiq-workers",
+        queues: int = 16,
+        send_timeout_s: float = 10.0,
+        retries: triomq.ConsumeRetries | None = None,
+        drain_s: float = 10.0,
+        client_options: triomq.ClientOptions | None = None,
+        clock: Clock = wall_ms,
+    ) -> None:
+        super().__init__()
+        self.topic = topic
+        self.group = group
+        self._name_servers = name_servers
+        self._queues = queues
+        self._send_timeout_s = send_timeout_s
+        self._retries = retries or triomq.ConsumeRetries(max_times=16, timeout_s=900.0)
+        self._drain_s = drain_s
+        self._client_options = client_options or {}
+        self._clock = clock
+        self._open: AsyncExitStack | None = None
+        self._client: triomq.aio.Client
+        self._producer: triomq.aio.Producer
+        self._consumer: triomq.aio.PushConsumer | None = None
+
+    async def startup(self) -> None:
+        """Open the client, and create the topic if there is none."""
+        if self._open is None:
+            async with AsyncExitStack() as stack:
+                self._client = await stack.enter_async_context(
+                    triomq.aio.open_client(self._name_servers, **self._client_options)
+                )
+                self._producer = self._client.producer(f"{self.group}-senders", send_timeout_s=self._send_timeout_s)
+                await ensure_topic(self._client.admin, self.topic, self._queues)
+                self._open = stack.pop_all()
+        await super().startup()
+
+    async def shutdown(self) -> None:
+        """Leave the group and close the client."""
+        try:
+            await super().shutdown()
+        finally:
+            stack, self._open, self._consumer = self._open, None, None
+            if stack is not None:
+                await stack.aclose()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Send a task; it is stored when this returns.
+
+        Raises:
+            InvalidCall: the broker is not started, the name or the id cannot be a tag or a key, or the delay is no number.
+            MessageIllegal: the task is longer than brokers store.
+            MQError: it could not be sent.
+        """
+        await self._send(
+            message.message,
+            message.task_name,
+            message.task_id,
+            due_after(message.labels.get("delay"), self._clock()),
+        )
+
+    async def _send(self, body: bytes, task_name: str | None, key: str | None, due_ms: int | None) -> None:
+        if self._open is None:
+            raise triomq.errors.InvalidCall("the broker is not started: await broker.startup() first")
+        await self._producer.send(
+            triomq.Message(
+                self.topic,
+                body,
+                tags=task_name,
+                keys=key,
+                properties={DUE_PROPERTY: str(due_ms)} if due_ms is not None else None,
+                delay_level=delay_level(due_ms - self._clock()) if due_ms is not None else 0,
+            )
+        )
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Take tasks, until the broker shuts down; they are acknowledged by :class:`taskiq.AckableMessage`.
+
+        The group is left by :meth:`shutdown` and not by the generator's end, so that tasks at work then are acknowledged.
+        """
+        if self._open is None:
+            raise triomq.errors.InvalidCall("the broker is not started: await broker.startup() first")
+        if self._consumer is None:
+            self._consumer = await self._open.enter_async_context(
+                self._client.push_consumer(
+                    self.group, start_from="earliest", retries=self._retries, drain_s=self._drain_s
+                )
+            )
+            await self._consumer.subscribe(self.topic)
+        async for delivery in self._consumer:
+            body = await self._due(delivery)
+            if body is not None:
+                yield AckableMessage(data=body, ack=partial(_acknowledge, delivery))
+
+    async def _due(self, delivery: triomq.aio.Delivery) -> bytes | None:
+        """The task, or None if it has still to wait, or cannot be read."""
+        message = delivery.message
+        try:
+            if remaining_ms(message.properties, self._clock()) <= 0:
+                return message.body
+            # Sent before the answer: a worker that ends between the two makes a copy, and loses nothing.
+            await self._send(
+                message.body,
+                message.tags,
+                message.keys[0] if message.keys else None,
+                int(message.properties[DUE_PROPERTY]),
+            )
+        except triomq.MQError:
+            log.exception("%r could not be taken, and comes again later", message)
+            await delivery.later()
+        else:
+            await delivery.done()
+        return None
+
+
+async def _acknowledge(delivery: triomq.aio.Delivery) -> None:
+    if not delivery.answered:
+        await delivery.done()

@@ -1,0 +1,27 @@
+"""The topics that adapters need are created when they are not there."""
+
+from __future__ import annotations
+
+import logging
+
+import triomq
+import triomq.aio
+
+log = logging.getLogger("triomq.adapters")
+
+
+async def ensure_topic(admin: triomq.Admin | triomq.aio.Admin, topic: str, queues: int) -> None:
+    """Create a topic unless there is one; what exists is not changed.
+
+    A worker that starts before the first task is sent would else learn of the topic up to half a minute later. When the
+    broker does not allow it, the log says so; the broker may still create the topic when something is sent to it.
+    """
+    try:
+        await admin.route(topic)
+    except triomq.errors.RouteNotFound:
+        try:
+            await admin.create_topic(topic, queues=queues)
+        except triomq.MQError as error:
+            log.warning(
+                "there is no topic %s, and it could not be created (%s): have an operator create it", topic, error
+            )
