@@ -80,6 +80,7 @@ ONE_SET_PER_KIND = {
     "test_java_client",
     "test_namespaces",
     "test_mixed",
+    "test_mixed_groups",
     "test_operators_sdk",
     "test_push_java",
     "test_push_sdk",
@@ -89,6 +90,8 @@ ONE_SET_PER_KIND = {
     "test_transactions_sdk",
 }
 """Modules whose tests share servers through a fixture. Each test of the others starts its own."""
+ONE_SET_PER_VERSION = {"test_mqadmin"}
+"""Modules whose tests share what one version of the real software did."""
 
 
 def worker_group(node_id: str) -> str:
@@ -100,6 +103,8 @@ def worker_group(node_id: str) -> str:
         return module
     if module in ONE_SET_PER_KIND and (kind := re.search(rf"[\[-]({'|'.join(Kind)})[\]-]", node_id)):
         return f"{module}-{kind[1]}"
+    if module in ONE_SET_PER_VERSION and (version := re.search(r"\[(\d+\.\d+\.\d+)\]", node_id)):
+        return f"{module}-{version[1]}"
     return node_id
 
 
