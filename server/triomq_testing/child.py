@@ -61,16 +61,16 @@ class Child:
         if self.pid == 0:
             self._become(command, environment, before, parent, write_end)
         os.close(write_end)
-        for number in self._signals:
-            if before[number] is not signal.SIG_IGN:
-                signal.signal(number, self._pass_on)
+        for each in self._signals:
+            if before[each] is not signal.SIG_IGN:
+                signal.signal(each, self._pass_on)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
         with open(failure_end, "rb") as pipe:
             failure = pipe.read()
         if failure:
             os.waitpid(self.pid, 0)
-            number = int(failure)
-            raise OSError(number, os.strerror(number), command[0])
+            errno = int(failure)
+            raise OSError(errno, os.strerror(errno), command[0])
 
     def _become(
         self,
@@ -86,9 +86,9 @@ class Child:
             if os.getppid() != parent:
                 os._exit(KILLED + signal.SIGTERM)
             # Python's own handlers and what Python ignores would be strange to the command.
-            for number in (*self._signals, signal.SIGPIPE):
-                if before.get(number) is not signal.SIG_IGN:
-                    signal.signal(number, signal.SIG_DFL)
+            for each in (*self._signals, signal.SIGPIPE):
+                if before.get(each) is not signal.SIG_IGN:
+                    signal.signal(each, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
             os.execvpe(command[0], list(command), dict(environment))
         except OSError as error:

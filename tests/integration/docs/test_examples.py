@@ -23,6 +23,7 @@ from triomq_server.cluster import Cluster, open_cluster
 from triomq_testing import RocketMQ
 
 ROOT = Path(__file__).parents[3]
+pytest_plugins = ["pytester"]
 
 
 def blocks(page: str) -> list[str]:
@@ -112,6 +113,9 @@ async def order_by_web(app: FastAPI) -> str:
     return str(answer.json()["id"])
 
 
+OF_PYTEST = "docs/how-to/test-with-pytest.md"
+
+
 WORKERS = {
     "docs/how-to/taskiq.md": (["taskiq", "worker", "tasks:broker"], ["hello world", "hello later"]),
 }
@@ -140,7 +144,14 @@ def test_worker(page: str, rocketmq: RocketMQ, tmp_path: Path) -> None:
 
 def pages_with_examples() -> list[str]:
     pages = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").rglob("*.md"))
-    return [page for page in pages if blocks(page) and page not in WORKERS]
+    return [page for page in pages if blocks(page) and page not in (*WORKERS, OF_PYTEST)]
+
+
+def test_the_page_of_the_fixtures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("\n".join(blocks(OF_PYTEST)))
+    pytester.makeini("[pytest]\ntrio_mode = true\n")
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers", timeout=240)
+    done.assert_outcomes(passed=9)
 
 
 @pytest.mark.parametrize("page", pages_with_examples())
