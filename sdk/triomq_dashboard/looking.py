@@ -1,0 +1,370 @@
+"""What pages show of a cluster, asked by the client's administrative calls: values alone.
+
+Whatever cannot be had is an error text in its row, so that one dead broker leaves the page as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import attrs
+import trio
+
+from triomq import Client, ConsumerRunningInfo, MessageQueue, MQError, OffsetWrapper, ReceivedMessage, TopicOffset
+from triomq.errors import NotFound
+from triomq_protocol.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+AT_ONCE: Final = 8
+ANSWER_S: Final = 6.0
+"""How long one row may take."""
+
+PAGE_ROWS: Final = 50
+MEMBERS_MAX: Final = 50
+"""How many members of a group are asked which queues they have."""
+
+FOUND_MAX: Final = 100
+"""Messages that a search shows."""
+
+QUEUES_SEARCHED_MAX: Final = 256
+QUEUES_SHOWN_MAX: Final = 1000
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+NOT_IN_TIME: Final = "no answer in time"
+
+
+@attrs.frozen
+class Page:
+    """A part of a list.
+
+    Attributes:
+        names: of this page.
+        number: of this page, from 1.
+        pages: how many there are.
+        count: how many names there are in all.
+    """
+
+    names: Sequence[str]
+    number: int
+    pages: int
+    count: int
+
+
+def page_of(names: Sequence[str], search: str, number: int) -> Page:
+    """The names that have a text, one page of them."""
+    wanted = search.casefold()
+    found = [name for name in names if wanted in name.casefold()] if wanted else names
+    pages = max(1, -(-len(found) // PAGE_ROWS))
+    number = min(max(1, number), pages)
+    return Page(found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS], number, pages, len(found))
+
+
+@attrs.frozen
+class Row:
+    """What is known of one name.
+
+    Attributes:
+        name: which.
+        value: what was asked for; None if it could not be had.
+        error: why not.
+    """
+
+    name: str
+    value: Any
+    error: str = ""
+
+
+async def rows(names: Sequence[str], ask: Callable[[str], Awaitable[object]]) -> list[Row]:
+    """Ask about each name, some at a time."""
+    limit = trio.CapacityLimiter(AT_ONCE)
+    found: dict[str, Row] = {}
+
+    async def one(name: str) -> None:
+        async with limit:
+            row = Row(name, None, NOT_IN_TIME)
+            with trio.move_on_after(ANSWER_S):
+                try:
+                    row = Row(name, await ask(name))
+                except MQError as error:
+                    row = Row(name, None, error.reason)
+            found[name] = row
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(one, name)
+    return [found[name] for name in names]
+
+
+@attrs.frozen
+class BrokerRow:
+    """A broker of the cluster's page.
+
+    Attributes:
+        name: its set.
+        broker_id: 0 is the master.
+        address: where it is.
+        status: its runtime information.
+        error: why there is none.
+        behind_bytes: what a slave lacks of its master's log; None when that is not known.
+    """
+
+    name: str
+    broker_id: int
+    address: str
+    status: Mapping[str, str]
+    error: str
+    behind_bytes: int | None
+
+    def tps(self, key: str) -> float | None:
+        """The first of the rates that a broker says, that of the last ten seconds."""
+        try:
+            return float(self.status.get(key, "").split()[0])
+        except (IndexError, ValueError):
+            return None
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        return self.status.get("brokerVersionDesc", "")
+
+    @property
+    def disk(self) -> float | None:
+        """The part of its disk that is in use."""
+        try:
+            return float(self.status["commitLogDiskRatio"])
+        except (KeyError, ValueError):
+            return None
+
+
+def _log_end(status: Mapping[str, str]) -> int | None:
+    value = status.get("commitLogMaxOffset", "")
+    return int(value) if value.isdecimal() and len(value) < 20 else None
+
+
+async def brokers(client: Client) -> dict[str, list[BrokerRow]]:
+    """Cluster -> its brokers, each set's master first."""
+    info = await client.admin.cluster_info()
+    table = info.broker_addr_table or {}
+    places = [
+        (name, int(number), address)
+        for name, data in sorted(table.items())
+        for number, address in sorted((data.broker_addrs or {}).items())
+    ]
+    asked = {row.name: row for row in await rows([place[2] for place in places], client.servers.status)}
+    ends = {
+        (name, number): None if asked[address].value is None else _log_end(asked[address].value)
+        for name, number, address in places
+    }
+    clusters: dict[str, list[BrokerRow]] = {}
+    for name, number, address in places:
+        master, own = ends.get((name, 0)), ends[name, number]
+        behind = max(0, master - own) if number and master is not None and own is not None else None
+        row = asked[address]
+        cluster = table[name].cluster or "?"
+        clusters.setdefault(cluster, []).append(BrokerRow(name, number, address, row.value or {}, row.error, behind))
+    return clusters
+
+
+def own_topics(names: Sequence[str], clusters: Mapping[str, Sequence[BrokerRow]]) -> list[str]:
+    """The topics that belong to users: none of the system, no broker's or cluster's own, none of retries or dead letters."""
+    of_servers = {*clusters, *(row.name for brokers in clusters.values() for row in brokers)}
+    return [
+        name
+        for name in names
+        if name not in SYSTEM_TOPICS
+        and name not in of_servers
+        and not name.startswith(("%", SYSTEM_TOPIC_PREFIX))
+        and not name.endswith(REPLY_TOPIC_SUFFIX)
+    ]
+
+
+@attrs.frozen
+class TopicFigures:
+    """A topic's queues, and sums of them."""
+
+    queues: Mapping[MessageQueue, TopicOffset]
+    without_master: Mapping[str, str]
+
+    @property
+    def messages(self) -> int:
+        """How many are stored."""
+        return sum(max(0, each.max_offset - each.min_offset) for each in self.queues.values())
+
+    @property
+    def ends(self) -> int:
+        """The sum of the queues' ends, which grows by one with each message."""
+        return sum(each.max_offset for each in self.queues.values())
+
+    @property
+    def last_ms(self) -> int:
+        """When it was last written to."""
+        return max((each.last_update_timestamp for each in self.queues.values()), default=0)
+
+
+async def topic(client: Client, name: str) -> TopicFigures:
+    """A topic's queues."""
+    stats = await client.admin.topic_stats(name)
+    return TopicFigures(dict(sorted(stats.offset_table.items())), stats.without_master)
+
+
+@attrs.frozen
+class QueueProgress:
+    """A group's progress in one queue, and who has it."""
+
+    queue: MessageQueue
+    offsets: OffsetWrapper
+    lag: int | None
+    owner: str
+
+
+@attrs.frozen
+class Member:
+    """A member of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    info: ConsumerRunningInfo | None
+    error: str
+
+
+@attrs.frozen
+class GroupFigures:
+    """A group with its members and queues.
+
+    Attributes:
+        lag: over all queues; None when a set has no master.
+        without_master: broker name -> why.
+        members: those online.
+        more_members: how many were not asked for their queues.
+        consume_type: how members get messages, as they say.
+        model: clustering or broadcasting.
+        subscriptions: topic -> expression.
+        queues: by topic and broker.
+    """
+
+    lag: int | None
+    without_master: Mapping[str, str]
+    members: Sequence[Member]
+    more_members: int
+    consume_type: str
+    model: str
+    subscriptions: Mapping[str, str]
+    queues: Sequence[QueueProgress]
+
+
+async def group(client: Client, name: str) -> GroupFigures:
+    """A group with its members and queues."""
+    progress = await client.groups.progress(name)
+    online = await client.groups.members(name)
+    connections = online.connection_set if online is not None else []
+    by_id = {each.client_id or "": each for each in connections}
+    asked = await rows(sorted(by_id)[:MEMBERS_MAX], lambda client_id: client.groups.running_info(name, client_id))
+    owners: dict[MessageQueue, str] = {}
+    for row in asked:
+        for queue in row.value.mq_table if row.value is not None else ():
+            owners[queue] = row.name
+    return GroupFigures(
+        progress.lag,
+        progress.without_master,
+        [
+            Member(row.name, by_id[row.name].client_addr or "", by_id[row.name].language or "", row.value, row.error)
+            for row in asked
+        ],
+        max(0, len(by_id) - MEMBERS_MAX),
+        (online.consume_type or "") if online is not None else "",
+        (online.message_model or "") if online is not None else "",
+        {topic: each.sub_string or "" for topic, each in (online.subscription_table if online else {}).items()},
+        [
+            QueueProgress(queue, offsets, progress.lag_of(queue), owners.get(queue, ""))
+            for queue, offsets in list(progress.items())[:QUEUES_SHOWN_MAX]
+        ],
+    )
+
+
+async def search(
+    client: Client, topic: str, *, key: str = "", message_id: str = "", from_ms: int | None = None
+) -> list[ReceivedMessage]:
+    """Messages of a topic, by the sender's id or the broker's, by key, or stored since a time; the newest first."""
+    if message_id:
+        return await _by_id(client, topic, message_id)
+    if key:
+        return list(reversed(await client.messages.by_key(topic, key)))
+    queues = list(await topic_queues(client, topic))[:QUEUES_SEARCHED_MAX]
+    share = max(1, FOUND_MAX // max(1, len(queues)))
+    found: list[ReceivedMessage] = []
+    limit = trio.CapacityLimiter(AT_ONCE)
+
+    async def look(queue: MessageQueue) -> None:
+        async with limit:
+            if from_ms is None:
+                found.extend(await newest(client, queue, share))
+            else:
+                found.extend(await client.messages.by_time(queue, from_ms, max_messages=share))
+
+    await together([lambda queue=queue: look(queue) for queue in queues])  # type: ignore[misc]
+    return sorted(found, key=lambda message: message.stored_ms, reverse=from_ms is None)[:FOUND_MAX]
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Make several calls at once. Raises the first MQError, after all have ended."""
+    failures: list[MQError] = []
+
+    async def make(call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except MQError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(make, call)
+    if failures:
+        raise failures[0]
+
+
+async def topic_queues(client: Client, topic: str) -> Sequence[MessageQueue]:
+    """A topic's queues that have messages."""
+    stats = await client.admin.topic_stats(topic)
+    return [queue for queue, bounds in sorted(stats.offset_table.items()) if bounds.max_offset > bounds.min_offset]
+
+
+async def newest(client: Client, queue: MessageQueue, count: int) -> list[ReceivedMessage]:
+    """The last messages of a queue."""
+    end = await client.bounds.max_offset(queue)
+    found: list[ReceivedMessage] = []
+    offset = max(0, end - count)
+    while offset < end and len(found) < count:
+        page, following = await client.messages.page(queue, offset, min(32, count))
+        if following <= offset:
+            break
+        found.extend(page)
+        offset = following
+    return found[:count]
+
+
+async def _by_id(client: Client, topic: str, message_id: str) -> list[ReceivedMessage]:
+    found = await client.messages.by_unique_key(topic, message_id) if topic else []
+    # What the broker calls a message names its address: only brokers of this cluster are asked.
+    if not found and len(message_id) in (32, 56):
+        try:
+            addresses = {each for ids in (await client.admin.broker_sets()).values() for each in ids.values()}
+            if _address_in(message_id) in addresses:
+                message = await client.messages.by_id(message_id)
+                if not topic or message.topic == topic:
+                    found = [message]
+        except NotFound:
+            return []
+    return found
+
+
+def _address_in(message_id: str) -> str:
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError:
+        return ""
+    if len(raw) != 16:
+        return ""
+    return f"{'.'.join(str(each) for each in raw[:4])}:{int.from_bytes(raw[4:8], 'big')}"

@@ -1,0 +1,86 @@
+"""The live tail of a topic: new messages as server-sent events, pulled from the ends of its queues.
+
+Nothing of the cluster changes by it: no group is joined, no offset committed. The browser's page gets values, never HTML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import trio
+
+from triomq import Client, MessageQueue, MQError, ReceivedMessage
+from triomq_dashboard.presentation import body_text, moment, text
+
+LOOK_EVERY_S: Final = 1.0
+TAIL_S: Final = 1800.0
+"""How long one tail lasts; the browser then begins a new one."""
+
+QUEUES_MAX: Final = 64
+"""Queues that one tail follows."""
+
+ROUND_MAX: Final = 100
+"""Messages that one look gives; what comes faster is left out, and counted."""
+
+BODY_MAX: Final = 500
+
+
+def event(name: str, value: object) -> bytes:
+    """One server-sent event; JSON has no line end outside of strings, and none within."""
+    return f"event: {name}\ndata: {json.dumps(value)}\n\n".encode()
+
+
+def row_of(message: ReceivedMessage) -> dict[str, object]:
+    """A message for the page."""
+    try:
+        body = body_text(message.body[:BODY_MAX]).text
+    except MQError as error:
+        body = f"({error.reason})"
+    return {
+        "stored": moment(message.stored_ms),
+        "broker": text(message.queue.broker_name),
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "tags": text(message.tags or ""),
+        "keys": text(" ".join(message.keys)),
+        "body": body,
+    }
+
+
+async def tail(client: Client, topic: str) -> AsyncGenerator[bytes, None]:
+    """The events of one tail: ``message``, ``skipped``, ``trouble``, and ``idle`` so that a lost browser is noticed."""
+    ends: dict[MessageQueue, int] = {}
+    deadline = trio.current_time() + TAIL_S
+    while trio.current_time() < deadline:
+        try:
+            found, skipped = await _look(client, topic, ends)
+        except MQError as error:
+            yield event("trouble", text(error.reason))
+        else:
+            for message in found:
+                yield event("message", row_of(message))
+            yield event("skipped" if skipped else "idle", skipped)
+        await trio.sleep(LOOK_EVERY_S)
+
+
+async def _look(client: Client, topic: str, ends: dict[MessageQueue, int]) -> tuple[list[ReceivedMessage], int]:
+    """What has come since the last look; the first one only notes where the queues end."""
+    stats = await client.admin.topic_stats(topic)
+    found: list[ReceivedMessage] = []
+    skipped = 0
+    for queue, bounds in sorted(stats.offset_table.items())[:QUEUES_MAX]:
+        before = ends.get(queue, bounds.max_offset)
+        ends[queue] = bounds.max_offset
+        coming = max(0, bounds.max_offset - before)
+        wanted = min(coming, max(0, ROUND_MAX - len(found)))
+        skipped += coming - wanted
+        offset = bounds.max_offset - wanted
+        while offset < bounds.max_offset:
+            page, following = await client.messages.page(queue, offset, min(32, bounds.max_offset - offset))
+            if following <= offset:
+                break
+            found.extend(page)
+            offset = following
+    return sorted(found, key=lambda message: message.stored_ms), skipped

@@ -1,0 +1,337 @@
+"""The pages over a cluster in this process, and over none: what they show, what they refuse, what they never let through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+import triomq
+from triomq_dashboard import Dashboard, DashboardSettings
+from triomq_dashboard import tail as tailing
+from triomq_dashboard.app import FORM_BYTES_MAX, REQUESTS_MAX
+from triomq_dashboard.looking import PAGE_ROWS, page_of
+from triomq_server.cluster import Cluster, open_cluster
+
+EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>"
+ORIGIN = {"origin": "http://localhost"}
+
+
+class Tags(HTMLParser):
+    """What a browser would see of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.scripts: list[str | None] = []
+        self.unsafe: list[tuple[str, str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "script":
+            self.scripts.append(given.get("src"))
+        self.unsafe += [(tag, name) for name in given if name.startswith("on") or name == "style"]
+        for name in ("href", "src", "action"):
+            address = given.get(name) or "/"
+            if not address.startswith("/") or address.startswith("//"):
+                self.unsafe.append((tag, address))
+
+
+@asynccontextmanager
+async def browser(client: triomq.Client, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=Dashboard(client, DashboardSettings(**settings)))  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as web:
+        yield web
+
+
+def checked(answer: httpx.Response, status: int = 200) -> str:
+    """The text of a page that has its headers, and no script but its own."""
+    assert answer.status_code == status, answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    tags = Tags(answer.text)
+    assert set(tags.scripts) <= {"/static/page.js"}
+    assert tags.unsafe == []
+    return answer.text
+
+
+def token_in(page: str) -> str:
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', page)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with open_cluster(slaves=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[triomq.Client]:
+    async with triomq.open_client(cluster.name_servers, route_wait_s=0) as client:
+        yield client
+
+
+async def test_every_page_of_a_cluster(cluster: Cluster, client: triomq.Client) -> None:
+    await client.admin.create_topic("orders", queues=2)
+    producer = client.producer("shop")
+    sent = await producer.send(
+        triomq.Message("orders", EVIL.encode() + b"\x00", tags="t<b>", keys="k1", properties={"p": EVIL})
+    )
+    async with client.push_consumer("readers", start_from="earliest") as consumer, browser(client) as web:
+        await consumer.subscribe("orders")
+        async with await anext(consumer) as delivery:
+            assert delivery.message.keys == ["k1"]
+        page = checked(await web.get("/"))
+        assert "slave 1" in page
+        assert "broker-a" in page
+        assert 'href="/topic?name=orders"' in checked(await web.get("/topics"))
+        assert "RMQ_SYS" not in checked(await web.get("/topics"))
+        assert "RMQ_SYS" in checked(await web.get("/topics?system=1"))
+        assert checked(await web.get("/topic?name=orders")).count("<td>broker-a</td>") == 2
+        assert 'href="/group?name=readers"' in checked(await web.get("/groups"))
+        group = checked(await web.get("/group?name=readers"))
+        assert group.count(f'class="owner">{client.client_id}<') >= 2, "the member has both queues"
+        for query in (
+            "",
+            "&key=k1",
+            f"&id={sent.message_id}",
+            f"&id={sent.offset_message_id}",
+            "&since=2020-01-01T00:00",
+        ):
+            found = checked(await web.get(f"/messages?topic=orders{query}"))
+            address = re.search(r'href="(/message\?[^"]+)"', found)
+            assert address, query
+        message = checked(await web.get(address[1].replace("&amp;", "&")))
+        assert "&lt;/pre&gt;&lt;script&gt;alert(1)" in message
+        assert "\\x00" in message
+        assert "Send a copy" not in message, "it only shows"
+        assert "No message was found" in checked(await web.get("/messages?topic=orders&key=none"))
+        assert "Name the topic" in checked(await web.get("/messages?id=nonsense"), 400)
+        checked(await web.get("/tail?name=orders"))
+        checked(await web.get("/dead-letters"))
+        checked(await web.get("/dead-letters/group?name=readers"))
+        checked(await web.get("/health"))
+        assert (await web.get("/alive")).text == "ok\n"
+        assert (await web.get("/static/page.js")).status_code == 200
+        checked(await web.get("/no-such-page"), 404)
+        checked(await web.get("/topic"), 404)
+        checked(await web.get("/topic?name=unknown"), 503)
+        checked(await web.get("/message?topic=orders&broker=broker-a&queue=0&offset=99"), 503)
+        checked(await web.get("/message?topic=orders&broker=broker-a&queue=-1&offset=x"), 400)
+        assert "only shows" in checked(await web.post("/message/resend", headers=ORIGIN, data={}), 403)
+
+
+async def test_changes_need_a_form_of_the_page(cluster: Cluster, client: triomq.Client) -> None:
+    await client.admin.create_topic("%DLQ%readers".replace("%", "_"), queues=1)
+    await client.admin.create_topic("orders", queues=1)
+    await client.groups.create("readers")
+    producer = client.producer("shop")
+    await producer.send(triomq.Message("orders", b"one"))
+    await producer.send(triomq.Message("orders", b"two"))
+    async with browser(client, allow_changes=True) as web:
+        place = {"topic": "orders", "broker": "broker-a", "queue": "0", "offset": "0"}
+        token = token_in(checked(await web.get("/message", params=place)))
+        form = {**place, "group": "readers", "token": token}
+        for headers, data in (
+            ({}, form),
+            ({"origin": "http://evil.example"}, form),
+            ({**ORIGIN, "sec-fetch-site": "cross-site"}, form),
+            (ORIGIN, {**form, "token": "0" * 64}),
+            (ORIGIN, place),
+        ):
+            assert "not of this page" in checked(await web.post("/message/resend", headers=headers, data=data), 403)
+        answer = await web.post("/message/resend", headers=ORIGIN, data=form)
+        assert answer.status_code == 303
+        assert "A copy was sent to the group" in checked(await web.get(answer.headers["location"]))
+        # The copy is in the group's retry topic.
+        assert 'href="/message?' in checked(await web.get("/messages", params={"topic": "%RETRY%readers"}))
+        redrive = {"group": "readers", "to": "origin", "limit": "5", "token": token}
+        answer = await web.post("/dead-letters/redrive", headers=ORIGIN, data=redrive)
+        assert "0 messages were sent again" in checked(await web.get(answer.headers["location"]))
+        for wrong in ({"limit": "0"}, {"limit": "100000"}, {"limit": "x"}, {"to": "nowhere"}):
+            checked(await web.post("/dead-letters/redrive", headers=ORIGIN, data={**redrive, **wrong}), 400)
+
+
+# The body that is not read to its end is httpx's own to close.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_form_without_end_is_refused(autojump_clock: object) -> None:
+    async with browser(nobody(), allow_changes=True) as web:
+        answer = await web.post("/message/resend", headers=ORIGIN, content=b"x" * (FORM_BYTES_MAX + 1))
+        assert "too large" in checked(answer, 413)
+
+
+async def test_the_login(autojump_clock: object) -> None:
+    async with browser(nobody(), password="long enough") as web:
+        assert (await web.get("/topics")).headers["location"] == "/login"
+        assert (await web.post("/message/resend", headers=ORIGIN)).headers["location"] == "/login"
+        assert "Password" in checked(await web.get("/login"))
+        checked(await web.post("/login", data={"password": "long enough"}), 403)
+        checked(await web.post("/login", headers=ORIGIN, data={"password": "wrong"}), 401)
+        answer = await web.post("/login", headers=ORIGIN, data={"password": "long enough"})
+        assert answer.headers["location"] == "/"
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        checked(await web.get("/"), 503)  # there is no cluster, but it may be asked
+        await web.post("/logout", headers=ORIGIN)
+        assert (await web.get("/")).headers["location"] == "/login"
+        for _ in range(20):
+            answer = await web.post("/login", headers=ORIGIN, data={"password": "wrong"})
+        assert "Too many" in checked(answer, 429)
+        await trio.sleep(61)
+        assert (await web.post("/login", headers=ORIGIN, data={"password": "long enough"})).status_code == 303
+
+
+class Nobody:
+    """A client whose name servers are all dead."""
+
+    name_servers = ("127.0.0.1:1",)
+
+    def __getattr__(self, _name: str) -> Any:
+        return self
+
+    async def __call__(self, *_arguments: object, **_more: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        raise triomq.errors.NoNameServer("no name server can be reached", remark=EVIL)
+
+
+def nobody() -> Any:
+    return Nobody()
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/topics", "/topic?name=a", "/groups", "/group?name=a", "/dead-letters", "/health"]
+)
+async def test_a_dead_cluster_is_a_sentence(autojump_clock: object, address: str) -> None:
+    async with browser(nobody()) as web:
+        assert "no name server can be reached" in checked(await web.get(address), 503)
+        assert "no name server" in checked(await web.get("/messages?topic=a"))
+
+
+async def test_another_sites_name_does_not_lead_here(autojump_clock: object) -> None:
+    async with browser(nobody(), hosts=frozenset({"mq.example"})) as web:
+        assert (await web.get("/", headers={"host": "evil.example"})).status_code == 421
+        checked(await web.get("/", headers={"host": "mq.example:8088"}), 503)
+        checked(await web.get("/", headers={"host": "[::1]:8088"}), 503)
+
+
+async def test_what_fails_here_stays_here(autojump_clock: object, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Nobody):
+        async def __call__(self, *_arguments: object, **_more: object) -> Any:
+            raise ZeroDivisionError("a secret of this machine")
+
+    async with browser(Broken()) as web:  # type: ignore[arg-type]
+        assert "secret" not in checked(await web.get("/"), 500)
+    assert "a secret of this machine" in caplog.text
+
+
+async def test_a_hundred_thousand_topics_are_paged(autojump_clock: object) -> None:
+    names = [f"T{number:06}" for number in range(100_000)]
+    asked = []
+
+    async def topics() -> list[str]:
+        return names
+
+    async def topic_stats(name: str) -> Any:
+        asked.append(name)
+        await trio.sleep(0.01)
+        return SimpleNamespace(offset_table={}, without_master={})
+
+    admin = SimpleNamespace(topics=topics, topic_stats=topic_stats)
+    async with browser(SimpleNamespace(admin=admin, name_servers=[])) as web:  # type: ignore[arg-type]
+        page = checked(await web.get("/topics?system=1"))
+        assert len(page) < 30_000
+        assert sorted(asked) == names[:PAGE_ROWS]
+        assert "page 1 of 2000" in page
+        asked.clear()
+        assert "T099999" in checked(await web.get("/topics?system=1&page=999999"))
+        assert len(asked) == PAGE_ROWS
+        assert "T012345" in checked(await web.get("/topics?system=1&search=12345"))
+        checked(await web.get("/topics?system=1&page=²"))
+
+
+async def test_requests_are_bounded(autojump_clock: object) -> None:
+    async def never(*_arguments: object) -> Any:
+        await trio.sleep_forever()
+
+    admin = SimpleNamespace(topic_stats=never)
+    statuses = []
+    async with browser(SimpleNamespace(admin=admin, name_servers=[])) as web:  # type: ignore[arg-type]
+
+        async def ask() -> None:
+            statuses.append((await web.get("/topic?name=a")).text)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(REQUESTS_MAX + 10):
+                nursery.start_soon(ask)
+    assert sum("Too many pages" in each for each in statuses) == 10
+    assert sum("did not answer within" in each for each in statuses) == REQUESTS_MAX
+
+
+async def test_pages_of_a_list() -> None:
+    names = [f"t{number}" for number in range(120)]
+    assert page_of(names, "", 1).names == names[:50]
+    assert page_of(names, "", 3).names == names[100:]
+    assert page_of(names, "", 99).number == 3
+    assert page_of(names, "T11", 1).names == ["t11", *names[110:120]]
+    assert page_of([], "", 1).pages == 1
+
+
+async def test_the_tail_gives_what_comes(cluster: Cluster, client: triomq.Client) -> None:
+    await client.admin.create_topic("orders", queues=2)
+    producer = client.producer("shop")
+    await producer.send(triomq.Message("orders", b"before"))
+    events = tailing.tail(client, "orders")
+    assert await anext(events) == b"event: idle\ndata: 0\n\n"
+    await producer.send(triomq.Message("orders", (EVIL + "\n\ndata: forged").encode()))
+    event = await anext(events)
+    assert event.startswith(b'event: message\ndata: {"stored"')
+    assert event.count(b"\n") == 3
+    assert b"before" not in event
+    assert b"forged" in event
+    await events.aclose()
+
+
+async def test_a_tail_ends_with_its_browser(autojump_clock: object) -> None:
+    dashboard = Dashboard(nobody())
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/tail/events",
+        "query_string": b"name=a",
+        "headers": [(b"host", b"localhost")],
+    }
+    gone = trio.Event()
+    seen: list[Any] = []
+
+    async def receive() -> Any:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        seen.append(message)
+        if len(seen) == 3:
+            gone.set()
+        await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(20):
+        await dashboard(scope, receive, send)
+    assert seen[0]["status"] == 200
+    assert (b"content-security-policy") in dict(seen[0]["headers"])
+    assert dashboard._pages.tails == 0
+
+
+async def test_the_tail_of_nothing_says_why(autojump_clock: object) -> None:
+    events = tailing.tail(nobody(), "orders")
+    assert (await anext(events)).startswith(b"event: trouble")
+    await events.aclose()
