@@ -25,10 +25,12 @@ class SteeredClock:
 
     Attributes:
         waits: the servers' tasks that wait for times of this clock.
+        passed: called when it has been set forward by a test.
     """
 
     def __init__(self) -> None:
         self.waits = ClockWaits()
+        self.passed: list[Callable[[], Awaitable[None]]] = []
         self._offset_ms = 0
 
     def __call__(self) -> int:
@@ -44,6 +46,8 @@ class SteeredClock:
             full_hour_ms = (now_ms // _HOUR_MS + 1) * _HOUR_MS  # files expire in certain hours
             self._set(min(target_ms, full_hour_ms, target_ms if due_ms is None else max(due_ms, now_ms)))
             await self.waits.wait_idle()
+        for tell in self.passed:
+            await tell()
 
     async def fast_forward(self) -> None:
         """Go to the next time that a task waits for, whenever there is one, until cancelled."""

@@ -6,19 +6,22 @@ from collections.abc import Iterable
 
 import attrs
 
-from triomq_server.clock_waits import ClockWaits
 from triomq_server.cluster import Cluster
-from triomq_testing.clock import Calls
+from triomq_testing.clock import Calls, SteeredClock
 from triomq_testing.disk import SteeredDisk
 from triomq_testing.network import SteeredNetwork
 
+SILENT_MS = 120_000
+"""How long a name server keeps a broker that says nothing."""
 
-@attrs.frozen
+
+@attrs.define
 class Weaknesses:
-    """Where one node can be broken."""
+    """Where one node can be broken, and since when it is frozen, by the test's clock."""
 
     disk: SteeredDisk
     network: SteeredNetwork
+    frozen_at_ms: int | None = None
 
 
 class Faults:
@@ -27,10 +30,11 @@ class Faults:
     Every method may be called from any thread; without a name it is for all brokers.
     """
 
-    def __init__(self, cluster: Cluster, nodes: dict[str, Weaknesses], waits: ClockWaits, calls: Calls) -> None:
+    def __init__(self, cluster: Cluster, nodes: dict[str, Weaknesses], clock: SteeredClock, calls: Calls) -> None:
         self._cluster = cluster
         self._nodes = nodes
-        self._waits = waits
+        self._clock = clock
+        clock.passed.append(self._expire_frozen)
         self._calls = calls
 
     def kill(self, name: str | None = None) -> None:
@@ -65,11 +69,15 @@ class Faults:
         self._calls.call(start)
 
     def freeze(self, name: str | None = None) -> None:
-        """Let a node do nothing: its connections stay open, and nobody gets an answer."""
+        """Let a node do nothing: its connections stay open, and nobody gets an answer.
+
+        When `Clock.advance` has gone on by two minutes, the name servers drop a frozen broker.
+        """
 
         async def freeze() -> None:
             for _, weak in self._chosen(name):
                 weak.network.freeze()
+                weak.frozen_at_ms = self._clock()
 
         self._calls.call(freeze)
 
@@ -103,6 +111,7 @@ class Faults:
                 weak.network.delay_s = 0
                 weak.network.mend()
                 weak.network.thaw()
+                weak.frozen_at_ms = None
             await self._set_full(name, full=False)
 
         self._calls.call(mend)
@@ -110,8 +119,13 @@ class Faults:
     async def _set_full(self, name: str | None, *, full: bool) -> None:
         for _, weak in self._chosen(name):
             weak.disk.full = full
-        self._waits.clock_set()  # brokers look at their disks now
-        await self._waits.wait_idle()
+        self._clock.waits.clock_set()  # brokers look at their disks now
+        await self._clock.waits.wait_idle()
+
+    async def _expire_frozen(self) -> None:
+        for weak in self._nodes.values():
+            if weak.frozen_at_ms is not None and self._clock() >= weak.frozen_at_ms + SILENT_MS:
+                await weak.network.break_dialled()
 
     def _chosen(self, name: str | None) -> Iterable[tuple[str, Weaknesses]]:
         if name is None:

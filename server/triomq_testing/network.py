@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import trio
@@ -22,12 +23,15 @@ class SteeredNetwork:
         self._thawed = trio.Event()
         self._thawed.set()
         self._streams: set[SteeredStream] = set()
+        self._dialled: weakref.WeakSet[SteeredStream] = weakref.WeakSet()
 
     async def dial(self, address: str) -> trio.abc.Stream:
         """Connect; refused while the node is cut off."""
         if self._is_cut:
             raise ConnectionRefusedError(f"the test has cut this node off: {address}")
-        return self._steer(await dial_tcp(address))
+        stream = self._steer(await dial_tcp(address))
+        self._dialled.add(stream)
+        return stream
 
     async def listen(self, host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
         """Listen on TCP."""
@@ -45,11 +49,12 @@ class SteeredNetwork:
         """Break all connections; new ones end at once."""
         self._is_cut = True
         self._thawed.set()
-        await self.drop_connections()
-
-    async def drop_connections(self) -> None:
-        """Break the connections that there are."""
         for stream in tuple(self._streams):
+            await trio.aclose_forcefully(stream)
+
+    async def break_dialled(self) -> None:
+        """Break the connections that this node has made, as their other ends do when nothing comes for too long."""
+        for stream in tuple(self._dialled):
             await trio.aclose_forcefully(stream)
 
     def mend(self) -> None:

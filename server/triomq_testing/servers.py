@@ -150,7 +150,7 @@ class _Running:
                 RocketMQ(
                     cluster.name_servers,
                     Clock(self._clock, self._loop),
-                    Faults(cluster, self._nodes, self._clock.waits, self._loop),
+                    Faults(cluster, self._nodes, self._clock, self._loop),
                     sdk,
                     self._loop,
                 )

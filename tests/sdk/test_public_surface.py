@@ -16,6 +16,7 @@ import pytest
 
 import triomq
 import triomq.aio
+import triomq_testing
 from triomq._constructors import NoPublicConstructor
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,9 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def test_the_surface_changes_only_on_purpose():
-    names = [f"{module.__name__}.{name}" for module in MODULES for name in sorted(public_names(module))]
+    names = [
+        f"{module.__name__}.{name}" for module in [*MODULES, triomq_testing] for name in sorted(public_names(module))
+    ]
     listed = (ROOT / "tests" / "public_names.txt").read_text().split()
     assert names == listed, "a change of the public surface belongs into tests/public_names.txt, for review"
 

@@ -56,6 +56,25 @@ async def test_a_frozen_broker_answers_later(rocketmq: RocketMQ, rocketmq_faults
 
 
 @pytest.mark.rocketmq(topics=["orders"])
+async def test_a_frozen_broker_is_dropped_after_two_minutes(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        rocketmq_faults.freeze("broker-a")
+        rocketmq.clock.advance(seconds=100)
+        assert await registered(client)
+        rocketmq.clock.advance(seconds=30)
+        with trio.fail_after(60):
+            while await registered(client):  # noqa: ASYNC110 - the name server is in another thread
+                await trio.sleep(0.01)
+            rocketmq_faults.mend()
+            while not await registered(client):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
+async def registered(client: triomq.Client) -> bool:
+    return bool((await client.admin.cluster_info()).broker_addr_table)
+
+
+@pytest.mark.rocketmq(topics=["orders"])
 async def test_a_cut_connection_breaks_and_comes_back(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
     async with triomq.open_client(rocketmq.namesrv_addr) as client:
         producer = client.producer("writers")

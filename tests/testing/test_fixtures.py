@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -126,6 +128,47 @@ def test_old_messages_expire(rocketmq: RocketMQ) -> None:
     rocketmq.clock.advance(days=2)
     # Three days are kept: the older ones are gone, but for the newest file of the time.
     assert 4 <= len(rocketmq.messages(topic)) < 8
+
+
+CONSUMER = """
+import sys, triomq.blocking
+with triomq.blocking.open_client(sys.argv[1]) as client:
+    consumer = client.pull_consumer("readers")
+    (queue,) = consumer.fetch_queues("orders")
+    print("waits", flush=True)
+    while not (messages := consumer.pull(queue, offset=0, suspend_s=15).messages):
+        pass
+    print(messages[0].body.decode(), flush=True)
+"""
+
+
+def test_a_client_in_another_process_gets_what_is_due(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.topic("orders", queues=1)
+    rocketmq.send(topic, b"late", delay_level=18)
+    command = [sys.executable, "-c", CONSUMER, rocketmq.namesrv_addr]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        rocketmq.clock.advance(hours=2)
+        assert process.stdout.readline() == "late\n"
+
+
+async def test_open_transactions_are_checked(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.topic("orders")
+
+    async def check(_: triomq.ReceivedMessage) -> triomq.TransactionState:
+        return triomq.TransactionState.COMMIT
+
+    async with (
+        triomq.open_client(rocketmq.namesrv_addr) as client,
+        client.producer("writers", transactions=check) as producer,
+    ):
+        await producer.send_half(triomq.Message(topic, b"one"))
+        assert rocketmq.messages(topic) == []
+        rocketmq.clock.advance(minutes=1)
+        with trio.fail_after(30):
+            while not rocketmq.messages(topic):  # noqa: ASYNC110 - the broker is in another thread
+                await trio.sleep(0.01)
 
 
 # --- nothing is left behind
