@@ -51,7 +51,7 @@ from triomq._consumer.push.options import ConsumeRetries, PullOptions, PushOptio
 from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._examination.doctor import Doctor
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
-from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook
+from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook, process_hooks
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
@@ -349,7 +349,7 @@ class Client(metaclass=NoPublicConstructor):
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
             linger_s=linger_s,
-            hooks=hooks if send_trace is None else [send_trace, *hooks],
+            hooks=[*process_hooks.send, *([] if send_trace is None else [send_trace]), *hooks],
             transactions=transactions,
             max_checks=max_checks,
             on_transaction_end=send_trace.transaction_ended if send_trace is not None else None,
@@ -389,7 +389,7 @@ class Client(metaclass=NoPublicConstructor):
                 self._group(group),
                 offset_store=offset_store,
                 read_preference=read_preference,
-                pull_hooks=pull_hooks,
+                pull_hooks=[*process_hooks.pull, *pull_hooks],
                 filter_hooks=filter_hooks,
                 on_event=on_event,
                 left=left,
@@ -448,7 +448,7 @@ class Client(metaclass=NoPublicConstructor):
             pulling=pulling if pulling is not None else PullOptions(),
             retries=retries if retries is not None else ConsumeRetries(),
             drain_s=drain_s,
-            consume_hooks=consume_hooks,
+            consume_hooks=[*process_hooks.consume, *consume_hooks],
             tracer=self._tracer(trace, trace_topic),
         )
         options = GroupOptions(
@@ -530,7 +530,7 @@ class Client(metaclass=NoPublicConstructor):
             allocate=allocate,
             offset_store=offset_store,
             illegal_offset=illegal_offset,
-            pull_hooks=pull_hooks,
+            pull_hooks=[*process_hooks.pull, *pull_hooks],
             filter_hooks=filter_hooks,
         )
         return self._add_consumer(lambda left: construct(LitePullConsumer, self._resources, options, lite, left=left))

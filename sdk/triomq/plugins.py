@@ -62,6 +62,8 @@ from triomq._message.hooks import (
     ConsumeHook,
     ConsumeWrapper,
     ConsumeContext,
+    ProcessHooks,
+    process_hooks,
 )
 
 __all__ = [
@@ -107,4 +109,6 @@ __all__ = [
     "ConsumeHook",
     "ConsumeWrapper",
     "ConsumeContext",
+    "ProcessHooks",
+    "process_hooks",
 ]

@@ -143,6 +143,28 @@ class FilterHook(Protocol):
         """
 
 
+@attrs.frozen
+class ProcessHooks:
+    """Hooks of all producers and consumers of this process that are made while they are entered here.
+
+    It is for instrumentation, which does not make the producers and consumers itself. They come before a producer's or a
+    consumer's own.
+
+    Args:
+        send: of producers.
+        pull: of pull and lite pull consumers.
+        consume: of push consumers.
+    """
+
+    send: list[SendHook] = attrs.field(factory=list)
+    pull: list[PullHook] = attrs.field(factory=list)
+    consume: list[ConsumeHook | ConsumeWrapper] = attrs.field(factory=list)
+
+
+process_hooks = ProcessHooks()
+"""Those of this process."""
+
+
 def _call_each(hooks: Sequence[H], when: str, call: Callable[[H], None]) -> None:
     for hook in hooks:
         try:

@@ -1,0 +1,245 @@
+"""Traces of OpenTelemetry: spans of sends, pulls and handlers, joined by the context in messages' properties.
+
+::
+
+    RocketMQInstrumentor().instrument()
+
+From then on producers and consumers that are made have spans; ``opentelemetry-instrument`` finds the class by its entry
+point. Names and attributes are those of the semantic conventions for messaging. A message that is delivered again, or has
+become a dead letter, keeps its properties, and so its trace.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import trio
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer
+from opentelemetry.util.types import AttributeValue
+
+import triomq
+from triomq import Later, MQError, PullResult, ReceivedMessage, SendResult
+from triomq.plugins import ConsumeContext, PullContext, SendContext, process_hooks
+
+__all__ = ["RocketMQInstrumentor"]
+
+LINKS_MAX: Final = 128
+"""Links of one span; OpenTelemetry's own default."""
+
+_SYSTEM: Final = "rocketmq"
+
+
+class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """Gives the producers and consumers of this process spans.
+
+    ``instrument(tracer_provider=...)`` counts for those that are made afterwards, ``uninstrument()`` for those that are made
+    after that.
+    """
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """What is instrumented."""
+        return ["triomq >= 0.1"]
+
+    def _instrument(self, **given: Any) -> None:
+        tracer = trace.get_tracer(
+            "triomq",
+            triomq.__version__,
+            given.get("tracer_provider"),
+            schema_url="https://opentelemetry.io/schemas/1.37.0",
+        )
+        self._hooks = _SendSpans(tracer), _ReceiveSpans(tracer), _ProcessSpans(tracer)
+        sends, receives, processes = self._hooks
+        process_hooks.send.append(sends)
+        process_hooks.pull.append(receives)
+        process_hooks.consume.append(processes)
+
+    def _uninstrument(self, **_given: Any) -> None:
+        sends, receives, processes = self._hooks
+        process_hooks.send.remove(sends)
+        process_hooks.pull.remove(receives)
+        process_hooks.consume.remove(processes)
+
+
+class _SendSpans:
+    """A span from before a message's first attempt until its end; each message of a batch has one."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        # By the context's identity: it is the same object before and after. A send that is cancelled has no end; its
+        # span ends when its context has gone.
+        self._spans: dict[int, tuple[weakref.ref[SendContext], Span]] = {}
+
+    def before_send(self, context: SendContext, /) -> Mapping[str, str] | None:
+        message = context.message
+        # What is created and sent with others in one request is a "create" by the conventions.
+        operation = "send" if context.batch_count == 1 else "create"
+        span = self._tracer.start_span(
+            f"{operation} {message.topic}", kind=SpanKind.PRODUCER, attributes=_send_attributes(context, operation)
+        )
+        number = id(context)
+
+        def gone(_: weakref.ref[SendContext]) -> None:
+            left = self._spans.pop(number, None)
+            if left is not None:
+                left[1].set_status(StatusCode.ERROR, "cancelled")
+                left[1].end()
+
+        self._spans[number] = weakref.ref(context, gone), span
+        properties: dict[str, str] = {}
+        propagate.inject(properties, context=trace.set_span_in_context(span))
+        return properties
+
+    def after_send(self, context: SendContext, outcome: SendResult | MQError | None, /) -> None:
+        kept = self._spans.pop(id(context), None)
+        if kept is None:
+            return
+        span = kept[1]
+        if isinstance(outcome, MQError):
+            _fail(span, outcome)
+        elif outcome is not None:
+            span.set_attribute("messaging.destination.partition.id", _partition(outcome.queue))
+            if outcome.status is not triomq.SendStatus.SEND_OK:
+                span.set_attribute("messaging.rocketmq.send.status", outcome.status.name)
+        span.end()
+
+
+def _send_attributes(context: SendContext, operation: str) -> dict[str, AttributeValue]:
+    message = context.message
+    attributes: dict[str, AttributeValue] = {
+        "messaging.system": _SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": message.topic,
+        "messaging.message.id": context.message_id,
+        "messaging.message.body.size": len(message.body),
+        "messaging.rocketmq.message.type": _message_type(context),
+    }
+    if message.tags:
+        attributes["messaging.rocketmq.message.tag"] = message.tags
+    if message.keys:
+        attributes["messaging.rocketmq.message.keys"] = (
+            [message.keys] if isinstance(message.keys, str) else list(message.keys)
+        )
+    if message.delay_level > 0:
+        attributes["messaging.rocketmq.message.delay_time_level"] = message.delay_level
+    return attributes
+
+
+def _message_type(context: SendContext) -> str:
+    if context.transactional:
+        return "transaction"
+    return "delay" if context.message.delay_level > 0 else "normal"
+
+
+class _ReceiveSpans:
+    """A span of each pull of a pull consumer that has brought messages, linked to their sends."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._begun: dict[int, tuple[weakref.ref[PullContext], int]] = {}
+
+    def before_pull(self, context: PullContext, /) -> None:
+        number = id(context)
+        gone = weakref.ref(context, lambda _: self._begun.pop(number, None))
+        self._begun[number] = gone, time.time_ns()
+
+    def after_pull(self, context: PullContext, outcome: PullResult | MQError, /) -> None:
+        begun = self._begun.pop(id(context), None)
+        if begun is None or (not isinstance(outcome, MQError) and not outcome):
+            # A pull that found nothing is no event of the program.
+            return
+        messages: Sequence[ReceivedMessage] = () if isinstance(outcome, MQError) else outcome.messages
+        span = self._tracer.start_span(
+            f"receive {context.queue.topic}",
+            kind=SpanKind.CLIENT,
+            start_time=begun[1],
+            links=_links(messages),
+            attributes={
+                "messaging.system": _SYSTEM,
+                "messaging.operation.name": "receive",
+                "messaging.operation.type": "receive",
+                "messaging.destination.name": context.queue.topic,
+                "messaging.destination.partition.id": _partition(context.queue),
+                "messaging.consumer.group.name": context.group,
+                "messaging.batch.message_count": len(messages),
+            },
+        )
+        if isinstance(outcome, MQError):
+            _fail(span, outcome)
+        span.end()
+
+
+class _ProcessSpans:
+    """A span around each call of a handler: a child of the message's send, or for several messages linked to theirs."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def around_consume(self, context: ConsumeContext, /) -> Iterator[None]:
+        messages = context.messages
+        first = messages[0]
+        attributes: dict[str, AttributeValue] = {
+            "messaging.system": _SYSTEM,
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": first.topic,
+            "messaging.destination.partition.id": _partition(first.queue),
+            "messaging.consumer.group.name": context.group,
+        }
+        parent: Context | None = None
+        links: Sequence[Link] = ()
+        if len(messages) == 1:
+            parent = propagate.extract(first.properties)
+            attributes["messaging.message.id"] = first.message_id
+            if first.tags:
+                attributes["messaging.rocketmq.message.tag"] = first.tags
+            if first.keys:
+                attributes["messaging.rocketmq.message.keys"] = first.keys
+            if first.reconsume_times:
+                attributes["messaging.rocketmq.message.reconsume_times"] = first.reconsume_times
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
+            links = _links(messages)
+        span = self._tracer.start_span(
+            f"process {first.topic}", parent, kind=SpanKind.CONSUMER, attributes=attributes, links=links
+        )
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except Later:
+                span.set_attribute("messaging.rocketmq.consume.later", True)
+                raise
+            except trio.Cancelled:
+                span.set_status(StatusCode.ERROR, "cancelled")
+                raise
+            except Exception as error:
+                _fail(span, error)
+                raise
+
+
+def _fail(span: Span, error: Exception) -> None:
+    span.record_exception(error)
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(StatusCode.ERROR, str(error))
+
+
+def _partition(queue: triomq.MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"
+
+
+def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
+    """The contexts in which messages were sent, of those that say."""
+    found = []
+    for message in messages[:LINKS_MAX]:
+        context = trace.get_current_span(propagate.extract(message.properties, Context())).get_span_context()
+        if context.is_valid:
+            found.append(Link(context, {"messaging.message.id": message.message_id}))
+    return found
