@@ -42,7 +42,8 @@ def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: 
     return settings
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+# What follows the command's name belongs to it, also without --.
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @click.option("--topics", default="", metavar="A,B", callback=_read_topics, help="Topics that are there at once.")
 @click.option("--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets.")
 @click.option("--slaves", type=click.IntRange(0), default=0, show_default=True, help="Slaves of each master.")

@@ -6,16 +6,11 @@ listens, and connections wait until all brokers have registered.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import shutil
 import signal
 import socket
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import trio
 
@@ -30,11 +25,10 @@ from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import dial_tcp, listen_tcp
 from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.child import Child
+from triomq_testing.directories import remove_left_behind, temporary_directory
 
 QUEUES = 4
 """Of each topic, on every master."""
-
-_DIRECTORY = re.compile(r"triomq-run-(\d+)-\w+")
 
 
 def lend(
@@ -60,7 +54,8 @@ def lend(
         OSError: no free ports, or the disk fails.
         ValueError: settings with which a broker must not start.
     """
-    with _directory() as home:
+    remove_left_behind()
+    with temporary_directory() as home:
         ports = [door.getsockname()[1], *free_ports(masters * (1 + slaves))]
         plan = plan_cluster(home, masters=masters, slaves=slaves, settings=SETTINGS | dict(settings), ports=ports)
         _write_topics(plan, topics)
@@ -145,17 +140,3 @@ def _write_topics(plan: ClusterPlan, topics: Sequence[str]) -> None:
             for topic in topics:
                 table.ensure(topic, QUEUES, PERM_READ | PERM_WRITE)
             table.persist()
-
-
-@contextlib.contextmanager
-def _directory() -> Iterator[Path]:
-    """A temporary directory. Those of processes that were killed are removed, too."""
-    for path in Path(tempfile.gettempdir()).glob("triomq-run-*"):
-        match = _DIRECTORY.fullmatch(path.name)
-        if match and not os.path.exists(f"/proc/{match[1]}"):
-            shutil.rmtree(path, ignore_errors=True)
-    home = Path(tempfile.mkdtemp(prefix=f"triomq-run-{os.getpid()}-"))
-    try:
-        yield home
-    finally:
-        shutil.rmtree(home, ignore_errors=True)

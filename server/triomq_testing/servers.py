@@ -18,6 +18,7 @@ from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import NodePlan
 from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.clock import Clock, SteeredClock
+from triomq_testing.directories import remove_left_behind, temporary_directory
 from triomq_testing.disk import SteeredDisk
 from triomq_testing.faults import Faults, Weaknesses
 from triomq_testing.network import SteeredNetwork
@@ -31,6 +32,7 @@ class Servers:
     """Runs clusters in a thread of its own, as many as wanted, one after another or at once."""
 
     def __init__(self) -> None:
+        remove_left_behind()
         self._loop = LoopThread(_open_nursery, name="triomq-testing")
 
     def __enter__(self) -> Self:
@@ -69,14 +71,15 @@ class Servers:
             ValueError: counts that are out of range, or settings with which a broker must not start.
         """
         options = {"masters": masters, "slaves": slaves, "settings": SETTINGS | dict(settings or {})}
-        running = _Running(self._loop, faults=faults, options=options)
-        rocketmq: RocketMQ = self._loop.call(partial(self._loop.session.start, running.run))
-        try:
-            for topic in topics:
-                rocketmq.topic(topic)
-            yield rocketmq
-        finally:
-            self._loop.call(running.stop)
+        with temporary_directory() as home:
+            running = _Running(self._loop, faults=faults, options=options | {"directory": home})
+            rocketmq: RocketMQ = self._loop.call(partial(self._loop.session.start, running.run))
+            try:
+                for topic in topics:
+                    rocketmq.topic(topic)
+                yield rocketmq
+            finally:
+                self._loop.call(running.stop)
 
 
 @asynccontextmanager

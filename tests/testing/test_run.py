@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -66,6 +68,7 @@ def test_the_command_finds_a_cluster() -> None:
     ("command", "status", "error"),
     [
         (["true"], 0, ""),
+        (["sh", "-c", "test $1 = --topics", "sh", "--topics"], 0, ""),
         (["sh", "-c", "exit 3"], 3, ""),
         (["sh", "-c", "kill -9 $$"], 137, ""),
         (["sh", "-c", "sleep 1; kill -9 $$"], 137, ""),
@@ -113,6 +116,44 @@ def test_signals_go_to_the_command(number: signal.Signals) -> None:
     assert process.returncode == 5
 
 
+COUNT_INTERRUPTS = """
+import signal, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+print("ready", flush=True)
+while not seen:
+    time.sleep(0.01)
+time.sleep(0.5)
+print("seen", len(seen), flush=True)
+"""
+
+
+def test_ctrl_c_at_a_terminal_comes_once() -> None:
+    ours, theirs = os.openpty()
+
+    def take_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [*RUN, "--", sys.executable, "-c", COUNT_INTERRUPTS],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    )
+    os.close(theirs)
+    with open(ours, "r+b", buffering=0) as screen:
+        printed = b""
+        while b"ready" not in printed:
+            printed += screen.read(1000)
+        screen.write(b"\x03")
+        while b"seen 1\r\n" not in printed:
+            printed += screen.read(1000)
+        assert process.wait(timeout=120) == 0
+
+
 def test_a_command_that_ignores_sigterm_is_killed() -> None:
     process = start("--grace", "0.1", "--", "sh", "-c", "trap '' TERM; echo $$; while :; do sleep 0.05; done")
     assert process.stdout is not None
@@ -130,13 +171,13 @@ def test_when_it_is_killed_itself_the_command_ends_and_the_next_run_cleans_up(te
     assert process.stdout is not None
     assert "one" in process.stdout.readline()
     (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(list(temporary.glob("triomq-run-*"))) == 1
+    assert len(list(temporary.glob("triomq-testing-*"))) == 1
     process.kill()
     process.communicate(timeout=120)  # the command has closed its output, too
     while is_there(int(child)):
         time.sleep(0.01)
-    assert len(list(temporary.glob("triomq-run-*"))) == 1
-    assert run("--", "sleep", "1").returncode == 0
+    assert len(list(temporary.glob("triomq-testing-*"))) == 1
+    assert run("--topics", "A,B", "--", sys.executable, "-c", SEND_AND_PULL).returncode == 0
 
 
 def test_it_takes_little_memory_and_time(figures: Callable[[str], None]) -> None:

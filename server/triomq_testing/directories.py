@@ -1,0 +1,39 @@
+"""Temporary directories of clusters: removed at the end, and after a killed process by the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "triomq-testing-"
+_LOCK = "in-use"
+
+
+@contextlib.contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """A directory as long as the block lasts. What is in use is locked, so that no other process removes it."""
+    home = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_left_behind() -> None:
+    """Remove the directories of processes that were killed."""
+    for home in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or removed meanwhile
+            lock = os.open(home / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(home, ignore_errors=True)
+            finally:
+                os.close(lock)
