@@ -27,15 +27,19 @@ class Weaknesses:
 class Faults:
     """Breaks and mends the nodes of a cluster by their names: ``broker-a``, ``broker-a-s``, ``namesrv-0``.
 
-    Every method may be called from any thread; without a name it is for all brokers.
+    Every method may be called from any thread; without a name it is for all brokers. ValueError if there is no such
+    node, RuntimeError if the cluster was not started for faults.
     """
 
-    def __init__(self, cluster: Cluster, nodes: dict[str, Weaknesses], clock: SteeredClock, calls: Calls) -> None:
+    def __init__(
+        self, cluster: Cluster, nodes: dict[str, Weaknesses], clock: SteeredClock, calls: Calls, *, possible: bool
+    ) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._clock = clock
         clock.passed.append(self._expire_frozen)
         self._calls = calls
+        self._possible = possible
 
     def kill(self, name: str | None = None) -> None:
         """End a node as SIGKILL would: connections break, and nothing more is written or unregistered."""
@@ -128,6 +132,11 @@ class Faults:
                 await weak.network.break_dialled()
 
     def _chosen(self, name: str | None) -> Iterable[tuple[str, Weaknesses]]:
+        if not self._possible:
+            raise RuntimeError(
+                "this cluster was started without faults: ask for the fixture `rocketmq_faults` among the test's "
+                "arguments, or for `Servers.open(faults=True)`"
+            )
         if name is None:
             return [(node, weak) for node, weak in self._nodes.items() if self._cluster[node].plan.kind == "broker"]
         if name not in self._nodes:

@@ -153,7 +153,7 @@ class _Running:
                 RocketMQ(
                     cluster.name_servers,
                     Clock(self._clock, self._loop),
-                    Faults(cluster, self._nodes, self._clock, self._loop),
+                    Faults(cluster, self._nodes, self._clock, self._loop, possible=self._faults),
                     sdk,
                     self._loop,
                 )

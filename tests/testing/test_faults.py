@@ -110,6 +110,11 @@ async def test_a_full_disk_refuses_messages(rocketmq: RocketMQ, rocketmq_faults:
     assert [message.body for message in rocketmq.messages("orders")] == [b"two"]
 
 
+def test_a_cluster_without_faults_says_how_to_get_them(rocketmq: RocketMQ) -> None:
+    with pytest.raises(RuntimeError, match="fixture `rocketmq_faults`"):
+        rocketmq.faults.cut()
+
+
 @pytest.mark.rocketmq(topics=["orders"])
 def test_a_node_that_is_not_there(rocketmq_faults: Faults) -> None:
     with pytest.raises(ValueError, match="there is no node broker-z; known: namesrv-0, broker-a"):

@@ -174,29 +174,33 @@ async def test_open_transactions_are_checked(rocketmq: RocketMQ) -> None:
 # --- nothing is left behind
 
 
-def left() -> tuple[set[threading.Thread], int]:
-    """The threads, but for workers that trio keeps for a while, and the number of open files."""
+def left(servers: Servers | None = None) -> tuple[set[threading.Thread], int, int]:
+    """The threads, but for workers that trio keeps for a while, and the numbers of open files and tasks."""
+
+    async def count_tasks() -> int:
+        return trio.lowlevel.current_statistics().tasks_living
+
+    tasks = servers._loop.call(count_tasks) if servers else 0
     threads = {thread for thread in threading.enumerate() if not thread.name.startswith("Trio thread")}
-    return threads, len(os.listdir("/proc/self/fd"))
+    return threads, len(os.listdir("/proc/self/fd")), tasks
 
 
 def test_clusters_one_after_another_leave_nothing_behind(
     figures: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    at_first, _ = left()
+    at_first = left()[0]
     with Servers() as servers:
         with servers.open(topics=["orders"]) as rocketmq:
             rocketmq.send("orders", b"one")
-        before = left()
+        before = left(servers)
         began = time.monotonic()
         for _ in range(20):
             with servers.open() as rocketmq:
                 rocketmq.send("orders", b"one")
                 assert len(os.listdir(tmp_path)) == 1
         figures(f"a cluster from start to end, with a message: {(time.monotonic() - began) / 20 * 1000:.0f} ms")
-        threads, descriptors = left()
-        assert (threads, descriptors) == before
+        assert left(servers) == before
         assert os.listdir(tmp_path) == []
     assert left()[0] == at_first
 
