@@ -108,6 +108,8 @@ class BrokerRow:
         status: its runtime information.
         error: why there is none.
         behind_bytes: what a slave lacks of its master's log; None when that is not known.
+        in_per_s: messages stored per second.
+        out_per_s: messages given to consumers per second.
     """
 
     name: str
@@ -116,13 +118,8 @@ class BrokerRow:
     status: Mapping[str, str]
     error: str
     behind_bytes: int | None
-
-    def tps(self, key: str) -> float | None:
-        """The first of the rates that a broker says, that of the last ten seconds."""
-        try:
-            return float(self.status.get(key, "").split()[0])
-        except (IndexError, ValueError):
-            return None
+    in_per_s: float | None
+    out_per_s: float | None
 
     @property
     def version(self) -> str:
@@ -136,6 +133,14 @@ class BrokerRow:
             return float(self.status["commitLogDiskRatio"])
         except (KeyError, ValueError):
             return None
+
+
+def _rate(status: Mapping[str, str], key: str) -> float | None:
+    """The first of the rates that a broker says, that of the last ten seconds."""
+    try:
+        return float(status.get(key, "").split()[0])
+    except (IndexError, ValueError):
+        return None
 
 
 def _log_end(status: Mapping[str, str]) -> int | None:
@@ -163,7 +168,9 @@ async def brokers(client: Client) -> dict[str, list[BrokerRow]]:
         behind = max(0, master - own) if number and master is not None and own is not None else None
         row = asked[address]
         cluster = table[name].cluster or "?"
-        clusters.setdefault(cluster, []).append(BrokerRow(name, number, address, row.value or {}, row.error, behind))
+        status = row.value or {}
+        rates = _rate(status, "putTps"), _rate(status, "getTransferedTps")  # RocketMQ's spelling
+        clusters.setdefault(cluster, []).append(BrokerRow(name, number, address, status, row.error, behind, *rates))
     return clusters
 
 

@@ -131,7 +131,7 @@ class Sample:
     """One figure of a metric.
 
     Args:
-        labels: the values of :attr:`Metric.labels`.
+        labels: the values of the labels, in the order of their names in the :class:`Metric`.
         value: the figure.
     """
 

@@ -64,5 +64,7 @@ function tailing() {
   });
 }
 
+const here = document.querySelector("nav [aria-current]");
+if (here) here.scrollIntoView({ block: "nearest", inline: "nearest" });
 refreshing();
 tailing();
