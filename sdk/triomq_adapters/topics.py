@@ -6,11 +6,12 @@ import logging
 
 import triomq
 import triomq.aio
+import triomq.blocking
 
 log = logging.getLogger("triomq.adapters")
 
 
-async def ensure_topic(admin: triomq.Admin | triomq.aio.Admin, topic: str, queues: int) -> None:
+async def ensure_topic(admin: triomq.aio.Admin, topic: str, queues: int) -> None:
     """Create a topic unless there is one; what exists is not changed.
 
     A worker that starts before the first task is sent would else learn of the topic up to half a minute later. When the
@@ -22,6 +23,19 @@ async def ensure_topic(admin: triomq.Admin | triomq.aio.Admin, topic: str, queue
         try:
             await admin.create_topic(topic, queues=queues)
         except triomq.MQError as error:
-            log.warning(
-                "there is no topic %s, and it could not be created (%s): have an operator create it", topic, error
-            )
+            _warn(topic, error)
+
+
+def ensure_topic_blocking(admin: triomq.blocking.Admin, topic: str, queues: int) -> None:
+    """:func:`ensure_topic` without ``await``."""
+    try:
+        admin.route(topic)
+    except triomq.errors.RouteNotFound:
+        try:
+            admin.create_topic(topic, queues=queues)
+        except triomq.MQError as error:
+            _warn(topic, error)
+
+
+def _warn(topic: str, error: triomq.MQError) -> None:
+    log.warning("there is no topic %s, and it could not be created (%s): have an operator create it", topic, error)

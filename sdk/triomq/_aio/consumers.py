@@ -167,6 +167,11 @@ class PushConsumer(ClosingProxy[_push.PushConsumer]):
         awaited = in_asyncio(self._session, handler)
         await self._call(lambda core: core.run(awaited, concurrency=concurrency))
 
+    async def poll(self, wait_s: float = 0.0) -> Delivery | None:
+        """The next message, or None when none comes in time; see :meth:`triomq.PushConsumer.poll`."""
+        found = await self._call(lambda core: core.poll(wait_s))
+        return None if found is None else construct(Delivery, self._session, found)
+
     def __aiter__(self) -> Self:
         aiter(self._core)  # it warns if nothing is subscribed
         return self

@@ -217,6 +217,11 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
             except StopAsyncIteration:
                 return
 
+    def poll(self, wait_s: float = 0.0) -> Delivery | None:
+        """The next message, or None when none comes in time; see :meth:`triomq.PushConsumer.poll`."""
+        found = self._call(lambda core: core.poll(wait_s))
+        return None if found is None else construct(Delivery, self._call, found)
+
     def __enter__(self) -> Self:
         self._kept = False
         self._call(_push.PushConsumer.__aenter__)

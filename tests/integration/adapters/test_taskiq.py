@@ -203,7 +203,7 @@ def test_worker_processes_that_are_killed_lose_no_task(
     log, done = tmp_path / "log", tmp_path / "done"
     monkeypatch.syspath_prepend(tmp_path)
     jobs = importlib.import_module("jobs")
-    monkeypatch.delitem(sys.modules, "jobs")
+    del sys.modules["jobs"]
 
     async def send() -> None:
         await jobs.broker.startup()

@@ -117,6 +117,7 @@ OF_PYTEST = "docs/how-to/test-with-pytest.md"
 
 
 WORKERS = {
+    "docs/how-to/celery.md": (["celery", "-A", "tasks", "worker", "-c", "1"], ["hello world", "hello later"]),
     "docs/how-to/taskiq.md": (["taskiq", "worker", "tasks:broker"], ["hello world", "hello later"]),
 }
 """Pages whose examples are files: how a worker of theirs is started, and what it prints once the others have run."""

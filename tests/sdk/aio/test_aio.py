@@ -283,6 +283,23 @@ def test_handlers_run_in_the_loop(run, groups):
     assert sorted(seen) == list(range(10))
 
 
+def test_push_polls(run, groups):
+    async def main():
+        async with (
+            open_client(groups) as client,
+            client.push_consumer("G", start_from="earliest", drain_s=5) as consumer,
+        ):
+            assert await consumer.poll() is None
+            await consumer.subscribe("T")
+            for offset in range(10):
+                delivery = await consumer.poll(60)
+                assert delivery.message.queue_offset == offset
+                await delivery.done()
+        assert groups.broker.offsets["G", "T", 0] == 10
+
+    run(main)
+
+
 @pytest.mark.parametrize("fault", ["raises", "cancels itself"])
 def test_a_handler_that_fails_sends_its_message_back(run, groups, fault):
     async def main():

@@ -140,6 +140,11 @@ class PushConsumer(AssignedQueues):
 
     async def __anext__(self) -> Delivery:
         """The next message; the iteration ends when the consumer drains."""
+        found = await self._next(wait=True)
+        assert found is not None
+        return found
+
+    async def _next(self, *, wait: bool) -> Delivery | None:
         self._member.check_open()
         dispatch = self._member.dispatch
         waiters = dispatch.waiters
@@ -152,7 +157,32 @@ class PushConsumer(AssignedQueues):
             batch = dispatch.take(1, trio.current_time())
             if batch is not None:
                 return Delivery(batch[0], dispatch, self._member.sender, self._member.consume_hooks or None)
+            if not wait:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                return None
             await waiters.wait()
+
+    async def poll(self, wait_s: float = 0.0) -> Delivery | None:
+        """The next message, or None when none comes in time or the consumer drains; for loops that wait elsewhere, too.
+
+        Args:
+            wait_s: how long to wait; 0 takes only what has been fetched before.
+
+        Raises:
+            InvalidCall: it is a negative time.
+            ClientClosed: the consumer is closed.
+            OffsetIllegal: with the policy ``"raise"``.
+        """
+        if not wait_s >= 0:
+            raise InvalidCall(f"wait_s is {wait_s}, not at least 0")
+        try:
+            if wait_s == 0:
+                return await self._next(wait=False)
+            with trio.move_on_after(wait_s):
+                return await self._next(wait=True)
+        except StopAsyncIteration:
+            pass
+        return None
 
     def drain(self) -> None:
         """Begin to end: pull no more and give nothing more out; :meth:`run` returns when its handlers have."""

@@ -72,6 +72,32 @@ async def test_deliveries_are_answered_by_their_block(autojump_clock, group_clus
     assert "the second one fails once" in caplog.text
 
 
+async def test_polls_take_what_is_there_and_wait_no_longer_than_asked(autojump_clock, group_cluster, open_consumer):
+    async with open_consumer() as consumer:
+        for wait_s in (0, 2.5):
+            started = trio.current_time()
+            assert await consumer.poll(wait_s) is None
+            assert trio.current_time() - started == wait_s
+        fill(group_cluster, 2)
+        with trio.fail_after(60):
+            first = await consumer.poll(60)
+        assert first is not None
+        await first.done()
+        second = None
+        while second is None:  # fetched with the first one
+            second = await consumer.poll()
+        assert {first.message.body, second.message.body} == {b"m0-0", b"m0-1"}
+        assert await consumer.poll() is None
+        await second.done()
+        with pytest.raises(errors.InvalidCall, match="not at least 0"):
+            await consumer.poll(-1)
+        consumer.drain()
+        assert await consumer.poll(60) is None
+    with pytest.raises(errors.ClientClosed):
+        await consumer.poll()
+    assert committed(group_cluster) == 2
+
+
 async def test_an_unanswered_delivery_is_not_consumed(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 3)
     async with open_consumer() as consumer:

@@ -1,0 +1,392 @@
+"""The transport ``rocketmq://`` of Kombu, and so of Celery.
+
+::
+
+    import triomq_adapters.kombu  # makes the transport known
+
+    app = celery.Celery("jobs", broker="rocketmq://127.0.0.1:9876/")
+
+A queue is a topic, which its consumers share as one group. A message that was taken and not acknowledged is given to
+another consumer when its own has ended. Tasks with an ETA wait at the broker.
+
+Transport options:
+
+``name_servers``
+    Several name servers, ``"a:9876;b:9876"``, in place of the one in the URL.
+``topic_prefix``
+    Begins the names of all topics and groups; default: nothing.
+``queues``
+    Queues per broker of a topic that is created; so many workers can share it. Default: 16.
+``visibility_timeout``
+    A message that was not acknowledged for so many seconds is given out again; default: 3600.
+``max_retries``
+    How often this may happen before it becomes a dead letter; default: 16.
+``send_timeout``
+    How many seconds a send may take; default: 10.
+``polling_interval``
+    How many seconds a loop sleeps when there is no message; default: 0.02.
+``client_options``
+    Further arguments of :func:`triomq.open_client`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from queue import Empty
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+
+import triomq
+import triomq.blocking
+from triomq_adapters.delays import wall_ms
+from triomq_adapters.envelopes import legal_name, pack
+from triomq_adapters.kombu_queues import ExchangeReader, Matches, Sender, WorkQueue
+from triomq_adapters.topics import ensure_topic_blocking
+
+__all__ = ["Channel", "Transport"]
+
+_TRANSIENT = 1
+_ASSIGNED_WAIT_S = 2.0
+_GET_WAIT_S = 1.0
+
+
+class Channel(virtual.Channel):
+    """A channel: which queues there are, and what was taken from them and not acknowledged."""
+
+    supports_fanout = True
+    do_restore = False  # what is not acknowledged comes again by itself
+    body_encoding = None
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._work: dict[str, WorkQueue] = {}
+
+    # --- queues and bindings
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **_: Any) -> None:
+        if auto_delete or exclusive:
+            self.connection.transient.add(queue)
+            # Whoever answers without an exchange, as Celery's results by RPC, names the queue.
+            self.connection.bind("", "direct", queue, queue.__eq__)
+        else:
+            self.connection.declare(queue)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        if queue in self.connection.transient:
+            kind = self.typeof(exchange).type
+            self.connection.bind(exchange, kind, queue, _matches(kind, routing_key, pattern))
+
+    def _delete(self, queue: str, *_args: Any, **_kwargs: Any) -> None:
+        if queue in self.connection.transient:
+            self.connection.unbind(queue)
+        else:
+            self._purge(queue)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """Nothing: the queue of replies serves the next question, too."""
+
+    def _size(self, queue: str) -> int:
+        return 0 if queue in self.connection.transient else self.connection.lag(queue)
+
+    def _purge(self, queue: str) -> int:
+        return 0 if queue in self.connection.transient else self.connection.purge(queue)
+
+    # --- sending
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **_: Any) -> None:
+        """Send a message to the queues that are bound here, or else to all that read the exchange."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        if exchange:
+            bound = self._lookup(exchange, routing_key) if exchange in self.state.exchanges else []
+            queues = [queue for queue in bound if queue not in self.connection.transient]
+            fanout = self.typeof(exchange).type == "fanout"
+        else:
+            queues, fanout = [routing_key], False
+            if routing_key not in self.connection.declared and message["properties"].get("delivery_mode") == _TRANSIENT:
+                queues = []
+        body = pack(message)
+        for queue in queues:
+            self.connection.send(self.connection.topic(queue), message, body)
+        if fanout or not queues:
+            self.connection.send(self.connection.exchange_topic(exchange), message, body)
+
+    # --- receiving
+
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> None:
+        """Begin to take messages of a queue."""
+        if queue not in self.connection.transient:
+            self._work_queue(queue).resume()
+        super().basic_consume(queue, no_ack, *args, **kwargs)
+        if no_ack and queue not in self.connection.transient:
+            take = self.connection._callbacks[queue]  # noqa: SLF001
+
+            def acknowledge_and_take(raw: dict[str, Any]) -> Any:
+                self._answer(raw["properties"]["delivery_tag"])
+                return take(raw)
+
+            self.connection._callbacks[queue] = acknowledge_and_take  # noqa: SLF001
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Take no more messages of a queue; it goes to other workers when those at work are acknowledged."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        work = self._work.get(queue) if queue is not None else None
+        if work is not None and queue not in self._active_queues and work.cancel():
+            self._leave(queue)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
+        """The next message of a queue, or None when none comes within a second: it may have to be fetched first."""
+        try:
+            message = self.Message(self._get(queue, timeout=_GET_WAIT_S), channel=self)
+        except Empty:
+            return None
+        if no_ack:
+            self._answer(message.delivery_tag)
+        else:
+            self.qos.append(message, message.delivery_tag)
+        return message
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """A message is consumed."""
+        self._answer(delivery_tag)
+        super().basic_ack(delivery_tag, multiple)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """A message is dropped, or given to any worker again."""
+        self._answer(delivery_tag, again=requeue)
+        self.qos.ack(delivery_tag)
+
+    def _restore(self, message: Any) -> None:
+        self._answer(message.delivery_tag, again=True)
+
+    def _answer(self, tag: str, *, again: bool = False) -> None:
+        for queue, work in list(self._work.items()):
+            if work.has(tag):
+                if work.done(tag, again=again):
+                    self._leave(queue)
+                return
+
+    def _leave(self, queue: str | None) -> None:
+        # Acknowledgements come from other threads, too: only one of them closes it.
+        work = self._work.pop(queue, None) if queue is not None else None
+        if work is not None:
+            work.close()
+
+    def _work_queue(self, queue: str) -> WorkQueue:
+        if queue not in self._work:
+            self._work[queue] = self.connection.work_queue(queue)
+        return self._work[queue]
+
+    def _get(self, queue: str, timeout: float = 0.0) -> dict[str, Any]:
+        message: dict[str, Any] | None
+        if queue in self.connection.transient:
+            message = self.connection.read(queue, self._next_delivery_tag)
+        else:
+            message = self._work_queue(queue).take(self._next_delivery_tag, timeout)
+        if message is None:
+            raise Empty
+        return message
+
+    def close(self) -> None:
+        """Leave the groups; what was not acknowledged is given to other workers."""
+        if not self.closed and self.connection is not None and not self.connection.was_forked:
+            for queue in list(self._work):
+                self._leave(queue)
+        super().close()
+
+
+class Transport(virtual.Transport):
+    """A connection: one client, which is opened when it is established, in the process that uses it."""
+
+    Channel = Channel
+    default_port = 9876
+    polling_interval = 0.02
+    driver_type = "rocketmq"
+    driver_name = "triomq"
+    connection_errors = (
+        *virtual.Transport.connection_errors,
+        triomq.TransientError,
+        triomq.RouteError,
+        triomq.ClosedError,
+        triomq.errors.NoNameServer,
+    )
+    recoverable_connection_errors = connection_errors
+    channel_errors = (*virtual.Transport.channel_errors, triomq.CallError)
+    recoverable_channel_errors = ()
+    implements = virtual.Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.declared: set[str] = set()
+        """Queues that workers share, and that were declared here."""
+        self.transient: set[str] = set()
+        """Queues that end with this connection."""
+        self._client: triomq.blocking.Client | None = None
+        self._sender: Sender
+        self._readers: dict[str, ExchangeReader] = {}
+        self._read_by: dict[str, list[str]] = {}
+        self._process = os.getpid()
+
+    def driver_version(self) -> str:
+        """Of the client."""
+        return triomq.__version__
+
+    def establish_connection(self) -> Any:
+        """Open the client, and see that a name server answers."""
+        if self._client is None:
+            self._client = self._open()
+        return super().establish_connection()
+
+    def _open(self) -> triomq.blocking.Client:
+        info, options = self.client, self.client.transport_options
+        settings: dict[str, Any] = dict(options.get("client_options", {}))
+        if info.userid:
+            settings.setdefault("credentials", triomq.Credentials(info.userid, info.password or ""))
+        if info.virtual_host and info.virtual_host != "/":
+            settings.setdefault("namespace", info.virtual_host.strip("/"))
+        # Kombu itself tries again, perhaps elsewhere, within its connect_timeout.
+        settings.setdefault("route_wait_s", (info.connect_timeout or 4) / 4)
+        servers = options.get("name_servers") or f"{info.hostname or '127.0.0.1'}:{info.port or self.default_port}"
+        client = triomq.blocking.open_client(servers, **settings)
+        try:
+            client.admin.cluster_info()
+            prefix = options.get("topic_prefix", "")
+            producer = client.producer(f"{prefix}kombu-senders", send_timeout_s=options.get("send_timeout", 10.0))
+            self._sender = Sender(producer, options.get("clock", wall_ms))
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def close_connection(self, connection: Any) -> None:
+        """Close channels and client; in a forked child only forget them, they are its parent's."""
+        super().close_connection(connection)
+        client, self._client = self._client, None
+        if client is not None and not self.was_forked:
+            client.close()
+        self._readers.clear()
+        self._read_by.clear()
+
+    @property
+    def was_forked(self) -> bool:
+        """Whether this was made by the parent of this process."""
+        return os.getpid() != self._process
+
+    @property
+    def _opened(self) -> triomq.blocking.Client:
+        if self._client is None:
+            raise triomq.errors.ClientClosed("the connection is closed")
+        return self._client
+
+    # --- what channels do with the client
+
+    def topic(self, queue: str) -> str:
+        """Of a queue that workers share."""
+        return f"{self.client.transport_options.get('topic_prefix', '')}{legal_name(queue)}"
+
+    def exchange_topic(self, exchange: str) -> str:
+        """Of what is read by each connection for itself."""
+        return f"{self.client.transport_options.get('topic_prefix', '')}exchange-{legal_name(exchange)}"
+
+    def declare(self, queue: str) -> None:
+        """Create the topic of a queue that workers share, if there is none."""
+        if queue not in self.declared:
+            queues = self.client.transport_options.get("queues", 16)
+            ensure_topic_blocking(self._opened.admin, self.topic(queue), queues)
+            self.declared.add(queue)
+
+    def bind(self, exchange: str, kind: str, queue: str, matches: Matches) -> None:
+        """Read an exchange for a queue of this connection."""
+        reader = self._readers.get(exchange)
+        if reader is None:
+            topic = self.exchange_topic(exchange)
+            ensure_topic_blocking(self._opened.admin, topic, 1)
+            replies = kind == "direct"
+            reader = ExchangeReader(self._opened, topic, replies=replies, clock=self._sender.clock)
+            self._readers[exchange] = reader
+            if not replies:
+                reader.wait_assigned(_ASSIGNED_WAIT_S)
+        reader.bind(queue, matches)
+        exchanges = self._read_by.setdefault(queue, [])
+        if exchange not in exchanges:
+            exchanges.append(exchange)
+
+    def unbind(self, queue: str) -> None:
+        """Read for a queue no more."""
+        for exchange in self._read_by.pop(queue, []):
+            if self._readers[exchange].unbind(queue):
+                self._readers.pop(exchange).close()
+
+    def read(self, queue: str, new_tag: Any) -> dict[str, Any] | None:
+        """The next message for a queue of this connection; None: there is none now."""
+        for exchange in self._read_by.get(queue, []):
+            message = self._readers[exchange].take(queue, new_tag)
+            if message is not None:
+                return message
+        return None
+
+    def send(self, topic: str, message: dict[str, Any], body: bytes) -> None:
+        """Send a message to a topic."""
+        self._sender.send(topic, message, body)
+
+    def work_queue(self, queue: str) -> WorkQueue:
+        """Become a member of a queue's group."""
+        self.declare(queue)
+        options = self.client.transport_options
+        topic = self.topic(queue)
+        consumer = self._opened.push_consumer(
+            _group(topic),
+            start_from="earliest",
+            drain_s=0,
+            retries=triomq.ConsumeRetries(
+                max_times=options.get("max_retries", 16), timeout_s=float(options.get("visibility_timeout", 3600))
+            ),
+        )
+        return WorkQueue(consumer, topic, self._sender)
+
+    def lag(self, queue: str) -> int:
+        """How many messages of a queue no worker has acknowledged; 0 when nobody knows."""
+        topic = self.topic(queue)
+        try:
+            progress = self._opened.groups.progress(_group(topic), topic)
+            if progress:
+                return progress.lag or 0
+            bounds = self._opened.admin.topic_stats(topic).offset_table.values()
+        except triomq.MQError:
+            return 0
+        return sum(each.max_offset - each.min_offset for each in bounds)
+
+    def purge(self, queue: str) -> int:
+        """Skip what is in a queue now.
+
+        Returns:
+            About how many messages that are.
+        """
+        count, topic = self.lag(queue), self.topic(queue)
+        groups = self._opened.groups
+        if _group(topic) in groups.names():
+            groups.reset(_group(topic), topic, groups.END)
+        else:
+            # No worker was there yet: the first one begins behind what is there now.
+            bounds = self._opened.admin.topic_stats(topic).offset_table
+            groups.set_offsets(_group(topic), {where: each.max_offset for where, each in bounds.items()})
+        return count
+
+
+def _group(topic: str) -> str:
+    return f"{topic}-workers"
+
+
+def _matches(kind: str, routing_key: str, pattern: str | None) -> Matches:
+    """What a binding to an exchange of a kind takes."""
+    if kind == "fanout":
+        return lambda _: True
+    if kind == "topic" and pattern is not None:
+        compiled = re.compile(pattern)
+        return lambda key: compiled.match(key) is not None
+    return routing_key.__eq__
+
+
+TRANSPORT_ALIASES.setdefault("rocketmq", "triomq_adapters.kombu:Transport")

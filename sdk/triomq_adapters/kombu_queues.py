@@ -1,0 +1,230 @@
+"""The two kinds of queues that Kombu has, over one client: those that workers share, and those of one reader.
+
+Queues that workers share are topics with a consumer group each. Queues that live as long as their connection, such as
+those of ``celery inspect`` and its replies, are no topics of their own: who has one reads the topic of its exchange from
+the time on at which it was bound, and takes what its binding matches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import triomq
+import triomq.blocking
+from triomq_adapters.delays import DUE_PROPERTY, Clock, delay_level, remaining_ms
+from triomq_adapters.envelopes import eta_ms, plain_text, routing_key, unpack
+
+log = logging.getLogger("triomq.adapters.kombu")
+
+HELD_MS = 10_000
+"""A task that is due so soon waits in the worker, which is more precise than delay levels."""
+
+_REPLY_MARGIN_MS = 5_000
+"""By how much a client's clock may be ahead of the broker's without a reply being missed."""
+
+Matches = Callable[[str], bool]
+"""Whether a binding takes messages with a routing key."""
+
+
+class Sender:
+    """Sends messages of Kombu to topics.
+
+    Args:
+        producer: sends.
+        clock: the time in ms since 1970.
+    """
+
+    def __init__(self, producer: triomq.blocking.Producer, clock: Clock) -> None:
+        self._producer = producer
+        self.clock = clock
+
+    def send(self, topic: str, message: dict[str, Any], body: bytes) -> None:
+        """Send a packed message; a task that is due later waits at the broker."""
+        due_ms = eta_ms(message)
+        self._send(
+            topic, body, plain_text(message["headers"].get("task")), plain_text(message["headers"].get("id")), due_ms
+        )
+
+    def send_on(self, topic: str, received: triomq.ReceivedMessage) -> None:
+        """Send a received message again, as it is."""
+        due = received.properties.get(DUE_PROPERTY)
+        keys = received.keys
+        self._send(topic, received.body, received.tags, keys[0] if keys else None, int(due) if due else None)
+
+    def _send(self, topic: str, body: bytes, tag: str | None, key: str | None, due_ms: int | None) -> None:
+        wait_ms = due_ms - self.clock() if due_ms is not None else 0
+        waits = wait_ms > HELD_MS
+        self._producer.send(
+            triomq.Message(
+                topic,
+                body,
+                tags=tag,
+                keys=key,
+                properties={DUE_PROPERTY: str(due_ms)} if waits else None,
+                delay_level=delay_level(wait_ms) if waits else 0,
+            )
+        )
+
+
+class WorkQueue:
+    """A queue that workers share: this one is a member of its group.
+
+    Args:
+        consumer: made for the topic's group; this enters and closes it.
+        topic: where the messages are.
+        sender: sends on what is not due.
+    """
+
+    def __init__(self, consumer: triomq.blocking.PushConsumer, topic: str, sender: Sender) -> None:
+        self._topic = topic
+        self._sender = sender
+        self._unacknowledged: dict[str, triomq.blocking.Delivery] = {}
+        self._cancelled = False
+        self._consumer = consumer.__enter__()
+        self._consumer.subscribe(topic)
+
+    def take(self, new_tag: Callable[[], str], wait_s: float = 0.0) -> dict[str, Any] | None:
+        """The next message of Kombu, with a delivery tag that :meth:`done` takes; None: there is none now."""
+        while (delivery := self._consumer.poll(wait_s)) is not None:
+            try:
+                if remaining_ms(delivery.message.properties, self._sender.clock()) > HELD_MS:
+                    # Sent before the answer: a worker that ends between the two makes a copy, and loses nothing.
+                    self._sender.send_on(self._topic, delivery.message)
+                    delivery.done()
+                    continue
+                message = unpack(delivery.message.body)
+            except ValueError as error:
+                log.error("%r is no message of Kombu, and comes again later: %s", delivery.message, error)  # noqa: TRY400
+                delivery.later()
+                continue
+            except triomq.MQError:
+                delivery.later()
+                raise
+            tag = new_tag()
+            message["properties"]["delivery_tag"] = tag
+            message["properties"]["delivery_info"]["redelivered"] = delivery.message.reconsume_times > 0
+            self._unacknowledged[tag] = delivery
+            return message
+        return None
+
+    def has(self, tag: str) -> bool:
+        """Whether a message was taken here and not answered."""
+        return tag in self._unacknowledged
+
+    def done(self, tag: str, *, again: bool = False) -> bool:
+        """A message is consumed, or is to be given to any worker again at once.
+
+        Returns:
+            Whether the queue is cancelled, and this was its last message.
+        """
+        delivery = self._unacknowledged[tag]
+        if again:
+            self._sender.send_on(self._topic, delivery.message)
+        # A message that took too long was given out again, and that one counts.
+        if not delivery.answered:
+            delivery.done()
+        del self._unacknowledged[tag]
+        return self._cancelled and not self._unacknowledged
+
+    def cancel(self) -> bool:
+        """Take nothing more; the group is left when the last message is answered.
+
+        Returns:
+            Whether it can be left now.
+        """
+        self._cancelled = True
+        return not self._unacknowledged
+
+    def resume(self) -> None:
+        """Take messages again."""
+        self._cancelled = False
+
+    def close(self) -> None:
+        """Leave the group; what was not answered is given to other workers."""
+        self._consumer.close()
+
+
+class _NoOffsets:
+    """Keeps no offsets: each reader begins anew."""
+
+    async def read(self, _queue: triomq.MessageQueue, /) -> int | None:
+        return None
+
+    async def commit(self, _offsets: Mapping[triomq.MessageQueue, int], /) -> None:
+        return None
+
+
+class ExchangeReader:
+    """Reads the topic of an exchange for the queues of one connection that are bound to it.
+
+    Args:
+        client: of the connection.
+        topic: of the exchange.
+        replies: whether messages from just before the binding are wanted, too: an answer may be there first. Else a worker
+            would carry out what its predecessor was told.
+        clock: the time in ms since 1970.
+    """
+
+    def __init__(self, client: triomq.blocking.Client, topic: str, *, replies: bool, clock: Clock) -> None:
+        self._bindings: dict[str, list[Matches]] = {}
+        self._waiting: dict[str, deque[dict[str, Any]]] = {}
+        self._consumer = client.push_consumer(
+            f"{topic}-readers",
+            model="broadcasting",
+            start_from=clock() - _REPLY_MARGIN_MS if replies else "latest",
+            drain_s=0,
+            offset_store=_NoOffsets(),
+        ).__enter__()
+        self._consumer.subscribe(topic)
+
+    def wait_assigned(self, wait_s: float) -> None:
+        """Wait until there are queues to read from, so that what is sent from now on is read."""
+        end = time.monotonic() + wait_s
+        while not self._consumer.assignment and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def bind(self, queue: str, matches: Matches) -> None:
+        """Keep what a binding matches for a queue."""
+        self._bindings.setdefault(queue, []).append(matches)
+        self._waiting.setdefault(queue, deque())
+
+    def unbind(self, queue: str) -> bool:
+        """Forget a queue.
+
+        Returns:
+            Whether there is none left.
+        """
+        self._bindings.pop(queue, None)
+        self._waiting.pop(queue, None)
+        return not self._bindings
+
+    def take(self, queue: str, new_tag: Callable[[], str]) -> dict[str, Any] | None:
+        """The next message of Kombu for a queue; None: there is none now."""
+        waiting = self._waiting[queue]
+        while not waiting:
+            delivery = self._consumer.poll()
+            if delivery is None:
+                return None
+            delivery.done()
+            try:
+                message = unpack(delivery.message.body)
+            except ValueError as error:
+                log.error("%r is no message of Kombu: %s", delivery.message, error)  # noqa: TRY400
+                continue
+            key = routing_key(message)
+            for name, bindings in self._bindings.items():
+                if any(matches(key) for matches in bindings):
+                    self._waiting[name].append(message)
+        message = waiting.popleft()
+        # Each queue has a copy: what Kombu changes in it is this queue's alone.
+        properties = {**message["properties"], "delivery_tag": new_tag()}
+        properties["delivery_info"] = dict(properties["delivery_info"])
+        return {**message, "properties": properties}
+
+    def close(self) -> None:
+        """Read no more."""
+        self._consumer.close()
