@@ -1,4 +1,6 @@
-"""Task queues and message frameworks over RocketMQ, each in a module of its own with an extra of its own.
+"""Task queues, message frameworks and tracing over RocketMQ, each in a module of its own with an extra of its own.
 
-``triomq_adapters.kombu`` is a transport of Kombu and Celery, ``triomq_adapters.taskiq`` a broker of Taskiq. None is imported by this package: each needs its framework.
+``triomq_adapters.kombu`` is a transport of Kombu and Celery, ``triomq_adapters.taskiq`` a broker of Taskiq,
+``triomq_adapters.opentelemetry`` gives sends and handlers spans. None is imported by this package: each needs its
+framework.
 """
