@@ -9,6 +9,7 @@ leaves the default in force; whether a server may start with it is decided in `f
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -105,6 +106,7 @@ def clamped(least: int, most: int) -> Callable[[int], int]:
     return lambda number: min(max(number, least), most)
 
 
+@functools.cache
 def camel_case(attribute: str) -> str:
     """``slave_read_enable`` -> ``slaveReadEnable``."""
     first, *rest = attribute.split("_")
