@@ -6,6 +6,7 @@ Upstream: ``MQClientInstance``, ``MQClientManager`` (docs/protocol/client.md §1
 
 from __future__ import annotations
 
+import logging
 import random
 import ssl
 from collections.abc import Callable, Sequence
@@ -51,6 +52,7 @@ from triomq._consumer.push.options import ConsumeRetries, PullOptions, PushOptio
 from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._examination.doctor import Doctor
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
+from triomq._message.debug_hooks import LoggedCalls, LoggedSends, consumer_log, producer_log
 from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook, process_hooks
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.namespace import Namespace
@@ -349,7 +351,12 @@ class Client(metaclass=NoPublicConstructor):
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
             linger_s=linger_s,
-            hooks=[*process_hooks.send, *([] if send_trace is None else [send_trace]), *hooks],
+            hooks=[
+                *([LoggedSends()] if producer_log.isEnabledFor(logging.DEBUG) else []),
+                *process_hooks.send,
+                *([] if send_trace is None else [send_trace]),
+                *hooks,
+            ],
             transactions=transactions,
             max_checks=max_checks,
             on_transaction_end=send_trace.transaction_ended if send_trace is not None else None,
@@ -448,7 +455,11 @@ class Client(metaclass=NoPublicConstructor):
             pulling=pulling if pulling is not None else PullOptions(),
             retries=retries if retries is not None else ConsumeRetries(),
             drain_s=drain_s,
-            consume_hooks=[*process_hooks.consume, *consume_hooks],
+            consume_hooks=[
+                *([LoggedCalls()] if consumer_log.isEnabledFor(logging.DEBUG) else []),
+                *process_hooks.consume,
+                *consume_hooks,
+            ],
             tracer=self._tracer(trace, trace_topic),
         )
         options = GroupOptions(

@@ -18,6 +18,7 @@ from triomq._consumer.push import push_consumer as _push
 from triomq._consumer.push.delivery import Delivery as AsyncDelivery
 from triomq._consumer.push.dispatch import Later, Rollback
 from triomq._consumer.shared_pulls import SharedPulls as AsyncSharedPulls
+from triomq._message.log_fields import message_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
@@ -143,7 +144,7 @@ class Delivery(metaclass=NoPublicConstructor):
         elif isinstance(error, Later):
             self.later(error.delay_level, suspend_s=error.suspend_s)
         else:
-            log.error("the block of %r failed", self.message, exc_info=error)
+            log.error("the block of %r failed", self.message, exc_info=error, extra=message_fields(self.message))
             self.later()
         return True
 

@@ -49,6 +49,7 @@ from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
+from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, retry_topic
 from triomq._transport.link import Link
@@ -456,7 +457,12 @@ class Membership(ABC):
         try:
             committed = await self.positions.committed(queue)
         except MQError as error:
-            log.info("how far the group is in %s is not known now: %s", queue, error.reason)
+            log.info(
+                "how far the group is in %s is not known now: %s",
+                queue,
+                error.reason,
+                extra=queue_fields(queue, self.group),
+            )
             return False
         return self._confirm(queue, committed)
 
@@ -519,7 +525,12 @@ class Membership(ABC):
             try:
                 self.positions.confirm(queue, await self.positions.committed(queue))
             except MQError as error:
-                log.info("the last offset of %s is not committed: %s", queue, error.reason)
+                log.info(
+                    "the last offset of %s is not committed: %s",
+                    queue,
+                    error.reason,
+                    extra=queue_fields(queue, self.group),
+                )
 
     def _close_connections(self) -> None:
         self.puller.close()

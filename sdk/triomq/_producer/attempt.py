@@ -8,6 +8,7 @@ An attempt is a request on a link whose outcome is a result or an error, never a
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 
@@ -39,6 +40,8 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
 
 _TIMED_MASK = TIMED_EVERY - 1
+log = logging.getLogger("triomq.producer")
+
 _SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
@@ -244,6 +247,9 @@ class Attempts:
                 errors[kind] = errors.get(kind, 0) + 1
             return None
         self.sends_to(out.topic).retries += 1
+        if log.isEnabledFor(logging.DEBUG):
+            fields = {"topic": out.topic, "group": self._group, "message_id": out.unique_key, "broker": out.last_broker}
+            log.debug("message %s is sent again in %g s: %s", out.unique_key, step, outcome, extra=fields)
         state.prepare_for_next_attempt()
         return float(step)
 

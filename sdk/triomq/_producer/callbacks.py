@@ -275,7 +275,8 @@ class InFlight:
             else:
                 later = send.callback.on_exception(outcome)
         except Exception:
-            log.exception("the callback of message %s failed", send.out.unique_key)
+            fields = {"topic": send.out.topic, "group": self._group, "message_id": send.out.unique_key}
+            log.exception("the callback of message %s failed", send.out.unique_key, extra=fields)
             return
         if later is not None and inspect.isawaitable(later):
             # Shielded: an async callback that was started is not cut off by its client's cancel.
@@ -288,7 +289,8 @@ class InFlight:
             with scope:
                 await later
         except Exception:
-            log.exception("the callback of message %s failed", unique_key)
+            fields = {"group": self._group, "message_id": unique_key}
+            log.exception("the callback of message %s failed", unique_key, extra=fields)
         finally:
             self._running.discard(scope)
             self._waiting.unpark_all()

@@ -348,7 +348,7 @@ class Link:
         except ProtocolError as error:
             other = None if framed else other_protocol(first)
             remark = other or error_text(error)
-            log.warning("closing the link to %s: %s", self.address, remark)
+            log.warning("closing the link to %s: %s", self.address, remark, extra={"address": self.address})
             kind = ProtocolViolation if other is None else OtherProtocol
             self.close(kind("the peer's bytes are no RocketMQ frames", address=self.address, remark=remark))
 
@@ -469,7 +469,11 @@ class Link:
             return
         self._silent_timeouts += 1
         if self._silent_timeouts >= SILENT_TIMEOUTS_MAX:
-            log.warning("closing the link to %s: requests time out and nothing comes in", self.address)
+            log.warning(
+                "closing the link to %s: requests time out and nothing comes in",
+                self.address,
+                extra={"address": self.address},
+            )
             self.close(LinkLost("the peer does not answer at all", address=self.address))
 
     def _wake_waiting_senders(self) -> None:

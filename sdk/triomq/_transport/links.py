@@ -244,5 +244,5 @@ class Links:
         dead.failures += 1
         dead.retry_at = trio.current_time() + self._backoff.pause_s(dead.failures, self._chance.random())
         opening.why = dead.why = why
-        log.info("no connection to %s: %s", address, why)
+        log.info("no connection to %s: %s", address, why, extra={"address": address})
         return None

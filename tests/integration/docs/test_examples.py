@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -143,6 +144,15 @@ def test_worker(page: str, rocketmq: RocketMQ, tmp_path: Path) -> None:
         wait_until(lambda: all(text in log.read_text() for text in printed), f"{printed} in the worker's output")
 
 
+@pytest.fixture
+def own_handlers() -> Iterator[None]:
+    """Examples may add handlers to loggers of the package, and to no other test's."""
+    logger = logging.getLogger("triomq")
+    before = logger.handlers[:]
+    yield
+    logger.handlers[:] = before
+
+
 def pages_with_examples() -> list[str]:
     pages = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").rglob("*.md"))
     return [page for page in pages if blocks(page) and page not in (*WORKERS, OF_PYTEST)]
@@ -156,7 +166,7 @@ def test_the_page_of_the_fixtures(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("page", pages_with_examples())
-async def test_how_to(page: str, cluster: Cluster) -> None:
+async def test_how_to(page: str, cluster: Cluster, own_handlers: None) -> None:
     # In a thread, where blocking clients may be used.
     names = await trio.to_thread.run_sync(run, "\n".join(blocks(page)), page, cluster.name_servers)
     try:

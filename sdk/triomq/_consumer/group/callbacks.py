@@ -14,6 +14,7 @@ from typing import Final, Literal
 import attrs
 import trio
 
+from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 
@@ -105,7 +106,8 @@ def reporter(on_event: OnEvent | None) -> Callable[[ConsumerEvent], None]:
     """A function that logs an event and passes it to the user's callback."""
 
     def report(event: ConsumerEvent) -> None:
-        log.warning("%s: %s", event.kind, event.text)
+        fields = {"kind": event.kind, **(queue_fields(event.queue) if event.queue is not None else {})}
+        log.warning("%s: %s", event.kind, event.text, extra=fields)
         if on_event is not None:
             try:
                 on_event(event)

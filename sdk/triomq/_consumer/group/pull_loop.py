@@ -21,6 +21,7 @@ from triomq._consumer.group.process_queue import FlowLimits, HeldMessage, HeldPa
 from triomq._consumer.group.statistics import ConsumerStatistics
 from triomq._consumer.puller import PullCall, Puller
 from triomq._message.hooks import FilterHook, wanted_messages
+from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Subscription
@@ -493,7 +494,9 @@ class PullEngine:
 
     def _note_progress(self, source: PulledQueue) -> None:
         if source.fruitless >= FRUITLESS_REPORTED_FROM:
-            log.info("%s is pulled again at offset %d", source.queue, source.next_offset)
+            log.info(
+                "%s is pulled again at offset %d", source.queue, source.next_offset, extra=queue_fields(source.queue)
+            )
         source.fruitless = 0
 
     async def _correct(self, source: PulledQueue, result: PullResult) -> None:

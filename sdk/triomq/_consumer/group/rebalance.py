@@ -362,7 +362,14 @@ class Rebalance:
             if self._changed is not None:
                 self._changed()
             await self._assignee.topic_changed(topic)
-            log.info("group %s: %d queues of %s are ours, of %d members", self._group, len(now), topic, members)
+            log.info(
+                "group %s: %d queues of %s are ours, of %d members",
+                self._group,
+                len(now),
+                topic,
+                members,
+                extra={"group": self._group, "topic": topic},
+            )
         return done
 
     def _note_duplicates(self, members: Collection[str]) -> None:

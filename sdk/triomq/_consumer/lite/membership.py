@@ -19,6 +19,7 @@ from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions, Membership
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.trace import ConsumeTrace
+from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.received import ReceivedMessage
 from triomq.errors import MQError
@@ -151,7 +152,7 @@ class LiteMembership(Membership):
         try:
             await self.take(queue)
         except MQError as error:
-            log.warning("%s cannot be pulled yet: %s", queue, error.reason)
+            log.warning("%s cannot be pulled yet: %s", queue, error.reason, extra=queue_fields(queue, self.group))
             return False
         return True
 

@@ -18,6 +18,7 @@ from triomq._consumer.group.process_queue import ENDED, STARTED, WAITING, HeldMe
 from triomq._consumer.group.pull_loop import PulledQueue
 from triomq._consumer.push.dispatch import Dispatch, Later
 from triomq._consumer.push.send_back import SendBack
+from triomq._message.log_fields import message_fields
 from triomq._message.message import MessageQueue
 
 log = logging.getLogger("triomq.consumer")
@@ -102,7 +103,9 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
             if message.stage is ENDED:
                 continue  # its queue is another member's now, and so is the message
             if self._send_back is None:
-                log.error("a broadcast message was not consumed and is lost: %r", message)
+                log.error(
+                    "a broadcast message was not consumed and is lost: %r", message, extra=message_fields(message)
+                )
             elif not await self._send_back.send_back(message, later.delay_level):
                 self._try_again_here(message)
                 continue

@@ -16,6 +16,7 @@ import trio
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Dispatch, Later, Rollback, later_in
 from triomq._message.hooks import ConsumeHooks
+from triomq._message.log_fields import message_fields
 from triomq._producer.request_reply import send_reply
 from triomq._producer.sender import Sender
 from triomq.errors import InvalidCall
@@ -170,7 +171,7 @@ class Delivery:
             return False
         later = later_in(error)
         if later is None:
-            log.error("the handling of %r failed", self.message, exc_info=error)
+            log.error("the handling of %r failed", self.message, exc_info=error, extra=message_fields(self.message))
         await self._fail(later or Later(), error)
         return True
 

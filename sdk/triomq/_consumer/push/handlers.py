@@ -17,6 +17,7 @@ from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
 from triomq._message.hooks import ConsumeContext, ConsumeHooks
+from triomq._message.log_fields import message_fields
 from triomq.errors import InvalidCall
 
 log = logging.getLogger("triomq.consumer")
@@ -256,5 +257,5 @@ def _answer(batch: Sequence[HeldMessage], error: Exception) -> Later:
     if later is not None:
         return later
     others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
-    log.error("the handler failed for %r%s", batch[0], others, exc_info=error)
+    log.error("the handler failed for %r%s", batch[0], others, exc_info=error, extra=message_fields(batch[0]))
     return Later()

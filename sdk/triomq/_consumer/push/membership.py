@@ -27,6 +27,7 @@ from triomq._consumer.push.send_back import SendBack
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.trace import ConsumeTrace
 from triomq._message.hooks import ConsumeHooks
+from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.subscription import (
     ALL,
@@ -165,7 +166,12 @@ class PushMembership(Membership):
         try:
             await self._client.routes.for_subscribing(topic)
         except RouteNotFound:
-            log.warning("topic %s is not known yet; group %s consumes it from when it exists", topic, self.group)
+            log.warning(
+                "topic %s is not known yet; group %s consumes it from when it exists",
+                topic,
+                self.group,
+                extra={"topic": topic, "group": self.group},
+            )
         else:
             await self.check_filter(subscription)
         # Brokers first: a pull with a newer version than a broker knows is refused.
@@ -197,7 +203,7 @@ class PushMembership(Membership):
         try:
             offset = await self.positions.start(queue)
         except MQError as error:
-            log.warning("%s cannot be restarted now: %s", queue, error)
+            log.warning("%s cannot be restarted now: %s", queue, error, extra=queue_fields(queue, self.group))
             return False
         if queue in self.engine.queues:
             self.engine.seek(queue, offset)
@@ -254,13 +260,15 @@ class PushMembership(Membership):
             locks.leaving.add(queue)  # until it is ours for good: a cancel may come in between
             granted, _ = await locks.lock([queue])
             if queue not in granted:
-                log.info("%s is locked by another member still", queue)
+                log.info("%s is locked by another member still", queue, extra=queue_fields(queue, self.group))
                 locks.leaving.discard(queue)
                 return False
         try:
             offset = await self.positions.start(queue)
         except MQError as error:
-            log.warning("where to start in %s is not known now: %s", queue, error)
+            log.warning(
+                "where to start in %s is not known now: %s", queue, error, extra=queue_fields(queue, self.group)
+            )
             if locks is not None:
                 # The next round may find that it is another member's.
                 await locks.unlock([queue], wait=False)

@@ -14,6 +14,7 @@ import trio
 
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._consumer.group.process_queue import HeldMessage
+from triomq._message.log_fields import message_fields
 from triomq._message.subscription import retry_topic
 from triomq._producer.outgoing import Outgoing
 from triomq._producer.sender import Sender
@@ -68,8 +69,14 @@ class SendBack:
         try:
             await self._ask(message, delay_level)
         except MQError as error:
-            log.warning("the broker did not take %r back, sending a copy: %s", message, error)
+            log.warning(
+                "the broker did not take %r back, sending a copy: %s",
+                message,
+                error,
+                extra=message_fields(message, self._group),
+            )
         else:
+            log.debug("%r was given back for a retry", message, extra=message_fields(message, self._group))
             return True
         return await self.send_copy(message, delay_level=FIRST_RETRY_LEVEL + message.reconsume_times)
 
@@ -87,7 +94,7 @@ class SendBack:
         try:
             await self._sender.deliver(self._copy(message, delay_level, times))
         except (MQError, ProtocolError) as error:
-            log.warning("no copy of %r could be sent: %s", message, error)
+            log.warning("no copy of %r could be sent: %s", message, error, extra=message_fields(message, self._group))
             return False
         return True
 
