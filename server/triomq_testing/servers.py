@@ -125,30 +125,40 @@ class _Running:
         self._options = options
         self._clock = SteeredClock()
         self._nodes: dict[str, Weaknesses] = {}
+        self._started = False
+        self._failure: Exception | None = None
         self._stopping = trio.Event()
         self._ended = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[RocketMQ]) -> None:
+        """Run it until `stop`. A failure before it has started is raised here, a later one where it is stopped, so that
+        other clusters go on."""
         try:
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     await self._run_once(task_status)
-                except* OSError as errors:
-                    taken = errors.subgroup(lambda error: getattr(error, "errno", None) == errno.EADDRINUSE)
-                    if taken is None or attempt == _ATTEMPTS:
-                        raise
-                else:
                     break
+                except Exception as error:  # noqa: BLE001 - raised, or kept for `stop`
+                    failure = _only(error)
+                    if self._started:
+                        self._failure = failure
+                        break
+                    if attempt == _ATTEMPTS or getattr(failure, "errno", None) != errno.EADDRINUSE:
+                        raise failure from None
         finally:
             self._ended.set()
 
     async def stop(self) -> None:
+        """End it, and raise what it failed with."""
         self._stopping.set()
         await self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def _run_once(self, task_status: trio.TaskStatus[RocketMQ]) -> None:
         async with open_cluster(**self._options, machine=self._machine) as cluster, trio.open_nursery() as nursery:  # type: ignore[arg-type]
             sdk = _SharedClient(cluster.name_servers, nursery)
+            self._started = True
             task_status.started(
                 RocketMQ(
                     cluster.name_servers,
@@ -168,3 +178,10 @@ class _Running:
         if not self._faults:
             return machine
         return Machine(weak.disk, weak.network.dial, weak.network.listen, self._clock, self._clock.waits)
+
+
+def _only(error: Exception) -> Exception:
+    """What is alone in groups of one."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -9,9 +9,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -19,6 +21,7 @@ import trio
 import triomq
 import triomq.aio
 import triomq.blocking
+from triomq_server.cluster import Cluster, open_cluster
 from triomq_testing import RocketMQ, Servers
 
 pytest_plugins = ["pytester"]
@@ -203,6 +206,29 @@ def test_clusters_one_after_another_leave_nothing_behind(
         assert left(servers) == before
         assert os.listdir(tmp_path) == []
     assert left()[0] == at_first
+
+
+def test_a_cluster_that_cannot_start_says_why() -> None:
+    with Servers() as servers:
+        with pytest.raises(OSError, match="/proc/none"), servers.open(settings={"storePathRootDir": "/proc/none"}):
+            pass
+        with servers.open() as rocketmq:
+            rocketmq.send("orders", b"one")
+
+
+def test_a_cluster_that_breaks_does_not_break_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def open_breaking(**options: Any) -> AsyncIterator[Cluster]:
+        async with open_cluster(**options) as cluster:
+            yield cluster
+        raise RuntimeError("the broker broke")
+
+    with Servers() as servers, servers.open() as other:
+        with monkeypatch.context() as patch:
+            patch.setattr("triomq_testing.servers.open_cluster", open_breaking)
+            with pytest.raises(RuntimeError, match="the broker broke"), servers.open():
+                pass
+        other.send("orders", b"one")
 
 
 USERS_TESTS = """
