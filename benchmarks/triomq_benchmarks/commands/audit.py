@@ -37,7 +37,7 @@ def audit(run_dir: Path, master: str | None, shared: bool | None, as_json: bool)
     try:
         findings = audit_folder(run_dir) if master is None else _on_spark(run_dir, master, shared)
     except (LedgerError, ToolUnavailableError, ValueError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_FAILED)
     write_findings(findings, run_dir)
     if as_json:

@@ -241,5 +241,5 @@ async def _repeat(plan: RepeatPlan, repeat: int | str, most: int, wanted: float,
 
 
 def _fail(text: str, code: int) -> None:
-    click.echo(f"error: {text}", err=True)
+    click.echo(f"Error: {text}", err=True)
     sys.exit(code)

@@ -77,7 +77,7 @@ def consume(
             else:
                 _print_speed(measure_consumers(plan, java, place, progress), plan, as_json)
     except (ChildError, DriverError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(1)
 
 

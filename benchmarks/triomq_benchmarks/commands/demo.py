@@ -38,7 +38,7 @@ def redirect(memory_bytes: int, as_json: bool) -> None:
     try:
         stretches = trio.run(show_redirect, memory_bytes)
     except (ChildError, triomq.MQError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(1)
     orders = {queue: order_of_brokers(stretches, queue) for queue in range(QUEUES)}
     if as_json:

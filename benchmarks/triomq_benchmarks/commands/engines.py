@@ -55,7 +55,7 @@ def engines(
     try:
         workload, _folder = load_workload(workload_name, changes)
     except WorkloadError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(2)
     seed = random.randrange(1 << 32) if seed is None else seed
     with progress_on(sys.stderr, shown=not as_json) as (show, news), tempfile.TemporaryDirectory() as scratch:
@@ -63,7 +63,7 @@ def engines(
         try:
             trio.run(compared.run, sides or SIDES, rounds)
         except (TargetError, EngineError, ToolUnavailableError, ChildError, LedgerError, triomq.MQError) as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"Error: {error}", err=True)
             sys.exit(1)
     if compared.interrupted:
         click.echo("interrupted: no process is left", err=True)

@@ -36,7 +36,7 @@ def failover(kills: int, client: str, as_json: bool) -> None:
     try:
         taken_s = _measure(kills, client, dim_progress(as_json))
     except (ChildError, DriverError, triomq.MQError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(1)
     if as_json:
         click.echo(json.dumps({"kills": kills, "clients": {name: _figures(each) for name, each in taken_s.items()}}))

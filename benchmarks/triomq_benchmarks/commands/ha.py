@@ -48,7 +48,7 @@ def ha(parts: tuple[str, ...], kills: int | None, home: Path | None, quick: bool
         with tempfile.TemporaryDirectory(prefix="triomq-ha-", dir=home, ignore_cleanup_errors=True) as scratch:
             figures = measure(parts or PARTS, kills, quick, java, Path(scratch), dim_progress(as_json))
     except (ChildError, DriverError, LoadError, AnswerError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(1)
     if as_json:
         click.echo(figures_json(figures))

@@ -33,15 +33,15 @@ def history(folders: tuple[Path, ...], out: Path | None) -> None:
             except RunUnreadableError as error:
                 click.echo(f"left out: {error}", err=True)
     if not runs:
-        click.echo(f"error: no run is below {', '.join(map(str, folders))}", err=True)
+        click.echo(f"Error: no run is below {', '.join(map(str, folders))}", err=True)
         sys.exit(1)
     try:
         write_history(runs, path)
     except ReportUnavailableError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(1)
     except OSError as error:
-        click.echo(f"error: {path} cannot be written: {error.strerror or error}", err=True)
+        click.echo(f"Error: {path} cannot be written: {error.strerror or error}", err=True)
         sys.exit(1)
     click.echo(str(path))
 

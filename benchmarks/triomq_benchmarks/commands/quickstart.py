@@ -32,7 +32,7 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
     try:
         from triomq_benchmarks.demo.quickstart_output import as_object, progress_on, table_of
     except ModuleNotFoundError as error:
-        click.echo(f"error: quickstart needs the package {error.name}: pip install 'triomq[demo]'", err=True)
+        click.echo(f"Error: quickstart needs the package {error.name}: pip install 'triomq[demo]'", err=True)
         sys.exit(1)
 
     try:
@@ -40,7 +40,7 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
         with progress_on(sys.stderr, shown=not as_json) as progress:
             figures = trio.run(_until_signal, data, progress)
     except (NoDataError, ChildError, QuickstartError, triomq.MQError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(1)
     if figures is None:
         click.echo("interrupted; the cluster is stopped and its files are removed", err=True)

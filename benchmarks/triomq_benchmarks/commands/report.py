@@ -49,7 +49,7 @@ def report(run_dirs: tuple[Path, ...], out: Path | None) -> None:
 
 
 def _fail(text: str) -> None:
-    click.echo(f"error: {text}", err=True)
+    click.echo(f"Error: {text}", err=True)
     sys.exit(EXIT_FAILED)
 
 

@@ -166,7 +166,7 @@ def run(
 
 
 def _fail(text: str, code: int) -> None:
-    click.echo(f"error: {text}", err=True)
+    click.echo(f"Error: {text}", err=True)
     sys.exit(code)
 
 

@@ -341,7 +341,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             raise BrokerNotFound(f"{what} in group {group} is unknown: {outage_text(silent)}")
         raise failure
 
-    async def reset(self, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
+    async def reset(self, group: str, topic: str, time_ms: int, *, new_group: bool = False) -> list[ResetQueue]:
         """Set a group to the first messages stored at a time or later, or to the end.
 
         Members that are online are notified by the broker and go there; where none is, the broker's offsets are set.
@@ -350,6 +350,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             group: which.
             topic: of which topic.
             time_ms: ms since 1970; 0 is the beginning, ``-1`` the end.
+            new_group: set the offsets also of a group that no broker knows yet; otherwise that is an error.
 
         Raises:
             RouteNotFound: no name server knows the topic.
@@ -358,12 +359,16 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         """
         check_group(group)
         masters, lacking = await self._masters_of(topic)
+        unknown = new_group and group not in await self.names()
         done: dict[str, list[ResetQueue]] = {}
         failures: dict[str, MQError] = {}
 
         async def reset_at(name: str) -> None:
             try:
-                done[name] = await self._reset_at(name, masters[name], group, topic, time_ms)
+                if unknown:
+                    done[name] = await self._reset_offline(group, topic, name, time_ms)
+                else:
+                    done[name] = await self._reset_at(name, masters[name], group, topic, time_ms)
             except MQError as error:
                 failures[name] = error
 

@@ -197,11 +197,15 @@ class Admin(metaclass=NoPublicConstructor):
         """Where a topic lives, asked now.
 
         Raises:
+            BrokerNotFound: the name server does not know it, nor any broker: an outage, rather than a wrong name.
             RouteNotFound: the name server does not know it.
         """
         data = await self._route_wait.until_there(lambda: self._routes.fetch(topic), ADMIN_TIMEOUT_S)
         if data is None:
-            raise RouteNotFound(f"no route to topic {topic}", address=self._name_servers.chosen or "")
+            no_route, address = f"no route to topic {topic}", self._name_servers.chosen or ""
+            if not (await self.cluster_info()).broker_addr_table:
+                raise BrokerNotFound(f"{no_route}: no broker is registered", address=address)
+            raise RouteNotFound(no_route, address=address)
         return data
 
     async def cluster_info(self) -> ClusterInfo:

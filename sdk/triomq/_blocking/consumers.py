@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -16,15 +15,10 @@ from triomq._consumer import pull_consumer as _pull
 from triomq._consumer.lite import lite_pull_consumer as _lite_pull
 from triomq._consumer.push import push_consumer as _push
 from triomq._consumer.push.delivery import Delivery as AsyncDelivery
-from triomq._consumer.push.dispatch import Later, Rollback
 from triomq._consumer.shared_pulls import SharedPulls as AsyncSharedPulls
-from triomq._message.log_fields import message_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
-
-log = logging.getLogger("triomq.consumer")
-
 
 Core = TypeVar("Core", bound=AbstractAsyncContextManager[Any])
 
@@ -139,14 +133,8 @@ class Delivery(metaclass=NoPublicConstructor):
             return True
         if not issubclass(kind, Exception):
             return False  # interrupted: neither success nor failure
-        if isinstance(error, Rollback):
-            self.rollback(suspend_s=error.suspend_s)
-        elif isinstance(error, Later):
-            self.later(error.delay_level, suspend_s=error.suspend_s)
-        else:
-            log.error("the block of %r failed", self.message, exc_info=error, extra=message_fields(self.message))
-            self.later()
-        return True
+        handled: bool = self._call(lambda _: self._core.answer_block(error))
+        return handled
 
 
 class SharedPulls(metaclass=NoPublicConstructor):

@@ -47,7 +47,10 @@ def list_letters(group: str | None, most: int, new: bool, name_servers: str, as_
             return
         await _check_group(client, group)
         letters = await client.dead_letters.read(group, limit=most, again=not new)
-        if not as_json:
+        if not letters:
+            nothing = "no dead letters" if not new else "no dead letters that no redrive has passed"
+            click.echo(f"group {group} has {nothing}", err=True)
+        elif not as_json:
             click.echo(f"{'QUEUE':<20} {'OFFSET':>8} {'STORED':<29} {'RETRIES':>7} {'REDRIVEN':<8} ORIGIN")
         for letter in letters:
             message = letter.message
@@ -215,15 +218,19 @@ class _Redrive:
 
 async def _list_groups(client: Client, *, as_json: bool) -> None:
     topics = [name for name in await client.admin.topics() if name.startswith(DLQ_PREFIX)]
-    if not as_json:
-        click.echo(f"{'GROUP':<32} {'DEAD':>8} {'NOT REDRIVEN':>12}")
+    found = 0
     for topic in topics:
         group = topic.removeprefix(DLQ_PREFIX)
         total = await client.dead_letters.count(group, again=True)
         new = await client.dead_letters.count(group)
         if total:
+            if not found and not as_json:
+                click.echo(f"{'GROUP':<32} {'DEAD':>8} {'NOT REDRIVEN':>12}")
+            found += 1
             row = {"group": group, "dead": total, "not_redriven": new}
             say(row, f"{group:<32} {total:>8} {new:>12}", as_json=as_json)
+    if not found:
+        click.echo("no group has dead letters", err=True)
 
 
 async def _check_group(client: Client, group: str) -> None:

@@ -389,10 +389,10 @@ def check_answers(progress: GroupProgress) -> None:
         check_outage(progress.without_master)
 
 
-async def _check_known(client: Client, group: str) -> None:
+async def _check_known(client: Client, group: str, cure: str = "") -> None:
     if group not in await client.groups.names():
         check_outage(await client.admin.without_master())
-        raise click.ClickException(f"no broker knows the consumer group {group}; `triomq groups` lists groups")
+        raise click.ClickException(f"no broker knows the consumer group {group}; `triomq groups` lists groups{cure}")
 
 
 def _show_members(group: str, online: ConsumerConnection, *, as_json: bool) -> None:
@@ -532,10 +532,19 @@ def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool
 @name_servers_option
 @click.option("--queue", "queue", metavar="BROKER:QUEUE", help="Only this queue, with an OFFSET.")
 @click.option("--force", is_flag=True, help="Set an OFFSET although members are online, who may overwrite it.")
+@click.option("--new-group", is_flag=True, help="No broker knows GROUP yet: set where its first start begins.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
 def reset_offsets(
-    group: str, topic: str, to: str, name_servers: str, queue: str | None, force: bool, yes: bool, as_json: bool
+    group: str,
+    topic: str,
+    to: str,
+    name_servers: str,
+    queue: str | None,
+    force: bool,
+    new_group: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Move GROUP in TOPIC to its earliest or latest message, to a TIME, or to an OFFSET.
 
@@ -552,14 +561,15 @@ def reset_offsets(
         queues = await _queues(client, topic)
         if only is not None:
             queues = [checked_queue(only, queues)]
-        if offset is None:
-            await _check_known(client, group)  # offsets can be set before a group's first start, a time cannot
+        # A wrong name would look like success.
+        if not new_group and offset is None:
+            await _check_known(client, group, "; give --new-group to set where its first start begins")
         return queues
 
     async def work(client: Client) -> None:
         queues = await check(client)
         if time_ms is not None:
-            done = await client.groups.reset(group, topic, time_ms)
+            done = await client.groups.reset(group, topic, time_ms, new_group=new_group)
             moved = [(each.queue, each.offset, NOTIFIED if each.online else SET_OFFLINE) for each in done]
         else:
             assert offset is not None

@@ -21,7 +21,7 @@ from triomq._cli.options import (
     say,
     with_client,
 )
-from triomq.errors import MQError, RouteNotFound
+from triomq.errors import BrokerNotFound, MQError, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
 from triomq_protocol.names import (
     MASTER_ID,
@@ -209,6 +209,8 @@ def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:
     async def look(client: Client) -> None:
         try:
             found.update(_settings(await client.admin.route(topic)))
+        except BrokerNotFound:
+            raise  # an outage: whether there is such a topic is not known
         except RouteNotFound:
             pass
 

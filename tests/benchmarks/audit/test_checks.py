@@ -154,4 +154,4 @@ def test_the_command_audits_a_ledger_again(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
     nothing.mkdir()
     done = subprocess.run([*command[:-1], str(nothing)], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.startswith(f"error: {nothing} holds no ledger")) == (1, True)
+    assert (done.returncode, done.stderr.startswith(f"Error: {nothing} holds no ledger")) == (1, True)

@@ -164,7 +164,7 @@ def test_a_home_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ha, "find_java", lambda: None)
     monkeypatch.setattr(ha, "measure", measure)
     done = CliRunner().invoke(bench, ["ha", "--home", str(tmp_path / "far" / "off")])
-    assert (done.exit_code, done.stderr) == (1, "error: enough\n")
+    assert (done.exit_code, done.stderr) == (1, "Error: enough\n")
     assert [home.parent for home in homes] == [tmp_path / "far" / "off"]
 
 

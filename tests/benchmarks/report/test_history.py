@@ -74,4 +74,4 @@ def test_runs_of_several_folders_keep_them_apart(tmp_path: Path) -> None:
 
 def test_no_run_is_an_error(tmp_path: Path) -> None:
     done = history(tmp_path)
-    assert (done.exit_code, done.stderr) == (1, f"error: no run is below {tmp_path}\n")
+    assert (done.exit_code, done.stderr) == (1, f"Error: no run is below {tmp_path}\n")

@@ -385,7 +385,7 @@ def test_the_command_says_what_is_wrong(
     prepare(tmp_path)
     done = report(*arguments)
     assert done.exit_code == 1
-    assert done.stderr.startswith("error: ")
+    assert done.stderr.startswith("Error: ")
     assert why in done.stderr
 
 

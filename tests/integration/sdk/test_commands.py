@@ -11,6 +11,8 @@ from functools import partial
 
 import trio
 
+import triomq
+
 TRIOMQ = [sys.executable, "-m", "triomq"]
 
 
@@ -148,3 +150,18 @@ async def test_a_reader_that_leaves_early_is_no_error(run, cluster):
     done = await trio.run_process(["sh", "-c", shell], capture_stdout=True, capture_stderr=True, check=False)
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == b""
+
+
+async def test_the_offsets_of_a_group_that_is_not_there_yet(call, client):
+    async with client.producer("fill") as producer:
+        for number in range(12):
+            await producer.send(triomq.Message("T", b"m%d" % number))
+    code, out, err = await call("offsets", "reset", "new", "T", "latest", "--yes")
+    assert (code, out) == (1, "")
+    assert "no broker knows the consumer group new" in err
+    assert "give --new-group" in err
+    code, out, err = await call("offsets", "reset", "new", "T", "latest", "--yes", "--new-group", "--json")
+    assert (code, err) == (0, "")
+    assert sum(row["offset"] for row in rows(out)) == 12
+    code, out, err = await call("consume", "T", "--until-end", "-g", "new", "--from", "earliest")
+    assert (code, out) == (0, "")

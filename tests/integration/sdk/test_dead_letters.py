@@ -167,3 +167,12 @@ async def test_the_command(call, dead):
     assert (code, out) == (0, "no dead letter was sent\n")
     code, _, err = await call("dlq", "redrive", "X", "--yes")
     assert (code, "no broker knows the consumer group X" in err) == (1, True)
+
+
+async def test_a_group_without_dead_letters_is_told_so(call, client):
+    code, out, err = await call("dlq", "list")
+    assert (code, out, err) == (0, "", "no group has dead letters\n")
+    await client.groups.create("G", triomq.GroupSettings())
+    for options in ([], ["--json"], ["--new"]):
+        code, out, err = await call("dlq", "list", "G", *options)
+        assert (code, out, err.startswith("group G has no dead letters")) == (0, "", True)

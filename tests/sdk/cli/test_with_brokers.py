@@ -95,3 +95,15 @@ def test_where_nothing_comes_the_start_is_named(command_line):
     code, out, err = command_line("consume", "T", "--until-end", "--from", "latest")
     assert (code, out, err) == (0, "", "no message of topic T came within 2 s, from latest on\n")
     assert command_line("consume", "T", "--until-end", "--tags", "a")[2].endswith("from earliest on\n")
+
+
+@pytest.mark.parametrize("change", [[], ["--create"], ["--delete", "--yes"]])
+def test_without_any_broker_a_topic_is_not_called_unknown(command_line, change):
+    name_server = command_line.cluster.name_server
+    name_server.brokers.clear()
+    name_server.routes.clear()
+    code, out, err = command_line("topics", "T", *change)
+    assert (code, out) == (1, "")
+    assert "--create" not in err
+    assert "`triomq cluster-status` lists the brokers that are registered" in err
+    assert command_line.passed_s < VIRTUAL_S

@@ -5,7 +5,6 @@ Upstream: ``ConsumeConcurrentlyContext``, with the status that Java's listeners 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -16,12 +15,9 @@ import trio
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Dispatch, Later, Rollback, later_in
 from triomq._message.hooks import ConsumeHooks
-from triomq._message.log_fields import message_fields
 from triomq._producer.request_reply import send_reply
 from triomq._producer.sender import Sender
 from triomq.errors import InvalidCall
-
-log = logging.getLogger("triomq.consumer")
 
 
 class Delivery:
@@ -171,7 +167,7 @@ class Delivery:
             return False
         later = later_in(error)
         if later is None:
-            log.error("the handling of %r failed", self.message, exc_info=error, extra=message_fields(self.message))
+            self._dispatch.failures.write("the handling of", self.message, " failed", error)
         await self._fail(later or Later(), error)
         return True
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
+from triomq._consumer.push.failure_log import FailureLog
 from triomq._exception_groups import without_groups
 from triomq._message.message import check_delay_level
 from triomq.errors import MQError
@@ -75,10 +76,12 @@ class Dispatch(ABC, Generic[Ready]):
 
     Attributes:
         waiters: the tasks that wait for messages.
+        failures: where what handlers raise is written.
     """
 
     def __init__(self, *, by_hand: bool = False) -> None:
         self.waiters = Waiters()
+        self.failures = FailureLog()
         self.by_hand = by_hand
         self._ready: deque[Ready] = deque()
 

@@ -7,7 +7,6 @@ neither, and its messages are given out again.  Upstream: ``ConsumeMessageConcur
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -17,10 +16,7 @@ from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
 from triomq._message.hooks import ConsumeContext, ConsumeHooks
-from triomq._message.log_fields import message_fields
 from triomq.errors import InvalidCall
-
-log = logging.getLogger("triomq.consumer")
 
 CHECKPOINT_EVERY: Final = 32
 """After so many messages without a pause a task lets others run: pulls, heartbeats, the user's own."""
@@ -140,7 +136,7 @@ class Handlers:
         self, batch: Sequence[HeldMessage], error: Exception, started_s: float, context: ConsumeContext | None
     ) -> None:
         self._count_failure(batch, error, trio.current_time() - started_s, context)
-        await self._dispatch.fail(batch, _answer(batch, error))
+        await self._dispatch.fail(batch, self._answer(batch, error))
 
     def _count_failure(
         self, batch: Sequence[HeldMessage], error: Exception, seconds: float, context: ConsumeContext | None
@@ -150,6 +146,14 @@ class Handlers:
         counters.took(seconds)
         if self._hooks is not None and context is not None:
             self._hooks.end(context, error)
+
+    def _answer(self, batch: Sequence[HeldMessage], error: Exception) -> Later:
+        later = later_in(error)
+        if later is not None:
+            return later
+        others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+        self._dispatch.failures.write("the handler failed for", batch[0], others, error)
+        return Later()
 
     # --- plain handlers --------------------------------------------------------------------------------------
 
@@ -192,7 +196,7 @@ class Handlers:
             if error is not None:
                 failed = batch[done:] if self._batch_max > 1 else batch[done : done + 1]
                 self._count_failure(failed, error, trio.current_time() - started_s, context)
-                later = _answer(failed, error)
+                later = self._answer(failed, error)
             if later is not None and (self._batch_max > 1 or self._by_hand):
                 await dispatch.fail(batch, later)
             elif commits:
@@ -250,12 +254,3 @@ def _is_cancelled() -> bool:
     except trio.Cancelled:
         return True
     return False
-
-
-def _answer(batch: Sequence[HeldMessage], error: Exception) -> Later:
-    later = later_in(error)
-    if later is not None:
-        return later
-    others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
-    log.error("the handler failed for %r%s", batch[0], others, exc_info=error, extra=message_fields(batch[0]))
-    return Later()
