@@ -11,6 +11,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from threading import get_ident
 from types import FunctionType, MethodType
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._producer.attempt import Attempt, Attempts
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.sender import Sender
+from triomq._transport.own_loop import OwnLoop
 from triomq.errors import MAY_BE_STORED, ClientClosed, InvalidCall, MQError
 from triomq_protocol.names import TRAN_MSG
 
@@ -156,6 +158,7 @@ class InFlight:
     ) -> None:
         self.closing = False
         self.aborted = False
+        self._own_loop = OwnLoop()
         self._group = sender.group
         self._attempts: Attempts = sender.attempts
         self._spawn = spawn
@@ -199,7 +202,14 @@ class InFlight:
         return found
 
     def check_open(self) -> None:
-        """Raise :class:`ClientClosed` when the producer closes."""
+        """A message is to be sent.
+
+        Raises:
+            ClientClosed: the producer closes.
+            InvalidCall: another event loop calls than the producer's own.
+        """
+        if get_ident() != self._own_loop.thread:
+            self._own_loop.refuse()
         if self.closing:
             raise self._closed_error()
 

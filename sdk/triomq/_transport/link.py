@@ -11,12 +11,14 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Final
 
 import trio
 
 from triomq._error_text import error_text
 from triomq._transport.dialing import TLS_FAILED, NowaitStream
+from triomq._transport.own_loop import OwnLoop
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import (
     ConnectFailed,
@@ -151,6 +153,7 @@ class Link:
         on_code: Callable[[int], None] | None = None,
     ) -> None:
         self.address = address
+        self._own_loop = OwnLoop()
         self.pending: dict[int, Waiter] = {}
         self.peer_version = 0
         """The version in the peer's last heartbeat answer; 0 before it (docs/protocol/consumer.md §2.2)."""
@@ -204,7 +207,13 @@ class Link:
             await self._capacity.wait()
 
     def next_opaque(self) -> int:
-        """A number that no waiting request of this link has."""
+        """A number that no waiting request of this link has.
+
+        Raises:
+            InvalidCall: another event loop calls than the link's own.
+        """
+        if get_ident() != self._own_loop.thread:
+            self._own_loop.refuse()
         opaque = (self._opaque + 1) & 0x7FFFFFFF
         while opaque in self.pending:
             opaque = (opaque + 1) & 0x7FFFFFFF

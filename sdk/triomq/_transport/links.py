@@ -10,6 +10,7 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any, Final
 
 import attrs
@@ -21,6 +22,7 @@ from triomq._numbers import seconds, share
 from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_failed
+from triomq._transport.own_loop import OwnLoop
 from triomq._transport.peer_log import PeerLog
 from triomq._transport.signing import SignedLink
 from triomq.errors import ClientClosed, InvalidCall, MQError
@@ -119,6 +121,7 @@ class Links:
         self.lost: list[Callable[[Link], None]] = []
         """Called with every link that can no longer be used, before those who wait for answers are."""
         self._nursery = nursery
+        self._own_loop = OwnLoop()
         self._dial = dial
         self._handlers = handlers if handlers is not None else {}
         self._chance = chance if chance is not None else random.Random()
@@ -163,7 +166,10 @@ class Links:
         Raises:
             ConnectFailed: the address cannot be dialled, or could not a moment ago.
             ClientClosed: the client is closing.
+            InvalidCall: another event loop calls than the client's own.
         """
+        if get_ident() != self._own_loop.thread:
+            self._own_loop.refuse()
         link = self._links.get(address)
         if link is not None:
             await trio.lowlevel.checkpoint_if_cancelled()

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import trio
 
 import triomq
 
@@ -73,3 +75,28 @@ def test_parent_and_child_go_on_with_links_of_their_own(name_servers: str) -> No
         while (result := consumer.pull(queue)).status is not triomq.PullStatus.NO_NEW_MESSAGE:
             bodies += [(message.body, message.message_id) for message in result.messages]
     assert len(bodies) == len(dict(bodies)) == len({message_id for _, message_id in bodies}) == 102
+
+
+def test_a_client_of_the_parents_loop_is_refused(name_servers: str, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+
+    async def main() -> None:
+        async with triomq.open_client(name_servers) as client, client.producer("P") as producer:
+            await producer.send(triomq.Message("forked", b"parent"))
+            child = os.fork()
+            if not child:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(120)
+                try:
+                    await producer.send(triomq.Message("forked", b"child"))
+                except triomq.MQError as error:
+                    report.write_text(f"{type(error).__name__}: {error}")
+                finally:
+                    os._exit(0)
+            await trio.to_thread.run_sync(os.waitpid, child, 0)
+            await producer.send(triomq.Message("forked", b"parent, last"))
+
+    trio.run(main)
+    assert report.read_text().startswith(
+        "InvalidCall: this process is a fork, and the client was opened in its parent;"
+    )
