@@ -194,10 +194,11 @@ class _ProcessSpans:
             "messaging.destination.partition.id": _partition(first.queue),
             "messaging.consumer.group.name": context.group,
         }
-        parent: Context | None = None
+        # Not the task's own context: that is of whoever has started the consumer.
+        parent = Context()
         links: Sequence[Link] = ()
         if len(messages) == 1:
-            parent = propagate.extract(first.properties)
+            parent = propagate.extract(first.properties, parent)
             attributes["messaging.message.id"] = first.message_id
             if first.tags:
                 attributes["messaging.rocketmq.message.tag"] = first.tags

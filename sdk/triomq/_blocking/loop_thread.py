@@ -6,11 +6,13 @@ nor what is open there exists in a forked child: who uses a loop thread opens an
 
 from __future__ import annotations
 
+import contextvars
 import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import outcome
@@ -47,7 +49,9 @@ class Call(Generic[R]):
     def wait(self, token: trio.lowlevel.TrioToken) -> R:
         """Wait in the caller's thread; an interrupt there cancels the call here, and is raised when that is done."""
         try:
-            token.run_sync_soon(trio.lowlevel.spawn_system_task, self.serve)
+            # In the caller's context: hooks see its variables, as a span of a trace.
+            context = contextvars.copy_context()
+            token.run_sync_soon(partial(trio.lowlevel.spawn_system_task, self.serve, context=context))
         except trio.RunFinishedError:
             raise ClientClosed("the client is closed") from None
         try:

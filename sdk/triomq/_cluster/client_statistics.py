@@ -69,7 +69,7 @@ class SendStatistics:
         errors: class of the error -> sends that failed with it.
         retries: attempts after a send's first one.
         body_bytes: the bodies of ``stored`` and ``oneway``, as they travelled.
-        durations: how long the last attempt took, of one in 8 sends that were stored.
+        durations: how long the last attempt took, of one in 16 sends that were stored.
     """
 
     group: str
@@ -232,7 +232,7 @@ class ClientStatistics:
             _metric(
                 "histogram",
                 "send_seconds",
-                "How long a send's last attempt took, of one in 8 sends.",
+                "How long a send's last attempt took, of one in 16 sends.",
                 topic,
                 _each(sends, "durations"),
             ),

@@ -36,13 +36,10 @@ from triomq._producer.targets import Target, Targets
 from triomq._transport.link import Link, Waiter
 from triomq.errors import MAY_BE_STORED, BrokerUnavailable, ClientClosed, MQError, NotReady
 from triomq.errors import Attempt as FailedAttempt
-from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
 
 _TIMED_MASK = TIMED_EVERY - 1
 log = logging.getLogger("triomq.producer")
-
-_SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
 class Attempt(Waiter):
@@ -168,6 +165,12 @@ class Attempts:
         attempt.opaque = opaque
         attempt.out.last_broker = queue.broker_name
 
+    async def deliver_batch(self, out: Outgoing, started: float) -> SendResult:
+        """:meth:`deliver` of several messages in one request."""
+        result = await self.deliver(out, started)
+        self.sends_to(out.topic).stored_in_batches += out.unique_key.count(",")
+        return result
+
     async def deliver(self, out: Outgoing, started: float | None = None) -> SendResult:
         """Make all attempts that are left.
 
@@ -215,8 +218,8 @@ class Attempts:
         if stored & _TIMED_MASK == 1:
             # The time of the receive that brought the answer: no look at the clock.
             sends.took(attempt.link.received_s - attempt.started)
-        if outcome.status or out.code is _SEND_BATCH:
-            sends.unusual(out.unique_key.count(",") if out.code is _SEND_BATCH else 0, outcome.status.name)
+        if outcome.status:
+            sends.weakly_stored(outcome.status.name)
         return None
 
     def _pause_after(self, attempt: Attempt, outcome: SendResult | MQError) -> float | None:
@@ -263,7 +266,8 @@ class Attempts:
         sends.stored += 1
         sends.body_bytes += len(out.body)
         sends.took(attempt.link.received_s - attempt.started)
-        sends.unusual(out.unique_key.count(",") if out.code is _SEND_BATCH else 0, result.status.name)
+        if result.status:
+            sends.weakly_stored(result.status.name)
 
     def final_error(self, out: Outgoing, outcome: MQError) -> MQError:
         """What the caller gets when the last attempt failed: an error of the kind that fits best, with all attempts."""

@@ -273,7 +273,7 @@ class Producer(metaclass=NoPublicConstructor):
         )
         try:
             out.pinned = queue if queue is None else await self._pin(out, messages[0], queue, None, None)
-            result = await self._attempts.deliver(out, now)
+            result = await self._attempts.deliver_batch(out, now)
         except MQError as error:
             for context in contexts:
                 call_after_send(self._hooks, context, error)
@@ -386,7 +386,7 @@ class Producer(metaclass=NoPublicConstructor):
         out = self._sender.prepare_elements(topic, elements, message_ids, now=now)
         if queue is not None:
             out.pinned = await self._pin(out, first, queue, None, None)
-        return await self._attempts.deliver(out, now)
+        return await self._attempts.deliver_batch(out, now)
 
     async def request(self, message: Message, timeout_s: float) -> ReceivedMessage:
         """Send a message, and wait until a consumer replies to it.

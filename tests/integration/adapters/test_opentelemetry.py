@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -15,9 +16,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import triomq
+import triomq.aio
 from triomq.plugins import process_hooks
 from triomq_adapters.opentelemetry import RocketMQInstrumentor
 from triomq_server.cluster import Cluster, open_cluster
+
+PROVIDERS: list[TracerProvider] = []
+"""Of the tests so far."""
 
 
 @pytest.fixture
@@ -25,6 +30,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    PROVIDERS.append(provider)
     instrumentor = RocketMQInstrumentor()
     instrumentor.instrument(tracer_provider=provider)
     yield exporter
@@ -136,6 +142,47 @@ async def test_sends_that_fail_or_are_cancelled_end(cluster: Cluster, spans: InM
     assert failed.status.status_code is StatusCode.ERROR
     assert [event.name for event in failed.events] == ["exception"]
     assert cancelled.status.description == "cancelled"
+
+
+async def test_sends_belong_to_the_span_of_their_caller(cluster: Cluster, spans: InMemorySpanExporter) -> None:
+    tracer = TracerProvider().get_tracer("test")
+
+    def from_a_thread() -> int:
+        with triomq.blocking.open_client(cluster.name_servers) as client:
+            producer = client.producer("shop")
+            with tracer.start_as_current_span("caller") as span:
+                producer.send(triomq.Message("orders", b"one"))
+            return span.get_span_context().span_id
+
+    async def from_asyncio() -> int:
+        async with triomq.aio.open_client(cluster.name_servers) as client:
+            producer = client.producer("shop")
+            with tracer.start_as_current_span("caller") as span:
+                await producer.send(triomq.Message("orders", b"two"))
+            return span.get_span_context().span_id
+
+    callers = [
+        await trio.to_thread.run_sync(from_a_thread),
+        await trio.to_thread.run_sync(lambda: asyncio.run(from_asyncio())),
+    ]
+    assert [span.parent and span.parent.span_id for span in named(spans, "send orders")] == callers
+
+
+async def test_consumers_do_not_stay_in_the_span_of_their_start(cluster: Cluster, spans: InMemorySpanExporter) -> None:
+    RocketMQInstrumentor().uninstrument()
+    async with triomq.open_client(cluster.name_servers) as client:
+        await client.admin.create_topic("orders", queues=1)
+        await client.producer("shop").send(triomq.Message("orders", b"without a context"))
+    RocketMQInstrumentor().instrument(tracer_provider=PROVIDERS[-1])
+    tracer = TracerProvider().get_tracer("test")
+    async with triomq.open_client(cluster.name_servers) as client:
+        with tracer.start_as_current_span("start"):
+            async with client.push_consumer("readers", start_from="earliest") as consumer:
+                await consumer.subscribe("orders")
+                async with await anext(consumer):
+                    pass
+    (process,) = named(spans, "process orders")
+    assert process.parent is None
 
 
 def test_nothing_is_imported_when_it_is_off() -> None:
