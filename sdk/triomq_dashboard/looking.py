@@ -11,7 +11,16 @@ from typing import Any, Final, TypeVar
 import attrs
 import trio
 
-from triomq import Client, ConsumerRunningInfo, MessageQueue, MQError, OffsetWrapper, ReceivedMessage, TopicOffset
+from triomq import (
+    Client,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    MessageQueue,
+    MQError,
+    OffsetWrapper,
+    ReceivedMessage,
+    TopicOffset,
+)
 from triomq.errors import NotFound
 from triomq_protocol.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
@@ -245,6 +254,7 @@ class GroupFigures:
         lag: over all queues; None when a set has no master.
         without_master: broker name -> why.
         members: those online.
+        members_error: why they are not known.
         more_members: how many were not asked for their queues.
         consume_type: how members get messages, as they say.
         model: clustering or broadcasting.
@@ -255,6 +265,7 @@ class GroupFigures:
     lag: int | None
     without_master: Mapping[str, str]
     members: Sequence[Member]
+    members_error: str
     more_members: int
     consume_type: str
     model: str
@@ -262,10 +273,18 @@ class GroupFigures:
     queues: Sequence[QueueProgress]
 
 
+async def members(client: Client, name: str) -> tuple[ConsumerConnection | None, str]:
+    """A group's members, None for none; or why they are not known."""
+    try:
+        return await client.groups.members(name), ""
+    except MQError as error:
+        return None, error.reason
+
+
 async def group(client: Client, name: str) -> GroupFigures:
     """A group with its members and queues."""
     progress = await client.groups.progress(name)
-    online = await client.groups.members(name)
+    online, members_error = await members(client, name)
     connections = online.connection_set if online is not None else []
     by_id = {each.client_id or "": each for each in connections}
     asked = await rows(sorted(by_id)[:MEMBERS_MAX], lambda client_id: client.groups.running_info(name, client_id))
@@ -280,6 +299,7 @@ async def group(client: Client, name: str) -> GroupFigures:
             Member(row.name, by_id[row.name].client_addr or "", by_id[row.name].language or "", row.value, row.error)
             for row in asked
         ],
+        members_error,
         max(0, len(by_id) - MEMBERS_MAX),
         (online.consume_type or "") if online is not None else "",
         (online.message_model or "") if online is not None else "",

@@ -193,7 +193,7 @@ class Pages:
         return self._render(request, "groups.html", page=page, rows=found, search=search, system=system)
 
     async def _summary(self, name: str) -> object:
-        return await self._client.groups.progress(name), await self._client.groups.members(name)
+        return await self._client.groups.progress(name), *await looking.members(self._client, name)
 
     async def group(self, request: Request) -> Response:
         """One group: lag over time, members, queues and who has them."""

@@ -218,6 +218,37 @@ async def test_a_dead_cluster_is_a_sentence(autojump_clock: object, address: str
         assert "no name server" in checked(await web.get("/messages?topic=a"))
 
 
+async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object) -> None:
+    async def names() -> list[str]:
+        return ["readers"]
+
+    async def progress(_name: str) -> Any:
+        return triomq_progress({"broker-b": "it does not answer"})
+
+    groups = SimpleNamespace(names=names, progress=progress, members=nobody(), is_system_group=lambda name: False)
+    async with browser(SimpleNamespace(groups=groups, name_servers=[])) as web:  # type: ignore[arg-type]
+        page = checked(await web.get("/groups"))
+        assert "readers" in page
+        assert page.count("unknown") == 2, "lag and members"
+        page = checked(await web.get("/group?name=readers"))
+        assert "broker-b: it does not answer" in page
+        assert "no name server can be reached" in page
+
+
+def triomq_progress(without_master: dict[str, str]) -> Any:
+    """A group's progress in one queue, of a cluster that lacks masters."""
+
+    class Progress(dict[triomq.MessageQueue, triomq.OffsetWrapper]):
+        lag = None
+
+        def lag_of(self, _queue: triomq.MessageQueue) -> int | None:
+            return None
+
+    found = Progress({triomq.MessageQueue("orders", "broker-a", 0): triomq.OffsetWrapper(broker_offset=5)})
+    found.without_master = without_master  # type: ignore[attr-defined]
+    return found
+
+
 async def test_another_sites_name_does_not_lead_here(autojump_clock: object) -> None:
     async with browser(nobody(), hosts=frozenset({"mq.example"})) as web:
         assert (await web.get("/", headers={"host": "evil.example"})).status_code == 421
