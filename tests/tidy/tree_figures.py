@@ -48,6 +48,7 @@ PUBLIC = {
     "triomq.plugins",
     "triomq.errors",
     "triomq.blocking",
+    "triomq_adapters.faststream",
     "triomq_adapters.kombu",
     "triomq_adapters.opentelemetry",
     "triomq_adapters.taskiq",

@@ -119,6 +119,7 @@ OF_PYTEST = "docs/how-to/test-with-pytest.md"
 
 WORKERS = {
     "docs/how-to/celery.md": (["celery", "-A", "tasks", "worker", "-c", "1"], ["hello world", "hello later"]),
+    "docs/how-to/faststream.md": (["faststream", "run", "service:app"], ["bill of 20", "answered 30"]),
     "docs/how-to/taskiq.md": (["taskiq", "worker", "tasks:broker"], ["hello world", "hello later"]),
 }
 """Pages whose examples are files: how a worker of theirs is started, and what it prints once the others have run."""
@@ -139,7 +140,7 @@ def test_worker(page: str, rocketmq: RocketMQ, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with worker(command[0], command[1:], tmp_path, log):
         for name in files(page):
-            if name.startswith("send"):
+            if name.startswith(("send", "test")):
                 subprocess.run([sys.executable, name], cwd=tmp_path, check=True, timeout=WAIT_S)
         wait_until(lambda: all(text in log.read_text() for text in printed), f"{printed} in the worker's output")
 

@@ -1,0 +1,689 @@
+"""A broker of FastStream: subscribers are members of consumer groups, publishers send to topics.
+
+::
+
+    broker = RocketMQBroker("127.0.0.1:9876")
+
+    @broker.subscriber("orders")
+    @broker.publisher("bills")
+    async def bill(order: Order) -> Bill: ...
+
+A handler that returns has consumed its message; when it raises, the message comes again later, and is a dead letter of the
+group after 16 times. ``TestRocketMQBroker`` runs handlers without a server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Annotated, Any
+
+import anyio
+from faststream import Context
+from faststream._internal.broker import BrokerUsecase
+from faststream._internal.configs import (
+    BrokerConfig,
+    PublisherSpecificationConfig,
+    PublisherUsecaseConfig,
+    SubscriberSpecificationConfig,
+    SubscriberUsecaseConfig,
+)
+from faststream._internal.constants import EMPTY as UNSET
+from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
+from faststream._internal.endpoint.publisher.fake import FakePublisher
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.endpoint.subscriber.mixins import TasksMixin
+from faststream._internal.endpoint.utils import process_msg
+from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
+from faststream._internal.logger.logging import get_broker_logger
+from faststream._internal.testing.broker import TestBroker, change_producer
+from faststream.exceptions import SubscriberNotFound
+from faststream.message import StreamMessage, gen_cor_id
+from faststream.middlewares import AckPolicy
+from faststream.response.publish_type import PublishType
+from faststream.response.response import PublishCommand
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import BrokerSpec, Message, Operation, PublisherSpec, SubscriberSpec
+
+import triomq
+import triomq.aio
+from triomq_adapters.faststream_messages import (
+    REQUEST,
+    Incoming,
+    ReceivedStreamMessage,
+    RocketMQProducer,
+    RocketMQPublishCommand,
+    decode,
+    decode_batch,
+    incoming,
+    parse_batch,
+    parse_message,
+)
+from triomq_adapters.topics import ensure_topic
+
+__all__ = ["RocketMQBroker", "RocketMQMessage", "RocketMQPublisher", "RocketMQSubscriber", "TestRocketMQBroker"]
+
+RocketMQMessage = Annotated[ReceivedStreamMessage, Context("message")]
+"""The annotation by which a handler gets its message."""
+
+
+class _BrokerConfig(BrokerConfig):
+    """What subscribers and publishers share with their broker."""
+
+    client: triomq.aio.Client | None = None
+    queues: int = 8
+
+    @property
+    def connected(self) -> triomq.aio.Client:
+        """The client.
+
+        Raises:
+            InvalidCall: it is not connected.
+        """
+        if self.client is None:
+            raise triomq.errors.InvalidCall("the broker is not connected: await broker.connect() or start() first")
+        return self.client
+
+
+class _SubscriberConfig(SubscriberUsecaseConfig):
+    @property
+    def ack_policy(self) -> AckPolicy:
+        policies = (self._ack_policy, self._outer_config.ack_policy)
+        return next((policy for policy in policies if policy is not UNSET), AckPolicy.NACK_ON_ERROR)
+
+
+class _SubscriberSpecification(SubscriberSpecification[Any, Any]):
+    topic = ""
+
+    @property
+    def channel_labels(self) -> list[str]:
+        return [f"{self._outer_config.prefix}{self.topic}"]
+
+    def get_schema(self) -> dict[str, SubscriberSpec]:
+        message = Message(title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads()))
+        return {
+            self.name: SubscriberSpec(
+                address=self.channel_labels[0],
+                description=self.description,
+                operation=Operation(message=message, bindings=None),
+                bindings=None,
+            )
+        }
+
+
+class _PublisherSpecification(PublisherSpecification[Any, Any]):
+    topic = ""
+
+    @property
+    def name(self) -> str:
+        return self.config.title_ or f"{self._outer_config.prefix}{self.topic}:Publisher"
+
+    def get_schema(self) -> dict[str, PublisherSpec]:
+        message = Message(title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads(), "Publisher"))
+        return {
+            self.name: PublisherSpec(
+                address=f"{self._outer_config.prefix}{self.topic}",
+                description=self.config.description_,
+                operation=Operation(message=message, bindings=None),
+                bindings=None,
+            )
+        }
+
+
+class _Reply(FakePublisher):
+    """Sends what a handler returned to who asked."""
+
+    def __init__(self, producer: Any, message: StreamMessage[Any]) -> None:
+        super().__init__(producer=producer)
+        self._message = message
+
+    def patch_command(self, cmd: PublishCommand) -> RocketMQPublishCommand:
+        made = RocketMQPublishCommand.from_cmd(super().patch_command(cmd))
+        if self._message.reply_to == REQUEST:
+            made.delivery = self._message.raw_message.delivery
+        else:
+            made.destination = self._message.reply_to
+        return made
+
+
+class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
+    """A member of a consumer group; made by ``broker.subscriber``."""
+
+    def __init__(
+        self,
+        config: _SubscriberConfig,
+        specification: _SubscriberSpecification,
+        calls: CallsCollection[Any],
+        *,
+        group: str | None,
+        tags: str | None,
+        start_from: triomq.StartFrom,
+        retries: triomq.ConsumeRetries | None,
+        max_workers: int,
+        batch_max: int,
+    ) -> None:
+        config.parser = parse_batch if batch_max > 1 else parse_message
+        config.decoder = decode_batch if batch_max > 1 else decode
+        super().__init__(config, specification, calls)
+        self._topic = specification.topic
+        self._group = group
+        self._tags = tags
+        self._start_from = start_from
+        self._retries = retries
+        self._workers = max_workers
+        self.batch_max = batch_max
+        self._consumer: triomq.aio.PushConsumer | None = None
+
+    @property
+    def topic(self) -> str:
+        """Where messages come from."""
+        return f"{self._outer_config.prefix}{self._topic}"
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._group or f"{self.topic}-subscribers"
+
+    def takes(self, message: triomq.Message) -> bool:
+        """Whether the subscription selects a message."""
+        tags = None if self._tags in (None, "*") else {tag.strip() for tag in (self._tags or "").split("||")}
+        return message.topic == self.topic and (tags is None or message.tags in tags)
+
+    async def start(self) -> None:
+        """Become a member of the group, and call handlers if there are any."""
+        await super().start()
+        self._post_start()
+        if self.calls:
+            await self._join()
+            for _ in range(self._workers):
+                # The client reconnects by itself; what ends a consumer ends it for good.
+                self.add_task(self._consume, restart_on_failure=False)
+
+    async def _join(self) -> triomq.aio.PushConsumer:
+        if self._consumer is None:
+            config: Any = self._outer_config
+            await ensure_topic(config.connected.admin, self.topic, config.queues)
+            self._consumer = config.connected.push_consumer(
+                self.group, start_from=self._start_from, retries=self._retries, drain_s=0
+            )
+            await self._consumer.__aenter__()
+            await self._consumer.subscribe(self.topic, self._tags)
+        return self._consumer
+
+    async def stop(self) -> None:
+        """Wait for handlers, and leave the group; what was not answered is given to other members."""
+        if self._consumer is not None:
+            self._consumer.drain()
+        await super().stop()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.aclose()
+
+    async def _consume(self) -> None:
+        consumer = await self._join()
+        with suppress(triomq.ClosedError):  # a worker that is stopped by its own handler
+            async for delivery in consumer:
+                taken = [incoming(delivery.message, delivery)]
+                while len(taken) < self.batch_max and (more := await consumer.poll()) is not None:
+                    taken.append(incoming(more.message, more))
+                await self.consume(taken[0] if self.batch_max == 1 else tuple(taken))
+
+    async def get_one(self, *, timeout: float = 5.0) -> Any:  # noqa: ASYNC109 - FastStream's name
+        """The next message, or None when none comes in time; for subscribers without a handler."""
+        consumer = await self._join()
+        delivery = await consumer.poll(timeout)
+        return None if delivery is None else await self._processed(delivery)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Message after message, for subscribers without a handler; answer each by ``ack`` or ``nack``."""
+        async for delivery in await self._join():
+            yield await self._processed(delivery)
+
+    async def _processed(self, delivery: triomq.aio.Delivery) -> Any:
+        raw: Any = incoming(delivery.message, delivery)
+        if self.batch_max > 1:
+            raw = (raw,)
+        parser, decoder = self._get_parser_and_decoder()
+        context = self._outer_config.context
+        return await process_msg(
+            msg=raw,
+            middlewares=(make(raw, context=context) for make in self._broker_middlewares),
+            parser=parser,
+            decoder=decoder,
+        )
+
+    def _make_response_publisher(self, message: StreamMessage[Any]) -> Iterable[Any]:
+        return (_Reply(self._outer_config.producer, message),)
+
+    def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
+        """What log lines say of a message."""
+        return {"topic": self.topic, "group": self.group, **super().get_log_context(message)}
+
+
+class RocketMQPublisher(PublisherUsecase):
+    """Sends to a topic; made by ``broker.publisher``."""
+
+    def __init__(
+        self,
+        config: PublisherUsecaseConfig,
+        specification: _PublisherSpecification,
+        *,
+        tags: str | None,
+        headers: dict[str, str] | None,
+        batch: bool,
+    ) -> None:
+        super().__init__(config, specification)
+        self._topic = specification.topic
+        self._tags = tags
+        self._headers = headers or {}
+        self.batch = batch
+
+    @property
+    def topic(self) -> str:
+        """Where messages go."""
+        return f"{self._outer_config.prefix}{self._topic}"
+
+    async def publish(self, message: Any = None, topic: str = "", **options: Any) -> Any:
+        """Send a message, with ``batch=True`` a list of them; options as those of :meth:`RocketMQBroker.publish`."""
+        bodies = message if self.batch else [message]
+        command = RocketMQPublishCommand(*bodies, **self._with_defaults(topic, options))
+        publish = self._basic_publish_batch if self.batch else self._basic_publish
+        return await publish(command, producer=self._outer_config.producer, _extra_middlewares=())
+
+    async def request(self, message: Any = None, topic: str = "", *, timeout: float = 3.0, **options: Any) -> Any:  # noqa: ASYNC109
+        """Send a message and wait for the reply."""
+        command = RocketMQPublishCommand(
+            message, timeout_s=timeout, _publish_type=PublishType.REQUEST, **self._with_defaults(topic, options)
+        )
+        return await self._basic_request(command, producer=self._outer_config.producer)
+
+    def _with_defaults(self, topic: str, options: dict[str, Any]) -> dict[str, Any]:
+        found = {"tags": self._tags, "correlation_id": self._outer_config.id_generator(), **options}
+        return found | {"topic": topic or self.topic, "headers": self._headers | (options.get("headers") or {})}
+
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
+        made = RocketMQPublishCommand.from_cmd(cmd, batch=self.batch)
+        made.destination = made.destination or self.topic
+        made.tags = made.tags or self._tags
+        made.add_headers(self._headers, override=False)
+        publish = self._basic_publish_batch if self.batch else self._basic_publish
+        return await publish(made, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
+
+
+class _LoggerStorage(DefaultLoggerStorage):
+    def register_subscriber(self, params: dict[str, Any]) -> None:
+        """Nothing: columns are not aligned."""
+
+    def set_level(self, level: int) -> None:
+        self._level = level
+
+    def get_logger(self, *, context: Any) -> Any:
+        found = self._get_logger_ref()
+        if found is None:
+            found = get_broker_logger(
+                name="rocketmq",
+                default_context={"topic": "", "group": ""},
+                message_id_ln=10,
+                fmt="%(asctime)s %(levelname)-8s - %(topic)s | %(group)s | %(message_id)-10s - %(message)s",
+                context=context,
+                log_level=getattr(self, "_level", logging.INFO),
+            )
+            self._logger_ref.add(found)
+        return found
+
+
+class RocketMQBroker(BrokerUsecase[Any, Any, Any]):
+    """Connects an application of FastStream to RocketMQ.
+
+    Args:
+        name_servers: as for :func:`triomq.open_client`; None: the environment says.
+        group: the producer group.
+        queues: queues per broker of a topic that is created for a subscriber.
+        send_timeout_s: how long a publication may take.
+        graceful_timeout: how many seconds the end waits for handlers.
+        client_options: further arguments of :func:`triomq.open_client`.
+        options: ``middlewares``, ``dependencies``, ``parser``, ``decoder``, ``codec`` and ``ack_policy``, as other brokers of
+            FastStream have them.
+        logger: where the broker's log lines go.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | None = None,
+        *,
+        group: str = "faststream",
+        queues: int = 8,
+        send_timeout_s: float = 10.0,
+        graceful_timeout: float | None = 15.0,
+        client_options: triomq.ClientOptions | None = None,
+        middlewares: Sequence[Any] = (),
+        dependencies: Sequence[Any] = (),
+        parser: Any = None,
+        decoder: Any = None,
+        codec: Any = None,
+        ack_policy: AckPolicy = UNSET,
+        logger: Any = UNSET,
+    ) -> None:
+        config = _BrokerConfig(
+            producer=RocketMQProducer(parser, decoder),
+            broker_middlewares=middlewares,
+            broker_dependencies=dependencies,
+            broker_parser=parser,
+            broker_decoder=decoder,
+            broker_codec=codec,
+            ack_policy=ack_policy,
+            graceful_timeout=graceful_timeout,
+            logger=make_logger_state(logger=logger, log_level=logging.INFO, default_storage_cls=_LoggerStorage),
+            extra_context={"broker": self},
+            id_generator=gen_cor_id,
+        )
+        config.queues = queues
+        super().__init__(
+            config=config,
+            routers=(),
+            specification=BrokerSpec(
+                url=[f"rocketmq://{name_servers or ''}"],
+                protocol="rocketmq",
+                protocol_version="4.9",
+                description=None,
+                tags=[],
+                security=None,
+            ),
+        )
+        self._name_servers = name_servers
+        self._group = group
+        self._send_timeout_s = send_timeout_s
+        self._client_options = client_options or {}
+
+    async def _connect(self) -> triomq.aio.Client:
+        client = await triomq.aio.open_client(self._name_servers, **self._client_options)
+        config = self.config.broker_config
+        config.client = client
+        config.producer.sender = client.producer(self._group, send_timeout_s=self._send_timeout_s)
+        config.producer.serializer = config.fd_config._serializer  # noqa: SLF001
+        config.producer.codec = config.broker_codec or config.producer.codec
+        return client
+
+    async def start(self) -> None:
+        """Connect, and start subscribers."""
+        await self.connect()
+        await super().start()
+
+    async def stop(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> None:
+        """Stop subscribers, and close the client."""
+        await super().stop(exc_type, exc_val, exc_tb)
+        client, self._connection = self._connection, None
+        self.config.broker_config.client = self.config.broker_config.producer.sender = None
+        if client is not None:
+            await client.aclose()
+
+    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's name
+        """Whether a name server answers."""
+        if self._connection is None:
+            return False
+        with anyio.move_on_after(timeout):
+            try:
+                await self._connection.admin.cluster_info()
+            except triomq.MQError:
+                return False
+            return True
+        return False
+
+    def subscriber(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        tags: str | None = None,
+        start_from: triomq.StartFrom = "earliest",
+        retries: triomq.ConsumeRetries | None = None,
+        max_workers: int = 1,
+        batch: bool = False,
+        batch_max: int = 32,
+        ack_policy: AckPolicy = UNSET,
+        no_reply: bool = False,
+        dependencies: Sequence[Any] = (),
+        parser: Any = None,
+        decoder: Any = None,
+        codec: Any = None,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        include_in_schema: bool = True,
+    ) -> RocketMQSubscriber:
+        """Call a handler with the messages of a topic.
+
+        Args:
+            topic: its name; it is created if there is none.
+            group: the consumer group; default: the topic and ``-subscribers``. Two subscribers of one program need two.
+            tags: ``"a || b"``; default: all messages.
+            start_from: where a new group begins.
+            retries: what becomes of messages whose handler fails or takes too long.
+            max_workers: how many messages are handled at the same time.
+            batch: whether a handler gets a list of messages, as many as are there.
+            batch_max: at most so many.
+            ack_policy: default: what fails comes again later.
+            no_reply: whether what handlers return is not sent to who asked.
+            dependencies: of FastDepends.
+            parser: makes a message of a received one.
+            decoder: decodes bodies.
+            codec: encodes and decodes bodies.
+            persistent: whether it stays after a restart of the broker.
+            title: for AsyncAPI.
+            description: for AsyncAPI.
+            include_in_schema: whether AsyncAPI shows it.
+        """
+        calls = CallsCollection[Any]()
+        outer: Any = self.config
+        specification = _SubscriberSpecification(
+            outer,
+            SubscriberSpecificationConfig(title_=title, description_=description, include_in_schema=include_in_schema),
+            calls,
+        )
+        specification.topic = topic
+        made = RocketMQSubscriber(
+            _SubscriberConfig(_outer_config=outer, no_reply=no_reply, _ack_policy=ack_policy),
+            specification,
+            calls,
+            group=group,
+            tags=tags,
+            start_from=start_from,
+            retries=retries,
+            max_workers=max_workers,
+            batch_max=batch_max if batch else 1,
+        )
+        super().subscriber(made, persistent=persistent)
+        return made.add_call(
+            parser_=parser or self._parser, decoder_=decoder or self._decoder, codec_=codec, dependencies_=dependencies
+        )
+
+    def publisher(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        tags: str | None = None,
+        headers: dict[str, str] | None = None,
+        batch: bool = False,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        schema: Any = None,
+        include_in_schema: bool = True,
+    ) -> RocketMQPublisher:
+        """Send what a handler returns to a topic; or messages by its ``publish``.
+
+        Args:
+            topic: where to.
+            tags: one tag for consumers to filter by.
+            headers: of every message; they are user properties.
+            batch: whether a handler returns a list of messages, which go in one request.
+            persistent: whether it stays after a restart of the broker.
+            title: for AsyncAPI.
+            description: for AsyncAPI.
+            schema: for AsyncAPI, the type of the messages.
+            include_in_schema: whether AsyncAPI shows it.
+        """
+        outer: Any = self.config
+        specification = _PublisherSpecification(
+            outer,
+            PublisherSpecificationConfig(
+                title_=title, description_=description, schema_=schema, include_in_schema=include_in_schema
+            ),
+        )
+        specification.topic = topic
+        config = PublisherUsecaseConfig(_outer_config=outer)
+        made = RocketMQPublisher(config, specification, tags=tags, headers=headers, batch=batch)
+        super().publisher(made, persistent=persistent)
+        return made
+
+    async def publish(
+        self,
+        message: Any = None,
+        topic: str = "",
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        delay_level: int = 0,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+    ) -> triomq.SendResult | None:
+        """Send a message; it is stored when this returns.
+
+        Args:
+            message: bytes, text, or what FastStream makes JSON of.
+            topic: where to.
+            tags: one tag for consumers to filter by.
+            keys: one or several keys.
+            delay_level: 1 (1 s) to 18 (2 h).
+            headers: user properties.
+            correlation_id: default: a new one.
+            reply_to: a topic to which what the handler returns is sent.
+
+        Raises:
+            MQError: it could not be sent.
+        """
+        command = RocketMQPublishCommand(
+            message,
+            topic=topic,
+            tags=tags,
+            keys=keys,
+            delay_level=delay_level,
+            headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(),
+            reply_to=reply_to,
+        )
+        sent: triomq.SendResult | None = await self._basic_publish(command, producer=self._producer)
+        return sent
+
+    async def publish_batch(  # type: ignore[override]
+        self, *messages: Any, topic: str, tags: str | None = None, headers: dict[str, str] | None = None
+    ) -> triomq.SendResult | None:
+        """Send several messages in one request, of 4 MiB together; they lie next to each other in one queue."""
+        command = RocketMQPublishCommand(
+            *messages, topic=topic, tags=tags, headers=headers, correlation_id=self.config.id_generator()
+        )
+        sent: triomq.SendResult | None = await self._basic_publish_batch(command, producer=self._producer)
+        return sent
+
+    async def request(
+        self,
+        message: Any = None,
+        topic: str = "",
+        timeout: float = 3.0,  # noqa: ASYNC109 - FastStream's name
+        *,
+        tags: str | None = None,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+    ) -> ReceivedStreamMessage:
+        """Send a message, and wait for what its handler returns.
+
+        Raises:
+            ReplyTimeout: no reply came in time.
+        """
+        command = RocketMQPublishCommand(
+            message,
+            topic=topic,
+            tags=tags,
+            headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(),
+            timeout_s=timeout,
+            _publish_type=PublishType.REQUEST,
+        )
+        reply: ReceivedStreamMessage = await self._basic_request(command, producer=self._producer)
+        return reply
+
+
+class _MemoryProducer(RocketMQProducer):
+    """Gives messages to the subscribers of brokers, without a server."""
+
+    def __init__(self, broker: RocketMQBroker, brokers: Sequence[RocketMQBroker]) -> None:
+        config = broker.config.broker_config
+        super().__init__(config.broker_parser, config.broker_decoder)
+        self.serializer = config.fd_config._serializer  # noqa: SLF001
+        self.codec = config.broker_codec or self.codec
+        self._brokers = brokers
+
+    def _takers(self, message: triomq.Message) -> list[RocketMQSubscriber]:
+        every: Iterator[Any] = (each for broker in self._brokers for each in broker.subscribers)
+        return [each for each in every if each.takes(message)]
+
+    async def _deliver(self, cmd: RocketMQPublishCommand, bodies: Sequence[Any]) -> list[Any]:
+        messages = [await self.message(cmd, body) for body in bodies]
+        made = tuple(Incoming(m.topic, m.body, m.properties or {}, cmd.correlation_id or "", m.tags) for m in messages)
+        results = []
+        for taker in self._takers(messages[0]) if messages else ():
+            calls: Sequence[Any] = [made] if taker.batch_max > 1 else made
+            results += [await taker.process_message(each) for each in calls]
+        return results
+
+    async def publish(self, cmd: RocketMQPublishCommand) -> None:
+        await self._deliver(cmd, [cmd.body])
+
+    async def publish_batch(self, cmd: RocketMQPublishCommand) -> None:
+        await self._deliver(cmd, cmd.batch_bodies)
+
+    async def request(self, cmd: RocketMQPublishCommand) -> Incoming:
+        with anyio.fail_after(cmd.timeout_s):
+            results = await self._deliver(cmd, [cmd.body])
+        if not results:
+            raise SubscriberNotFound
+        reply = RocketMQPublishCommand(
+            results[0].body, headers=results[0].headers, correlation_id=results[0].correlation_id
+        )
+        message = await self.message(reply, reply.body)
+        return Incoming(cmd.destination, message.body, message.properties or {}, reply.correlation_id or "")
+
+
+class TestRocketMQBroker(TestBroker[RocketMQBroker, Any], broker=RocketMQBroker):
+    """Runs the handlers of brokers without a server: what is published is handled when ``publish`` returns.
+
+    ::
+
+        async with TestRocketMQBroker(broker) as test:
+            await test.publish(order, "orders")
+            bill.mock.assert_called_once_with(order)
+    """
+
+    def create_publisher_fake_subscriber(self, broker: RocketMQBroker, publisher: Any) -> tuple[Any, bool]:
+        """The subscriber of a publisher's topic, or a new one, and whether it was there."""
+        for each in (subscriber for one in self.brokers for subscriber in one.subscribers):
+            if each.topic == publisher.topic:  # type: ignore[attr-defined]
+                return each, True
+        return broker.subscriber(publisher.topic, batch=publisher.batch, persistent=False), False
+
+    @contextmanager
+    def _patch_producer(self, broker: RocketMQBroker) -> Iterator[None]:
+        with change_producer(broker.config.broker_config, _MemoryProducer(broker, self.brokers)):
+            yield
+
+    async def _fake_connect(self, broker: RocketMQBroker, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        return None

@@ -1,0 +1,236 @@
+"""Messages of FastStream as RocketMQ's, and what a handler's answer does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from faststream._internal.endpoint.utils import ParserComposition
+from faststream._internal.parser import DefaultCodec
+from faststream._internal.producer import ProducerProto
+from faststream.message import StreamMessage, decode_message
+from faststream.response.publish_type import PublishType
+from faststream.response.response import BatchPublishCommand, PublishCommand
+
+import triomq
+import triomq.aio
+from triomq_protocol.names import REPLY_TO_CLIENT, RESERVED_PROPERTIES
+
+CONTENT_TYPE, CORRELATION_ID, REPLY_TO, EMPTY = "content-type", "correlation_id", "reply_to", "triomq-empty"
+"""Properties that are no headers; the last says that a body is empty, which brokers refuse."""
+
+REQUEST = "(the client that asked)"
+"""Where the reply to a request goes; no topic has such a name."""
+
+
+@attrs.frozen(eq=False)
+class Incoming:
+    """A message as it was received, or as a test made it up.
+
+    Args:
+        topic: it was received from.
+        body: the payload.
+        properties: all of them.
+        message_id: the sender's id.
+        tags: the tag.
+        delivery: its answer; None: it needs none.
+    """
+
+    topic: str
+    body: bytes
+    properties: Mapping[str, str]
+    message_id: str
+    tags: str | None = None
+    delivery: triomq.aio.Delivery | None = None
+
+
+def incoming(message: triomq.ReceivedMessage, delivery: triomq.aio.Delivery | None = None) -> Incoming:
+    """A received message."""
+    return Incoming(message.topic, message.body, message.properties, message.message_id, message.tags, delivery)
+
+
+class ReceivedStreamMessage(StreamMessage[Any]):
+    """A message, or with ``batch=True`` several, as a handler gets it; ``raw_message`` has what RocketMQ said."""
+
+    async def ack(self) -> None:
+        """It is consumed."""
+        for delivery in self._unanswered():
+            await delivery.done()
+        await super().ack()
+
+    async def nack(self) -> None:
+        """It failed, and comes again later."""
+        for delivery in self._unanswered():
+            await delivery.later()
+        await super().nack()
+
+    async def reject(self) -> None:
+        """It is dropped."""
+        for delivery in self._unanswered():
+            await delivery.done()
+        await super().reject()
+
+    def _unanswered(self) -> list[triomq.aio.Delivery]:
+        raw = self.raw_message if isinstance(self.raw_message, tuple) else (self.raw_message,)
+        return [each.delivery for each in raw if each.delivery is not None and not each.delivery.answered]
+
+
+async def parse_message(raw: Incoming) -> ReceivedStreamMessage:
+    """A message for a handler."""
+    return _parsed(raw, raw.body if EMPTY not in raw.properties else b"", raw)
+
+
+async def parse_batch(raw: tuple[Incoming, ...]) -> ReceivedStreamMessage:
+    """Several messages for one call of a handler; headers and the like are the first one's."""
+    bodies = [each.body if EMPTY not in each.properties else b"" for each in raw]
+    message = _parsed(raw, bodies, raw[0])
+    message.batch_headers = [headers_of(each.properties) for each in raw]
+    return message
+
+
+def _parsed(raw: object, body: object, first: Incoming) -> ReceivedStreamMessage:
+    properties = first.properties
+    return ReceivedStreamMessage(
+        raw_message=raw,
+        body=body,
+        headers=headers_of(properties),
+        content_type=properties.get(CONTENT_TYPE),
+        correlation_id=properties.get(CORRELATION_ID),
+        reply_to=properties.get(REPLY_TO) or (REQUEST if REPLY_TO_CLIENT in properties else ""),
+        message_id=first.message_id,
+    )
+
+
+def headers_of(properties: Mapping[str, str]) -> dict[str, str]:
+    """The user's properties."""
+    return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES and name != EMPTY}
+
+
+async def decode(message: StreamMessage[Any]) -> Any:
+    """The body as the content type says."""
+    return decode_message(message)
+
+
+async def decode_batch(message: StreamMessage[Any]) -> Any:
+    """The bodies of a batch, each as its content type says."""
+    return [decode_message(await parse_message(each)) for each in message.raw_message]
+
+
+class RocketMQPublishCommand(BatchPublishCommand):
+    """What is to be published; made by ``publish`` and by what handlers return.
+
+    Args:
+        body: the first, or only, message.
+        bodies: further ones of a batch.
+        topic: where to.
+        tags: one tag for consumers to filter by.
+        keys: one or several keys.
+        delay_level: 1 (1 s) to 18 (2 h).
+        timeout_s: of a request.
+        delivery: the request that this replies to.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        /,
+        *bodies: Any,
+        topic: str = "",
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        delay_level: int = 0,
+        timeout_s: float = 3.0,
+        delivery: triomq.aio.Delivery | None = None,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        _publish_type: PublishType = PublishType.PUBLISH,
+    ) -> None:
+        super().__init__(
+            body,
+            *bodies,
+            destination=topic,
+            headers=headers,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            _publish_type=_publish_type,
+        )
+        self.tags = tags
+        self.keys = keys
+        self.delay_level = delay_level
+        self.timeout_s = timeout_s
+        self.delivery = delivery
+
+    @classmethod
+    def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> RocketMQPublishCommand:
+        """Of what a handler returned."""
+        if isinstance(cmd, RocketMQPublishCommand):
+            return cmd
+        body, bodies = cls._parse_bodies(cmd.body, batch=batch)
+        return cls(
+            body,
+            *bodies,
+            topic=cmd.destination,
+            headers=cmd.headers,
+            correlation_id=cmd.correlation_id,
+            reply_to=cmd.reply_to,
+            _publish_type=cmd.publish_type,
+        )
+
+
+class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
+    """Sends commands by the client's producer.
+
+    Args:
+        parser: the user's own.
+        decoder: the user's own.
+    """
+
+    def __init__(self, parser: Any = None, decoder: Any = None) -> None:
+        self._parser = ParserComposition(parser, parse_message)
+        self._decoder = ParserComposition(decoder, decode)
+        self.codec = DefaultCodec()
+        self.serializer: Any = None
+        self.sender: triomq.aio.Producer | None = None
+
+    @property
+    def _sender(self) -> triomq.aio.Producer:
+        if self.sender is None:
+            raise triomq.errors.InvalidCall("the broker is not connected: await broker.connect() or start() first")
+        return self.sender
+
+    async def message(self, cmd: RocketMQPublishCommand, body: Any) -> triomq.Message:
+        """The message of one body of a command."""
+        data, content_type = await self.codec.encode(body, self.serializer)
+        properties = {name: str(value) for name, value in cmd.headers.items() if value is not None}
+        own = {CONTENT_TYPE: content_type, CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to}
+        properties |= {name: value for name, value in own.items() if value}
+        if not data:
+            data, properties[EMPTY] = b"\0", "true"
+        return triomq.Message(
+            cmd.destination,
+            data,
+            tags=cmd.tags,
+            keys=cmd.keys,
+            properties=properties,
+            delay_level=cmd.delay_level,
+        )
+
+    async def publish(self, cmd: RocketMQPublishCommand) -> triomq.SendResult | None:
+        """Send it, or reply with it; None: it is a reply."""
+        message = await self.message(cmd, cmd.body)
+        if cmd.delivery is not None:
+            await cmd.delivery.reply(message.body, properties=message.properties)
+            return None
+        return await self._sender.send(message)
+
+    async def publish_batch(self, cmd: RocketMQPublishCommand) -> triomq.SendResult | None:
+        """Send its messages in one request."""
+        if not cmd.batch_bodies:
+            return None
+        return await self._sender.send_batch([await self.message(cmd, body) for body in cmd.batch_bodies])
+
+    async def request(self, cmd: RocketMQPublishCommand) -> Incoming:
+        """Send it, and wait for the reply."""
+        return incoming(await self._sender.request(await self.message(cmd, cmd.body), cmd.timeout_s))

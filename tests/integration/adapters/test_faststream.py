@@ -1,0 +1,250 @@
+"""The broker of FastStream: handlers over a server and without one, replies, batches, failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pydantic
+import pytest
+from faststream import AckPolicy, FastStream, Header
+from faststream.exceptions import SubscriberNotFound
+
+import triomq
+from triomq_adapters.faststream import RocketMQBroker, RocketMQMessage, TestRocketMQBroker
+from triomq_testing import RocketMQ
+
+TIMEOUT_S = 120
+
+
+class Order(pydantic.BaseModel):
+    number: int
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await main()
+
+    asyncio.run(limited())
+
+
+def broker_of(rocketmq: RocketMQ, **options: object) -> RocketMQBroker:
+    return RocketMQBroker(rocketmq.namesrv_addr, send_timeout_s=60, **options)  # type: ignore[arg-type]
+
+
+def test_handlers_take_and_send_on(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    @broker.subscriber("orders", tags="new || changed")
+    @broker.publisher("bills", tags="paper", headers={"by": "test"})
+    async def bill(order: Order, by: str = Header("by", default="")) -> Order:
+        await seen.put((order.number, by))
+        return Order(number=order.number * 10)
+
+    @broker.subscriber("bills")
+    async def post(order: Order, message: RocketMQMessage) -> None:
+        await seen.put((order.number, message.headers["by"], message.raw_message.tags))
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            await broker.publish(Order(number=1), "orders", tags="old")
+            await broker.publish(Order(number=2), "orders", tags="new", keys="k", headers={"by": "me"})
+            assert [await seen.get(), await seen.get()] == [(2, "me"), (20, "test", "paper")]
+            assert await broker.ping(60)
+        assert not await broker.ping()
+
+    run(main)
+    assert [message.keys for message in rocketmq.messages("orders")] == [[], ["k"]]
+    with triomq.blocking.open_client(rocketmq.namesrv_addr) as client:  # acknowledged, and the groups are left
+        assert client.groups.progress("bills-subscribers").lag == 0
+        assert client.groups.members("bills-subscribers") is None
+
+
+@pytest.mark.parametrize("body", [b"bytes", "text", {"a": [1]}, 5, None, b""])
+def test_a_request_is_answered_by_what_the_handler_returns(body: object, rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+
+    @broker.subscriber("echo")
+    async def echo(message: RocketMQMessage) -> object:
+        return await message.decode()
+
+    publisher = broker.publisher("echo")
+    answered = asyncio.Event()
+
+    @broker.subscriber("answers")
+    async def answer(message: RocketMQMessage) -> None:
+        assert await message.decode() == (body if body is not None else b"")
+        answered.set()
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            for ask in (broker.request, publisher.request):
+                reply = await ask(body, "echo", timeout=60, correlation_id="c1")
+                assert await reply.decode() == (body if body is not None else b"")
+                assert reply.correlation_id == "c1"
+            await broker.publish(body, "echo", reply_to="answers")
+            await answered.wait()
+
+    run(main)
+
+
+def test_batches(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+    publisher = broker.publisher("numbers", batch=True)
+    seen: list[int] = []
+    done = asyncio.Event()
+
+    @broker.subscriber("numbers", batch=True, batch_max=10)
+    async def take(numbers: list[int]) -> None:
+        assert len(numbers) <= 10
+        seen.extend(numbers)
+        if len(seen) == 40:
+            done.set()
+
+    async def main() -> None:
+        async with broker:
+            await broker.publish_batch(*range(20), topic="numbers")
+            await publisher.publish(list(range(20, 40)))
+            await broker.start()
+            await done.wait()
+
+    run(main)
+    assert sorted(seen) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("policy", "calls"), [(None, 3), (AckPolicy.REJECT_ON_ERROR, 1), (AckPolicy.ACK_FIRST, 1), (AckPolicy.MANUAL, 3)]
+)
+def test_what_fails_comes_again_unless_told_otherwise(policy: AckPolicy | None, calls: int, rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+    @broker.subscriber("orders", **({"ack_policy": policy} if policy else {}))
+    async def fail(message: RocketMQMessage) -> None:
+        await seen.put(message.body)
+        if policy is AckPolicy.MANUAL:
+            await (message.nack() if seen.qsize() < 3 else message.ack())
+        elif message.body == b"bad" and seen.qsize() < 3:
+            raise ValueError("this one fails twice")
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            await broker.publish(b"bad", "orders")
+            while seen.qsize() < calls:  # noqa: ASYNC110 - handlers fill it
+                await asyncio.sleep(0.01)
+
+    with rocketmq.clock.fast_forward():
+        run(main)
+    assert seen.qsize() == calls
+
+
+def test_several_workers_handle_at_the_same_time(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+    together = asyncio.Barrier(4)
+
+    @broker.subscriber("orders", max_workers=3)
+    async def meet(_: bytes) -> None:
+        await together.wait()
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            for _ in range(3):
+                await broker.publish(b"x", "orders")
+            await together.wait()
+
+    run(main)
+
+
+def test_messages_without_a_handler(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+    subscriber = broker.subscriber("orders", group="readers")
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            assert await subscriber.get_one(timeout=0.01) is None
+            await broker.publish("one", "orders")
+            await broker.publish("two", "orders")
+            first = await subscriber.get_one(timeout=60)
+            await first.ack()
+            async for second in subscriber:
+                await second.ack()
+                break
+            assert {await first.decode(), await second.decode()} == {"one", "two"}
+
+    run(main)
+
+
+def test_without_a_server() -> None:
+    broker = RocketMQBroker("127.0.0.1:1")
+    bills = broker.publisher("bills")
+
+    @broker.subscriber("orders", tags="new")
+    @bills
+    async def bill(order: Order) -> Order:
+        return Order(number=order.number * 10)
+
+    @broker.subscriber("numbers", batch=True)
+    async def take(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    async def main() -> None:
+        async with TestRocketMQBroker(broker) as test:
+            await test.publish(Order(number=1), "orders", tags="new")
+            bill.mock.assert_called_once_with({"number": 1})
+            bills.mock.assert_called_once_with({"number": 10})
+            await test.publish(Order(number=2), "orders", tags="old")
+            bill.mock.assert_called_once()
+            await test.publish_batch(1, 2, topic="numbers")
+            take.mock.assert_called_once_with([1, 2])
+            reply = await test.request(Order(number=3), "orders", tags="new")
+            assert await reply.decode() == {"number": 30}
+            with pytest.raises(SubscriberNotFound):
+                await test.request("?", "nobody")
+            with pytest.raises(pydantic.ValidationError):
+                await test.publish("no order", "orders", tags="new")
+
+    run(main)
+
+
+def test_with_a_server_in_a_test(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+
+    @broker.subscriber("orders")
+    async def take(_: str) -> None: ...
+
+    async def main() -> None:
+        async with TestRocketMQBroker(broker, with_real=True) as test:
+            await test.publish("one", "orders")
+            await take.wait_call(timeout=TIMEOUT_S)
+            take.mock.assert_called_once_with("one")
+
+    run(main)
+
+
+def test_an_application_has_the_broker() -> None:
+    broker = RocketMQBroker("127.0.0.1:9876")
+
+    @broker.subscriber("orders")
+    @broker.publisher("bills")
+    async def bill(order: Order) -> Order:
+        return order
+
+    (subscriber,), (publisher,) = broker.subscribers, broker.publishers
+    (orders,), (bills,) = subscriber.schema().values(), publisher.schema().values()
+    assert (orders.address, bills.address) == ("orders", "bills")
+    assert FastStream(broker).broker is broker
+
+
+def test_a_broker_that_is_not_connected_says_so() -> None:
+    async def main() -> None:
+        with pytest.raises(triomq.errors.InvalidCall, match="not connected"):
+            await RocketMQBroker("127.0.0.1:9876").publish("x", "orders")
+
+    run(main)
