@@ -27,6 +27,11 @@ def tracing(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBrok
         yield SingleBroker(kind, names, broker)
 
 
+async def run(java_client: Any, servers: str, *arguments: str) -> str:
+    """What one call of the command prints."""
+    return await trio.to_thread.run_sync(java_client.admin, servers, *arguments)
+
+
 async def query(java_client: Any, servers: str, message_id: str, *wanted: str, topic: str | None = None) -> str:
     """What the command prints, as soon as it has all that is wanted: the index follows the log."""
     arguments = ["queryMsgTraceById", "-i", message_id, *(["-t", topic] if topic else [])]
@@ -62,6 +67,13 @@ async def test_the_real_command_finds_our_traces(tracing: Any, java_client: Any,
     assert sent.rstrip().endswith("success")
     (consumed,) = re.findall(rf"^Sub +{group} .*$", text, re.MULTILINE)
     assert consumed.rstrip().endswith("success")
+    # The index has the records by the message's keys, too. The command then drops those of other message ids.
+    indexed = await run(java_client, servers, "queryMsgByKey", "-t", "RMQ_SYS_TRACE_TOPIC", "-k", "order-1")
+    assert re.search(r"^[0-9A-F]{32} ", indexed, re.MULTILINE)
+    by_key = await run(java_client, servers, "queryMsgTraceById", "-i", "order-1")
+    assert not re.search(r"^(Pub|Sub)\b", by_key, re.MULTILINE)
+    stored = await run(java_client, servers, "queryMsgByKey", "-t", topic, "-k", "order-1")
+    assert re.findall(r"^[0-9A-F]{32}\b", stored, re.MULTILINE) == [result.message_id]
     half = await query(java_client, servers, done.result.message_id, f"PT-{topic}", group)
     assert re.search(rf"^Pub +PT-{topic}", half, re.MULTILINE)
     failed = await query(java_client, servers, batch.message_id.split(",")[1], group)
