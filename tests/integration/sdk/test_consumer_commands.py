@@ -97,7 +97,7 @@ async def test_groups_that_no_broker_knows(run, filled):
     ):
         code, out, err = await run(*arguments)
         assert (code, out) == (1, "")
-        assert err.endswith("; `triomq groups` lists groups\n")
+        assert "; `triomq groups` lists groups" in err
 
 
 @pytest.mark.parametrize(
