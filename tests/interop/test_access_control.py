@@ -206,3 +206,6 @@ async def test_our_client_signs_as_a_user_of_5_5_0(servers_5: Any) -> None:
                 with trio.fail_after(240), pytest.raises(triomq.errors.PermissionDenied):
                     async with client.producer("P-guarded") as producer:
                         await producer.send(triomq.Message("Guarded", b"not signed"))
+                with trio.fail_after(60), pytest.raises(triomq.errors.PermissionDenied):
+                    await client.admin.create_topic("Unguarded")
+                assert [each.kind for each in await client.doctor.findings()] == ["access_refused"]

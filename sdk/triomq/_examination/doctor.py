@@ -35,6 +35,7 @@ from triomq.errors import (
     MQError,
     NoNameServer,
     NotFound,
+    PermissionDenied,
     ProtocolViolation,
     RequestTimeout,
     UnsupportedRequest,
@@ -207,7 +208,7 @@ class Doctor(metaclass=NoPublicConstructor):
         try:
             runtime = await self._body(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), KVTable)
         except MQError as error:
-            return attrs.evolve(view, error=_why(error), refused=isinstance(error, AccessRefused))
+            return attrs.evolve(view, error=_why(error), refused=isinstance(error, (AccessRefused, PermissionDenied)))
         found: dict[str, Any] = {"runtime": runtime.table}
 
         async def ask(question: Callable[[str], Awaitable[Mapping[str, object]]]) -> None:
