@@ -44,8 +44,11 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(value: str) -> str:
-    """The host of a ``Host`` header, without its port."""
-    return urlsplit(f"//{value}").hostname or ""
+    """The host of a ``Host`` header, without its port; empty for what is none."""
+    try:
+        return urlsplit(f"//{value}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def is_same_origin(headers: Mapping[str, str]) -> bool:
@@ -56,7 +59,10 @@ def is_same_origin(headers: Mapping[str, str]) -> bool:
     origin = headers.get("origin") or headers.get("referer")
     if not origin or origin == "null":
         return False
-    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    try:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    except ValueError:
+        return False
 
 
 class Logins:

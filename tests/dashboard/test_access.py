@@ -116,7 +116,8 @@ def test_loopback(host, expected):
 
 
 @pytest.mark.parametrize(
-    ("value", "host"), [("a.example:80", "a.example"), ("[::1]:8088", "::1"), ("127.0.0.1", "127.0.0.1"), ("", "")]
+    ("value", "host"),
+    [("a.example:80", "a.example"), ("[::1]:8088", "::1"), ("127.0.0.1", "127.0.0.1"), ("", ""), ("[", "")],
 )
 def test_host(value, host):
     assert host_of(value) == host
@@ -133,6 +134,7 @@ def test_host(value, host):
         ({"host": "d:1", "origin": "http://d:2"}, False),
         ({"host": "d:1", "origin": "null"}, False),
         ({"host": "d:1"}, False),
+        ({"host": "d:1", "origin": "http://["}, False),
     ],
 )
 def test_same_origin(headers, expected):
