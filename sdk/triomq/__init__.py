@@ -62,6 +62,7 @@ from triomq._admin.group_settings import GroupSettings
 from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
 from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
 from triomq._admin.servers import ServerAdmin
+from triomq._admin.accounts import Account, AccountAdmin, AccountFile, AccountList
 from triomq._admin.messages import MessageAdmin, MessageTrack, TrackType
 from triomq._examination.doctor import Doctor
 from triomq._examination.findings import Finding, FindingLimits
@@ -157,6 +158,10 @@ __all__ = [
     "DeadLetter",
     "Redriven",
     "ServerAdmin",
+    "AccountAdmin",
+    "Account",
+    "AccountList",
+    "AccountFile",
     "MessageAdmin",
     "Doctor",
     "Finding",

@@ -15,6 +15,7 @@ from typing import Final, TypedDict, TypeVar
 
 import trio
 
+from triomq._admin.accounts import AccountAdmin
 from triomq._admin.dead_letters import DeadLetterAdmin
 from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import MessageAdmin
@@ -127,6 +128,7 @@ class Client(metaclass=NoPublicConstructor):
         messages: stored messages: finding them, who consumed them, sending them again.
         dead_letters: what groups gave up, and sending it again.
         servers: administrative calls about brokers and name servers.
+        accounts: accounts of brokers with access control.
         doctor: what is wrong with the cluster.
         bounds: offsets of queues.
     """
@@ -137,6 +139,7 @@ class Client(metaclass=NoPublicConstructor):
     messages: MessageAdmin
     dead_letters: DeadLetterAdmin
     servers: ServerAdmin
+    accounts: AccountAdmin
     doctor: Doctor
     bounds: QueueBounds
 
@@ -233,6 +236,7 @@ class Client(metaclass=NoPublicConstructor):
             MessageAdmin, self.admin, self.groups, brokers, self.bounds, self._links, self._copy_sender
         )
         self.servers = construct(ServerAdmin, self.admin, self._name_servers, self._links)
+        self.accounts = construct(AccountAdmin, self.admin, self.servers, self._links)
         self.doctor = construct(Doctor, self._name_servers, self._links, self._clock, self.client_id)
         self.dead_letters = construct(DeadLetterAdmin, self.groups, self.messages, self._routes, brokers, self.bounds)
 

@@ -24,6 +24,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 import attrs
 
 from triomq import _client, _opening
+from triomq._admin import accounts as _accounts
 from triomq._admin import dead_letters as _dead_letters
 from triomq._admin import groups as _group_admin
 from triomq._admin import messages as _message_admin
@@ -47,6 +48,7 @@ from triomq._producer import producer as _producer
 from triomq._producer.queue_selectors import QueueSelector
 
 __all__ = [
+    "AccountAdmin",
     "Admin",
     "Client",
     "DeadLetterAdmin",
@@ -311,6 +313,16 @@ class ServerAdmin(Proxy[_servers.ServerAdmin]):
     kv_delete = async_method(_servers.ServerAdmin.kv_delete)
 
 
+class AccountAdmin(Proxy[_accounts.AccountAdmin]):
+    """Accounts of brokers with access control; see :class:`triomq.AccountAdmin`."""
+
+    list = async_method(_accounts.AccountAdmin.list)
+    put = async_method(_accounts.AccountAdmin.put)
+    delete = async_method(_accounts.AccountAdmin.delete)
+    set_white_list = async_method(_accounts.AccountAdmin.set_white_list)
+    versions = async_method(_accounts.AccountAdmin.versions)
+
+
 class Client(metaclass=NoPublicConstructor):
     """A client of an asyncio loop; opened by :func:`open_client`, closed with its block or by :meth:`aclose`."""
 
@@ -327,6 +339,8 @@ class Client(metaclass=NoPublicConstructor):
         """What groups gave up."""
         self.servers = construct(ServerAdmin, session, client.servers)
         """Administrative calls about brokers and name servers."""
+        self.accounts = construct(AccountAdmin, session, client.accounts)
+        """Accounts of brokers with access control."""
         self.doctor = construct(Doctor, session, client.doctor)
         """What is wrong with the cluster."""
 

@@ -26,6 +26,7 @@ from typing import Any, Concatenate, Self, TypeVar, Unpack, cast, overload
 import trio
 
 from triomq import _client, _opening
+from triomq._admin import accounts as _accounts
 from triomq._admin import dead_letters as _dead_letters
 from triomq._admin import groups as _group_admin
 from triomq._admin import messages as _message_admin
@@ -50,6 +51,7 @@ from triomq._producer.transactions import Transactions
 from triomq.errors import InvalidCall
 
 __all__ = [
+    "AccountAdmin",
     "Admin",
     "Client",
     "DeadLetterAdmin",
@@ -341,6 +343,16 @@ class ServerAdmin(Proxy[_servers.ServerAdmin]):
     kv_delete = blocking_method(_servers.ServerAdmin.kv_delete)
 
 
+class AccountAdmin(Proxy[_accounts.AccountAdmin]):
+    """Accounts of brokers with access control; see :class:`triomq.AccountAdmin`."""
+
+    list = blocking_method(_accounts.AccountAdmin.list)
+    put = blocking_method(_accounts.AccountAdmin.put)
+    delete = blocking_method(_accounts.AccountAdmin.delete)
+    set_white_list = blocking_method(_accounts.AccountAdmin.set_white_list)
+    versions = blocking_method(_accounts.AccountAdmin.versions)
+
+
 class Client(metaclass=NoPublicConstructor):
     """A client without ``await``; opened by :func:`open_client`, closed by :meth:`close` or the end of its ``with``."""
 
@@ -358,6 +370,8 @@ class Client(metaclass=NoPublicConstructor):
         """What groups gave up."""
         self.servers = construct(ServerAdmin, self._loop, lambda client: client.servers)
         """Administrative calls about brokers and name servers."""
+        self.accounts = construct(AccountAdmin, self._loop, lambda client: client.accounts)
+        """Accounts of brokers with access control."""
         self.doctor = construct(Doctor, self._loop, lambda client: client.doctor)
         """What is wrong with the cluster."""
 

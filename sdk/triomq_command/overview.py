@@ -13,6 +13,7 @@ from typing import Final
 HELP: Final = "RocketMQ 4.9 without Java: send, pull, look at topics, run name servers and brokers."
 
 COMMANDS: Final = {
+    "accounts": "Show and change the accounts of brokers with access control (aclEnable=true).",
     "brokers": "Look at brokers and change their settings.",
     "cluster-status": "Show clusters, brokers and their addresses.",
     "consume": "Print the messages of TOPIC as they come, until Ctrl-C.",

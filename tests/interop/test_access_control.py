@@ -82,6 +82,7 @@ async def test_our_client_is_allowed_and_refused(kind: Kind, servers: Any, scrat
         servers.broker(kind, home.name, names.address, settings),
     ):
         await send_pull_and_push(names.address, triomq.Credentials.from_file(tools))
+        await change_accounts(names.address, triomq.Credentials.from_file(tools), kind)
         for account, why in (
             (None, "No accessKey is configured"),
             (triomq.Credentials("operator", "wrong-secret"), "Check signature failed for accessKey=operator"),
@@ -92,6 +93,34 @@ async def test_our_client_is_allowed_and_refused(kind: Kind, servers: Any, scrat
                 with pytest.raises(triomq.errors.AccessRefused, match=why) as caught:
                     await client.producer("sdk-refused", send_timeout_s=60).send(triomq.Message("Guarded", b"refused"))
                 assert caught.value.advice in str(caught.value)
+
+
+async def change_accounts(servers: str, account: triomq.Credentials, kind: Kind) -> None:
+    async with triomq.open_client(servers, credentials=account, route_wait_s=120) as client:
+        (broker,) = await client.admin.broker_sets()
+        (before,) = await client.accounts.versions()
+        added = triomq.Account(
+            access_key="visitor", secret_key="visitor-secret", topic_perms={"A": "PUB|SUB"}, group_perms={"G": "SUB"}
+        )
+        assert len(await client.accounts.put(added)) == 1
+        await client.accounts.set_white_list(["10.9.*.*"])
+        found = await client.accounts.list(broker)
+        assert [each.access_key for each in found.accounts] == ["operator", "reader-1", "visitor"]
+        visitor = found.accounts[2]
+        assert (visitor.secret_key, visitor.admin, visitor.topic_perms) == ("visitor-secret", False, {"A": "PUB|SUB"})
+        assert list(found.white_addresses) == ["10.9.*.*"]
+        (after,) = await client.accounts.versions()
+        assert (after.path, after.broker) == (before.path, broker)
+        assert after.changes == before.changes + 2
+        assert len(await client.accounts.delete("visitor")) == 1
+        with pytest.raises(triomq.MQError, match="deleted failed"):
+            await client.accounts.delete("visitor")
+    if kind is Kind.JAVA:
+        return  # every account may change accounts there (docs/explanation/compatibility.md)
+    visiting = triomq.Credentials("reader-1", "reader-secret")
+    async with triomq.open_client(servers, credentials=visiting, route_wait_s=120) as client:
+        with pytest.raises(triomq.errors.AccessRefused, match="admin"):
+            await client.accounts.put(added)
 
 
 async def send_pull_and_push(servers: str, account: triomq.Credentials) -> None:

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from triomq import Client, Message, MessageQueue, MQError, PullConsumer, PullStatus, SendResult
+from triomq._cli.accounts import accounts
 from triomq._cli.dead_letters import dlq
 from triomq._cli.doctor import doctor
 from triomq._cli.groups import consume, groups, offsets
@@ -290,7 +291,7 @@ def _print_sent(result: SendResult, *, as_json: bool) -> None:
     say(row, text, as_json=as_json)
 
 
-for _command in (consume, groups, offsets, topics, message_command, dlq, cluster_status, doctor, brokers, kv):
+for _command in (consume, groups, offsets, topics, message_command, dlq, cluster_status, doctor, brokers, kv, accounts):
     triomq.add_command(_command)
 
 
@@ -321,7 +322,7 @@ def _run(arguments: list[str] | None) -> int:
         click.echo(f"Error: {error}", err=True)
         return 2
     except MQError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo("\n".join([f"Error: {error}", *getattr(error, "__notes__", [])]), err=True)
         return 1
     except BrokenPipeError:
         # The reader of our output has gone; nothing is left to be written, not even at the interpreter's end.

@@ -1,0 +1,207 @@
+"""`triomq accounts` and `client.accounts`: what they send, what they print, what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import (
+    ClusterAclConfig,
+    CreateAccessConfigRequest,
+    DataVersion,
+    DeleteAccessConfigRequest,
+    GetBrokerAclConfigResponse,
+    PlainAccessConfig,
+    UpdateGlobalWhiteAddrsConfigRequest,
+)
+
+PUT = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+DELETE = RequestCode.DELETE_ACL_CONFIG
+VERSIONS = RequestCode.GET_BROKER_CLUSTER_ACL_INFO
+WHITE = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
+LIST = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+
+LISTED = ClusterAclConfig(
+    global_white_addrs=["10.1.*.*"],
+    plain_access_configs=[
+        PlainAccessConfig(access_key="operator", secret_key="12345678", admin=True),
+        PlainAccessConfig(
+            access_key="bookings",
+            secret_key="87654321",
+            default_topic_perm="DENY",
+            default_group_perm="SUB",
+            topic_perms=["A=PUB|SUB", "B=SUB"],
+            group_perms=[],
+            white_remote_address="192.168.0.1",
+        ),
+    ],
+)
+
+
+def done(command):
+    return command.answer(0)
+
+
+def listing(command):
+    return command.answer(0, body=LISTED.encode())
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("12345678\n")
+    return str(path)
+
+
+def test_accounts_are_listed_without_their_secrets(command_line):
+    command_line.cluster.broker.script(LIST, listing)
+    code, out, err = command_line("accounts", "list", "broker-a", "--json")
+    assert (code, err) == (0, "")
+    bookings, operator, white = map(json.loads, out.splitlines())
+    assert bookings == {
+        "access_key": "bookings",
+        "admin": False,
+        "white_address": "192.168.0.1",
+        "default_topic_perm": "DENY",
+        "default_group_perm": "SUB",
+        "topic_perms": {"A": "PUB|SUB", "B": "SUB"},
+        "group_perms": {},
+    }
+    assert (operator["access_key"], operator["admin"]) == ("operator", True)
+    assert white == {"white_address": "10.1.*.*"}
+    assert "8765" not in out
+
+
+def test_accounts_are_listed_for_people(command_line):
+    command_line.cluster.broker.script(LIST, listing, listing)
+    assert command_line("accounts", "list", "broker-a")[1].splitlines() == [
+        "account bookings  topics DENY  A=PUB|SUB  B=SUB  groups SUB  unsigned from 192.168.0.1",
+        "account operator  admin  topics DENY  groups DENY",
+        "no signature is needed from 10.1.*.*",
+    ]
+    assert "secret 87654321" in command_line("accounts", "list", "broker-a", "--secrets")[1]
+
+
+def test_an_account_is_set_at_every_broker(command_line, secret):
+    cluster = command_line.cluster
+    other = cluster.add_master("broker-b")
+    for broker in (cluster.broker, other):
+        broker.script(PUT, done)
+    code, out, err = command_line(
+        "accounts", "set", "bookings", "--secret-file", secret, "--topic", "A=PUB|SUB", "--topic", "B=SUB",
+        "--default-group-perm", "SUB", "--yes",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert out == "".join(f"{one.address}: account bookings is set\n" for one in (cluster.broker, other))
+    for broker in (cluster.broker, other):
+        (request,) = broker.requests(PUT)
+        assert request.header(CreateAccessConfigRequest) == CreateAccessConfigRequest(
+            access_key="bookings", secret_key="12345678", default_group_perm="SUB", topic_perms="A=PUB|SUB,B=SUB"
+        )
+
+
+def test_what_one_broker_refuses_is_done_at_the_others(command_line):
+    cluster = command_line.cluster
+    other = cluster.add_master("broker-b")
+    failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
+    cluster.broker.script(DELETE, lambda command: command.answer(failed, "no such account"))
+    other.script(DELETE, done)
+    code, out, err = command_line("accounts", "delete", "bookings", "--yes")
+    assert (code, out) == (1, "")
+    assert "no such account" in err
+    assert f"Done at {other.address}; not at {cluster.broker.address}." in err
+    assert other.requests(DELETE)[0].header(DeleteAccessConfigRequest).access_key == "bookings"
+
+
+@pytest.mark.parametrize("addresses", [[], ["10.1.2.3", "10.1.*.*"]])
+def test_the_white_list_is_replaced_at_one_broker(command_line, addresses):
+    other = command_line.cluster.add_master("broker-b")
+    other.script(WHITE, done)
+    code, out, _ = command_line("accounts", "white-list", *addresses, "--broker", "broker-b", "--yes", "--json")
+    assert (code, json.loads(out)["address"]) == (0, other.address)
+    header = other.requests(WHITE)[0].header(UpdateGlobalWhiteAddrsConfigRequest)
+    assert (header.global_white_addrs, header.acl_file_full_path) == (",".join(addresses), "")
+    assert not command_line.cluster.broker.requests(WHITE)
+
+
+def versions_of(all_files):
+    header = GetBrokerAclConfigResponse(
+        version=DataVersion(timestamp=5, counter=6).encode().decode(), all_acl_file_version=all_files, broker_name="b"
+    )
+    return lambda command: command.answer(0, header=header)
+
+
+@pytest.mark.parametrize(
+    ("all_files", "found"),
+    [
+        ('{"/conf/plain_acl.yml":{"counter":3,"timestamp":7}}', [("/conf/plain_acl.yml", 3, 7)]),
+        (None, [("", 6, 5)]),
+        ("{}", []),
+    ],
+)
+def test_versions(command_line, all_files, found):
+    command_line.cluster.broker.script(VERSIONS, versions_of(all_files))
+    code, out, _ = command_line("accounts", "versions", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(row["path"], row["changes"], row["changed_ms"]) for row in rows] == found
+
+
+@pytest.mark.parametrize("all_files", ["[", '{"f":3}', '"x"'])
+async def test_versions_that_cannot_be_read_are_an_error(autojump_clock, cluster, all_files):
+    cluster.broker.script(VERSIONS, versions_of(all_files))
+    async with cluster.client() as client:
+        with pytest.raises(errors.ProtocolViolation):
+            await client.accounts.versions()
+
+
+def test_a_broker_without_access_control_is_named(command_line):
+    command_line.cluster.broker.script(LIST, None)
+    code, out, err = command_line("accounts", "list", "broker-a")
+    assert (code, out) == (1, "")
+    assert "aclEnable=false" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["set", "bookings", "--yes"], "needs its secret (--secret-file)"),
+        (["set", "bookings", "--secret-file", "SECRET"], "give --yes"),
+        (["set", "bookings", "--secret-file", "SECRET", "--topic", "A", "--yes"], "is not NAME=PERM"),
+        (["set", "bookings", "--secret-file", "SECRET", "--topic", "A=ALL", "--yes"], "none of DENY"),
+        (["set", "short", "--secret-file", "SECRET", "--yes"], "access_key has 5 characters"),
+        (["delete", "bookings"], "give --yes"),
+        (["white-list"], "give --yes"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(command_line, monkeypatch, secret, arguments, text):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    code, out, err = command_line("accounts", *[secret if each == "SECRET" else each for each in arguments])
+    assert (code, out) == (2, "")
+    assert text in err
+    assert not command_line.cluster.broker.requests(PUT)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"secret_key": None},
+        {"secret_key": "123456"},
+        {"default_topic_perm": "pub"},
+        {"topic_perms": {"A,B": "PUB"}},
+        {"group_perms": {"": "SUB"}},
+    ],
+)
+async def test_accounts_that_cannot_be(autojump_clock, cluster, wrong):
+    account = triomq.Account(**{"access_key": "bookings", "secret_key": "12345678", **wrong})
+    assert "12345678" not in repr(account)
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall):
+            await client.accounts.put(account)
+    assert not cluster.broker.requests(PUT)
