@@ -36,11 +36,11 @@ class SteeredDisk(RealDisk):
         later = [each for each in self.list(folder) if each > name]
         return self._created_ms.get(f"{folder}/{later[1]}", 0) if len(later) > 1 else self._clock()
 
-    def create(self, path: str, size: int, reserve: int) -> MappedFile:
+    def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
         """Not on a full disk."""
         self._check_space(path)
         self._created_ms[path] = self._clock()
-        return super().create(path, size, reserve)
+        return super().create(path, size, reserve, populate=populate)
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:  # noqa: ARG002 - as all disks
         """Not on a full disk, and never forced to the disk: no test survives a power failure."""

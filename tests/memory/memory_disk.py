@@ -40,7 +40,7 @@ class MemoryFile:
         been written again."""
         self.modified_ms = disk.now_ms()
 
-    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
+    def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
         """Back the pages of a range. OSError: ENOSPC when the disk's capacity is used up, EINVAL for an empty range."""
         if start >= end:  # as `posix_fallocate` does
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -218,7 +218,7 @@ class MemoryDisk:
         await trio.lowlevel.checkpoint()
         return chore()
 
-    def create(self, path: str, size: int, reserve: int) -> MappedFile:
+    def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
         """A new file."""
         file = MemoryFile(self, size)
         if reserve:

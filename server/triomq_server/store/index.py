@@ -158,7 +158,7 @@ class IndexFile:
         start = self.entries_at + number * _ENTRY_BYTES
         last = min(number + _RESERVE_ENTRIES, self.capacity)
         if self._reserved == 0:
-            self._file.reserve(0, self.entries_at)  # a file made by Java may have holes here
+            self._file.reserve(0, self.entries_at, populate=False)  # a file made by Java may have holes here
         self._file.reserve(start, self.entries_at + last * _ENTRY_BYTES)
         self._reserved = last
 
@@ -417,9 +417,10 @@ class Index:
             if not self._disk.exists(path) and (last is None or int(stamp) > int(last.path.rpartition("/")[2])):
                 break
             now += 1
-        # The slots are hit at random: space for all of them, or no file.
+        # The slots are hit at random: space for all of them, or no file. Their pages come as they are hit; all 20 MB at
+        # once would keep the loop for 60 ms.
         slots_end = _HEADER_BYTES + 4 * self._slots
-        mapped = self._disk.create(path, slots_end + _ENTRY_BYTES * self._capacity, slots_end)
+        mapped = self._disk.create(path, slots_end + _ENTRY_BYTES * self._capacity, slots_end, populate=False)
         file = IndexFile(mapped, path, self._slots, self._capacity)
         if last is not None:
             file.begin_offset = file.end_offset = last.end_offset

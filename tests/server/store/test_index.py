@@ -6,6 +6,7 @@ import random
 import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from memory_disk import MemoryDisk
 
 from triomq_protocol.filters.tags import java_hash
 from triomq_server.config import StoreConfig
-from triomq_server.store import NewRecord, open_store
+from triomq_server.store import NewRecord, RealDisk, open_store
 from triomq_server.store.dispatch.key_hashes import index_hashes
+from triomq_server.store.files import disk as disk_module
 from triomq_server.store.index import Index
 from triomq_server.wire import to_the_end
 
@@ -187,3 +189,24 @@ def test_a_file_is_named_after_the_time_of_its_making(memory_disk: MemoryDisk) -
     index = make_index(memory_disk, 3)
     assert index.add([(n, n, n) for n in range(3)]) == 3
     assert [file.path for file in index.files] == ["/i/20261121222640123", "/i/20261121222640124"]
+
+
+def test_a_new_file_has_its_space_and_no_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5,000,000 slots take 20 MB: to write and map them at once would keep the loop for 60 ms."""
+
+    mapped: list[int] = []
+    populate = disk_module.RealMappedFile.populate
+
+    def count(file: disk_module.RealMappedFile, start: int, end: int) -> None:
+        mapped.append(end - start)
+        populate(file, start, end)
+
+    monkeypatch.setattr(disk_module.RealMappedFile, "populate", count)
+    monkeypatch.setattr(disk_module, "_write_zeros", lambda _fd, start, end: mapped.append(end - start))
+    slots = 500_000
+    index = Index(RealDisk(), str(tmp_path), slots, 1000, lambda: 0, lambda ms: time.gmtime(ms // 1000))
+    assert index.add([(1, 10, 20)]) == 1
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_blocks * 512 >= 40 + 4 * slots
+    assert sum(mapped) <= 20 * 1000, "no more than the entries"
+    index.close()

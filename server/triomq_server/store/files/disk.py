@@ -66,10 +66,11 @@ class MappedFile(Protocol):
         """The bytes; write only what has been reserved."""
         ...
 
-    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
+    def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
         """Make sure that bytes start..end can be written; OSError(ENOSPC) if not. Safe to repeat, keeps content.
 
-        `blank` promises that nothing was ever written there: then zeros may be written, which is cheaper.
+        `blank` promises that nothing was ever written there: then zeros may be written, which is cheaper. `populate` is
+        that of `Disk.create`.
         """
         ...
 
@@ -118,8 +119,12 @@ class Disk(Protocol):
         """Run a blocking chore off the event loop (in a worker thread, where there is hardware to wait for)."""
         ...
 
-    def create(self, path: str, size: int, reserve: int) -> MappedFile:
-        """A new zero-filled file, its first `reserve` bytes reserved; parent directories are made. OSError if not."""
+    def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
+        """A new zero-filled file, its first `reserve` bytes reserved; parent directories are made. OSError if not.
+
+        `populate` maps their pages now, in one go: right for a file that is filled from its begin on. One that is written
+        here and there gets them one by one, so that nobody waits for all.
+        """
         ...
 
     def open(self, path: str) -> MappedFile:
@@ -193,7 +198,7 @@ class RealMappedFile:
         self._unlisted = new  # the directory that lists the file has not been forced to the disk yet
         self.buffer = buffer
 
-    def reserve(self, start: int, end: int, *, blank: bool = False) -> None:
+    def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
         """Allocate blocks for a range and map their pages."""
         # The descriptor is opened per chore: chores are rare, descriptors are scarce, and closing cannot race with a
         # sync in a worker thread.
@@ -204,7 +209,8 @@ class RealMappedFile:
                 _write_zeros(fd, start, end)
         finally:
             os.close(fd)
-        self.populate(start, end)
+        if populate:
+            self.populate(start, end)
 
     def populate(self, start: int, end: int) -> None:
         """Fault the pages in now, in one go: four times as cheap as one fault at a time while appending.
@@ -357,7 +363,7 @@ class RealDisk:
         """In a worker thread of our own limiter."""
         return await trio.to_thread.run_sync(chore, limiter=self._limiter)
 
-    def create(self, path: str, size: int, reserve: int) -> MappedFile:
+    def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
         """A new file, or an existing one of that name set to this size."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -366,7 +372,7 @@ class RealDisk:
             os.ftruncate(fd, size)
             if reserve:
                 os.posix_fallocate(fd, 0, reserve)
-                if blank:
+                if blank and populate:
                     _write_zeros(fd, 0, reserve)
             buffer = _map(fd, size)
         except OSError:
@@ -375,7 +381,7 @@ class RealDisk:
         finally:
             os.close(fd)
         file = RealMappedFile(path, buffer, new=True)
-        if reserve:
+        if reserve and populate:
             file.populate(0, reserve)
         return file
 
