@@ -112,6 +112,17 @@ async def test_a_queue_that_is_anothers_now_is_given_up_without_a_commit(autojum
 
 
 @KINDS
+async def test_a_reset_back_that_was_made_meanwhile_is_overwritten(autojump_clock, at_work, kind):
+    """It looks like commits that a broker lost in a crash, which must be repaired."""
+    async with at_work(kind) as member:
+        await member.cut_off({0: 0})
+        await until(lambda: 100 in member.commits())
+        assert sorted(member.seen[0]) == list(range(100)), "nothing comes again"
+        assert min(member.commits()) >= 5
+        assert "overtaken" not in member.events.kinds()
+
+
+@KINDS
 async def test_nothing_comes_again_when_no_other_member_was_there(autojump_clock, at_work, kind):
     async with at_work(kind) as member:
         for _ in range(3):
