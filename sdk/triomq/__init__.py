@@ -59,11 +59,11 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._admin.topics import Admin, TopicStats
 from triomq._admin.group_settings import GroupSettings
-from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue
+from triomq._admin.groups import GroupAdmin, GroupProgress, ResetQueue, TopicTraffic
 from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.accounts import Account, AccountAdmin, AccountFile, AccountList
-from triomq._admin.messages import MessageAdmin, MessageTrack, TrackType
+from triomq._admin.messages import MessageAdmin, MessageTrack, QueueEntry, TrackType
 from triomq._examination.doctor import Doctor
 from triomq._examination.findings import Finding, FindingLimits
 from triomq._examination.snapshot import (
@@ -154,6 +154,7 @@ __all__ = [
     "GroupSettings",
     "GroupProgress",
     "ResetQueue",
+    "TopicTraffic",
     "DeadLetterAdmin",
     "DeadLetter",
     "Redriven",
@@ -174,6 +175,7 @@ __all__ = [
     "MemberView",
     "StuckQueue",
     "MessageTrack",
+    "QueueEntry",
     "TraceKind",
     "TraceRecord",
     "TrackType",

@@ -22,10 +22,12 @@ COMMANDS: Final = {
     "groups": "List consumer groups with members and lag, or show one GROUP: members, subscriptions, lag by queue.",
     "kv": "Show and change key-value pairs of the name servers, such as ORDER_TOPIC_CONFIG.",
     "message": "Find stored messages, show who consumed them, have them consumed again.",
+    "name-servers": "Show and change settings of name servers: of all, or of those given as --only HOST:PORT.",
     "offsets": "Show or move the offsets of a consumer group.",
     "pull": "Print the messages of TOPIC.",
     "send": "Send BODY to TOPIC; without BODY, or with -, every line of standard input is a message.",
     "topics": "List all topics, or show, create or delete TOPIC.",
+    "traffic": "Show how many messages come into TOPIC, or into all topics, and how many each group takes.",
 }
 """The commands of the SDK, and their short help."""
 

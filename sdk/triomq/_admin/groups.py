@@ -38,16 +38,20 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from triomq_protocol.requests import (
+    BrokerStatsData,
     ConsumerConnection,
     ConsumeStats,
     DeleteSubscriptionGroupRequest,
     GetConsumerConnectionListRequest,
     GetConsumerRunningInfoRequest,
     GetConsumeStatsRequest,
+    GroupList,
     OffsetWrapper,
+    QueryTopicConsumeByWhoRequest,
     ResetOffsetBody,
     ResetOffsetRequest,
     SubscriptionGroupTable,
+    ViewBrokerStatsDataRequest,
 )
 from triomq_protocol.requests.group_admin import ConsumerRunningInfo
 from triomq_protocol.wire.body import Body
@@ -56,6 +60,9 @@ from triomq_protocol.wire.command import Command
 B = TypeVar("B", bound=Body)
 
 log = logging.getLogger("triomq.admin")
+
+MEMBERS_AT_ONCE: Final = 16
+"""Members that are asked at the same time what they consume."""
 
 STATS_TIMEOUT_S: Final = 15.0
 """How long a broker may take for a group's progress."""
@@ -102,6 +109,29 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
         if self.without_master:
             return None
         return sum(max(0, each.broker_offset - each.consumer_offset) for each in self.values())
+
+
+@attrs.frozen(kw_only=True)
+class TopicTraffic:
+    """What comes into a topic, and what one group takes out of it.
+
+    Args:
+        topic: which.
+        group: who takes; None if no group does.
+        lag: how far the group is behind; None if it is unknown.
+        in_per_s: messages that were sent, per second of the last minute.
+        out_per_s: messages that were pulled, per second of the last minute.
+        in_day: messages that were sent in the last day.
+        out_day: messages that were pulled in the last day.
+    """
+
+    topic: str
+    group: str | None = None
+    lag: int | None = 0
+    in_per_s: float = 0.0
+    out_per_s: float = 0.0
+    in_day: int = 0
+    out_day: int = 0
 
 
 class GroupAdmin(metaclass=NoPublicConstructor):
@@ -340,6 +370,88 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         if silent:
             raise BrokerNotFound(f"{what} in group {group} is unknown: {outage_text(silent)}")
         raise failure
+
+    async def owners(self, group: str) -> dict[MessageQueue, str]:
+        """Which member consumes which queue now, as the members report it: queue -> client id.
+
+        A queue that is not there belongs to no member that answered. In broadcasting mode each member has all queues,
+        and one of them is named.
+
+        Raises:
+            NotFound: no member is online.
+            BrokerNotFound: no member is known, and no broker of some set answers.
+        """
+        online = await self.members(group)
+        if online is None:
+            raise NotFound(f"no member of group {group} is online")
+        found: dict[MessageQueue, str] = {}
+        limit = trio.CapacityLimiter(MEMBERS_AT_ONCE)
+
+        async def ask(client_id: str) -> None:
+            async with limit:
+                try:
+                    info = await self.running_info(group, client_id)
+                except MQError as error:
+                    log.warning("%s in group %s does not say what it consumes: %s", client_id, group, error)
+                    return
+            for queue, state in info.mq_table.items():
+                if not state.droped:
+                    found[self._routes.namespace.unwrap_queue(queue)] = client_id
+
+        async with trio.open_nursery() as nursery:
+            for each in online.connection_set:
+                if each.client_id:
+                    nursery.start_soon(ask, each.client_id)
+        return dict(sorted(found.items()))
+
+    async def traffic(self, topic: str) -> list[TopicTraffic]:
+        """What comes into a topic, and what each group takes out of it; one entry without a group if none does.
+
+        Brokers have rates over the last minute. The numbers of the last day are those of a shorter time while a broker has
+        no longer one.
+
+        Raises:
+            RouteNotFound: the name server does not know the topic.
+            MQError: a broker refused or could not be reached.
+        """
+        masters, _ = await self._masters_of(topic)
+        wrapped = self._wrap(topic)
+        groups: set[str] = set()
+        arrived = [0.0, 0]
+        for address in masters.values():
+            header = QueryTopicConsumeByWhoRequest(topic=wrapped)
+            request = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+            answer = await self._ask(address, request, f"the groups of topic {topic}")
+            groups.update(_body(GroupList, answer, address).group_list)
+            await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
+        found = []
+        for group in sorted(groups):
+            taken = [0.0, 0]
+            for address in masters.values():
+                await self._add_traffic(taken, address, "GROUP_GET_NUMS", f"{wrapped}@{group}")
+            name = self._routes.namespace.unwrap(group)
+            progress = await self.progress(name, topic)
+            found.append(
+                TopicTraffic(
+                    topic=topic, group=name, lag=progress.lag, in_per_s=arrived[0], in_day=int(arrived[1]),
+                    out_per_s=taken[0], out_day=int(taken[1]),
+                )
+            )  # fmt: skip
+        return found or [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]))]
+
+    async def _add_traffic(self, total: list[float], address: str, name: str, key: str) -> None:
+        """Add one broker's rate and number of a day; a broker that has counted nothing says that there is no counter."""
+        header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
+        try:
+            answer = await self._ask(
+                address, Command.request(RequestCode.VIEW_BROKER_STATS_DATA, header), f"the counter {name} {key}"
+            )
+        except BrokerFault:
+            return
+        stats = _body(BrokerStatsData, answer, address)
+        minute, hour, day = stats.stats_minute, stats.stats_hour, stats.stats_day
+        total[0] += minute.tps if minute is not None else 0.0
+        total[1] += next((each.sum for each in (day, hour, minute) if each is not None and each.sum), 0)
 
     async def reset(self, group: str, topic: str, time_ms: int, *, new_group: bool = False) -> list[ResetQueue]:
         """Set a group to the first messages stored at a time or later, or to the end.

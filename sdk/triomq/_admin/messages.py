@@ -50,6 +50,8 @@ from triomq_protocol.requests import (
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
     GroupList,
+    QueryConsumeQueueBody,
+    QueryConsumeQueueRequest,
     QueryMessageRequest,
     QueryTopicConsumeByWhoRequest,
     SubscriptionData,
@@ -69,6 +71,10 @@ QUERY_TIMEOUT_S: Final = 18.0
 KEY_MAX: Final = 64
 UNIQUE_KEY_MAX: Final = 32
 """How many messages a broker returns for a key, and for a unique key."""
+
+ENTRIES_DEFAULT: Final = 10
+ENTRIES_MAX: Final = 1024
+"""How many entries of a consume queue are asked for at once."""
 
 PAGE: Final = 32
 """How many messages a broker returns to one pull."""
@@ -150,6 +156,23 @@ def _takes(wanted: SubscriptionData, tag: str | None) -> bool:
         return parse_subscription(wanted.sub_string).matches_tag(tag)
     except LocalProtocolError:
         return True  # no expression that means anything
+
+
+@attrs.frozen(kw_only=True)
+class QueueEntry:
+    """One entry of a consume queue.
+
+    Args:
+        offset: in the queue.
+        physical_offset: where the message is in the broker's log.
+        size_bytes: the size of its record.
+        tags_code: the hash of its tag; of a delayed message the time of its delivery in ms since 1970.
+    """
+
+    offset: int
+    physical_offset: int
+    size_bytes: int
+    tags_code: int
 
 
 class MessageAdmin(metaclass=NoPublicConstructor):
@@ -297,6 +320,46 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             low, high = await self._bounds.min_offset(queue), await self._bounds.max_offset(queue)
             raise NotFound(f"{queue} has no message at offset {offset}; it has {low} up to, not including, {high}")
         return page[0]
+
+    async def entries(
+        self, queue: MessageQueue, offset: int, *, max_entries: int = ENTRIES_DEFAULT
+    ) -> list[QueueEntry]:
+        """The entries of a consume queue as its broker stores them, from an offset on.
+
+        Args:
+            queue: which.
+            offset: of the first entry.
+            max_entries: at most so many; brokers may have a limit of their own.
+
+        Raises:
+            NotFound: the queue has no such offset, or no longer.
+            BrokerFault: the broker has no such queue.
+        """
+        check_count("offset", offset, 0)
+        check_count("max_entries", max_entries, 1, ENTRIES_MAX)
+        header = QueryConsumeQueueRequest(
+            topic=self._namespace.wrap(queue.topic), queue_id=queue.queue_id, index=offset, count=max_entries
+        )
+        link = await self._brokers.of(queue)
+        what = f"the entries of {queue}"
+        answer = await link.request(Command.request(RequestCode.QUERY_CONSUME_QUEUE, header), ADMIN_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        if not answer.body:
+            raise NotFound(what, address=link.address, remark=answer.remark)
+        try:
+            found = QueryConsumeQueueBody.decode(answer.body).queue_data or []
+        except BodyError as error:
+            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+        return [
+            QueueEntry(
+                offset=offset + number,
+                physical_offset=entry.physic_offset,
+                size_bytes=entry.physic_size,
+                tags_code=entry.tags_code,
+            )
+            for number, entry in enumerate(found)
+        ]
 
     async def by_time(
         self, queue: MessageQueue, start_ms: int, *, end_ms: int | None = None, max_messages: int = PAGE

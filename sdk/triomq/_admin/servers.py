@@ -5,12 +5,13 @@ Upstream: ``DefaultMQAdminExtImpl``, as far as it is about servers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
+from triomq._message.message import MessageQueue
 from triomq._transport.links import Links
 from triomq.errors import (
     BrokerNotFound,
@@ -24,7 +25,13 @@ from triomq.errors import (
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.names import MASTER_ID
-from triomq_protocol.requests import KVTable, ProducerTableInfo
+from triomq_protocol.requests import (
+    ConsumeStatsList,
+    GetConsumeStatsInBrokerRequest,
+    KVTable,
+    OffsetWrapper,
+    ProducerTableInfo,
+)
 from triomq_protocol.requests.route import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
@@ -48,6 +55,9 @@ _CLEANING: Final[Mapping[str, RequestCode]] = {
 }
 
 CLEANING_TIMEOUT_S: Final = 15.0
+
+CONSUME_STATS_TIMEOUT_S: Final = 50.0
+"""How long a broker may take for all its groups (docs/protocol/admin.md §3.5)."""
 
 
 class ServerAdmin(metaclass=NoPublicConstructor):
@@ -106,15 +116,10 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         unknown = sorted(settings.keys() - before.keys())
         if unknown:
             raise InvalidCall(f"broker {broker} has no setting {', '.join(unknown)}; nothing was changed")
-        lines = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
-        command = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=lines.encode())
+        command = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=_lines_of(settings))
         await self._ask(address, command, "the settings")
         after = await self._config_at(address)
-        for name, value in settings.items():
-            if after.get(name, "").lower() != value.strip().lower() and after.get(name) == before[name]:
-                raise BrokerRefused(
-                    f"the broker did not take {name}={value}; it has {after.get(name)!r} still", address=address
-                )
+        _check_taken("broker", settings, before, after, address)
         return {name: after[name] for name in settings if name in after and after[name] != before[name]}
 
     async def clean(self, broker: str, what: Cleaning) -> None:
@@ -164,6 +169,80 @@ class ServerAdmin(metaclass=NoPublicConstructor):
                 raise ProtocolViolation(what, address=address, remark=str(error)) from error
         return found
 
+    async def consume_stats(
+        self, broker: str, *, ordered: bool = False
+    ) -> dict[str, dict[MessageQueue, OffsetWrapper]]:
+        """How far every group of a broker is in the queues that it has an offset in.
+
+        Args:
+            broker: which.
+            ordered: only topics with the setting `order`.
+
+        Returns:
+            Group -> queue -> offsets; groups and topics are named as brokers know them.
+        """
+        address = await self.address_of(broker)
+        what = "the progress of groups"
+        header = GetConsumeStatsInBrokerRequest(is_order=ordered)
+        command = Command.request(RequestCode.GET_BROKER_CONSUME_STATS, header)
+        answer = await self._ask(address, command, what, CONSUME_STATS_TIMEOUT_S)
+        try:
+            parts = ConsumeStatsList.decode(answer.body).consume_stats_list
+        except BodyError as error:
+            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        found: dict[str, dict[MessageQueue, OffsetWrapper]] = {}
+        for part in parts:
+            for group, stats in part.items():
+                table = found.setdefault(group, {})
+                for one in stats:
+                    table.update(one.offset_table)
+        return {group: dict(sorted(table.items())) for group, table in sorted(found.items())}
+
+    # --- settings of name servers --------------------------------------------------------------------------------
+
+    async def name_server_config(self, *, name_servers: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
+        """The settings of name servers.
+
+        Args:
+            name_servers: which, as HOST:PORT; by default all that the client was given.
+
+        Returns:
+            Name server -> its settings.
+        """
+        return {
+            address: await self._config_at(address, RequestCode.GET_NAMESRV_CONFIG)
+            for address in (self._name_servers.addresses if name_servers is None else name_servers)
+        }
+
+    async def set_name_server_config(
+        self, settings: Mapping[str, str], *, name_servers: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Change settings of running name servers; those that they read at their start count from the next one on.
+
+        Args:
+            settings: name -> value.
+            name_servers: which, as HOST:PORT; by default all that the client was given.
+
+        Returns:
+            Name server -> the settings with other values than before.
+
+        Raises:
+            InvalidCall: a name server has no setting of a name; nothing was changed. RocketMQ ignores unknown names.
+            MQError: a name server refused or could not be reached; the ones before it have the settings.
+        """
+        before = await self.name_server_config(name_servers=name_servers)
+        body = _lines_of(settings)
+        for address, there in before.items():
+            if unknown := sorted(settings.keys() - there.keys()):
+                raise InvalidCall(f"name server {address} has no setting {', '.join(unknown)}; nothing was changed")
+        changed: dict[str, dict[str, str]] = {}
+        for address, there in before.items():
+            await self._ask(address, Command.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body), "the settings")
+            after = await self._config_at(address, RequestCode.GET_NAMESRV_CONFIG)
+            _check_taken("name server", settings, there, after, address)
+            changed[address] = {name: after[name] for name in settings if after.get(name, there[name]) != there[name]}
+        return changed
+
     # --- key-value pairs of name servers -------------------------------------------------------------------------
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
@@ -212,8 +291,8 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    async def _config_at(self, address: str) -> dict[str, str]:
-        answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_CONFIG), "the settings")
+    async def _config_at(self, address: str, code: RequestCode = RequestCode.GET_BROKER_CONFIG) -> dict[str, str]:
+        answer = await self._ask(address, Command.request(code), "the settings")
         lines = answer.body.decode("utf-8", "replace").splitlines()
         pairs = (line.partition("=") for line in lines if not line.startswith("#"))
         return {key.strip(): value.strip() for key, equals, value in pairs if equals}
@@ -234,6 +313,21 @@ def _table(answer: Command, address: str) -> dict[str, str]:
         return dict(KVTable.decode(answer.body).table)
     except BodyError as error:
         raise ProtocolViolation("the answer", address=address, remark=str(error)) from error
+
+
+def _lines_of(settings: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items()).encode()
+
+
+def _check_taken(
+    kind: str, settings: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str], address: str
+) -> None:
+    """Raise BrokerRefused for a setting that has its old value still, though nothing was refused."""
+    for name, value in settings.items():
+        if after.get(name, "").lower() != value.strip().lower() and after.get(name) == before[name]:
+            raise BrokerRefused(
+                f"the {kind} did not take {name}={value}; it has {after.get(name)!r} still", address=address
+            )
 
 
 def _escaped(value: str) -> str:

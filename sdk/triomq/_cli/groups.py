@@ -43,7 +43,7 @@ from triomq._cli.options import (
     time_of,
     with_client,
 )
-from triomq.errors import BrokerNotFound
+from triomq.errors import BrokerNotFound, NotFound
 from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
 
 NOTIFIED = "its members were notified"
@@ -417,9 +417,12 @@ def _known(number: int | None) -> str:
     return "unknown" if number is None else str(number)
 
 
-def _show_progress(group: str, progress: GroupProgress, *, as_json: bool) -> None:
+def _show_progress(
+    group: str, progress: GroupProgress, owners: Mapping[MessageQueue, str] | None = None, *, as_json: bool
+) -> None:
     if progress and not as_json:
-        click.echo(f"{'TOPIC':<32} {'BROKER':<20} {'QUEUE':>5} {'COMMITTED':>12} {'END':>12} {'LAG':>12}")
+        last = "" if owners is None else "  OWNER"
+        click.echo(f"{'TOPIC':<32} {'BROKER':<20} {'QUEUE':>5} {'COMMITTED':>12} {'END':>12} {'LAG':>12}{last}")
     for queue, offsets in progress.items():
         lag = progress.lag_of(queue)
         row = {
@@ -436,6 +439,9 @@ def _show_progress(group: str, progress: GroupProgress, *, as_json: bool) -> Non
             f"{queue.topic:<32} {queue.broker_name:<20} {queue.queue_id:>5} {offsets.consumer_offset:>12} "
             f"{offsets.broker_offset:>12} {_known(lag):>12}"
         )
+        if owners is not None:
+            row["owner"] = owners.get(queue)
+            text += f"  {owners.get(queue, '-')}"
         say(row, text, as_json=as_json)
     if progress and not as_json:
         click.echo(f"{'lag in all':<84} {_known(progress.lag):>12}")
@@ -505,9 +511,10 @@ def offsets() -> None:
 @offsets.command("show")
 @click.argument("group")
 @click.argument("topic", required=False)
+@click.option("--owners", "with_owners", is_flag=True, help="Ask the members, too, which of them consumes which queue.")
 @name_servers_option
 @json_option
-def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
+def show_offsets(group: str, topic: str | None, with_owners: bool, name_servers: str, as_json: bool) -> None:
     """Show how far GROUP is in each queue, of all topics or of TOPIC."""
 
     async def work(client: Client) -> None:
@@ -519,7 +526,13 @@ def show_offsets(group: str, topic: str | None, name_servers: str, as_json: bool
         if not progress:
             what = f"group {group} has no offsets" + (f" in topic {topic}" if topic else "")
             raise click.ClickException(f"{what}; `triomq groups` lists groups")
-        _show_progress(group, progress, as_json=as_json)
+        owners: Mapping[MessageQueue, str] | None = None
+        if with_owners:
+            try:
+                owners = await client.groups.owners(group)
+            except NotFound:
+                owners = {}  # no member is online
+        _show_progress(group, progress, owners, as_json=as_json)
         check_outage(progress.without_master)
 
     with_client(name_servers, work, route_wait_s=0)

@@ -28,9 +28,9 @@ from triomq._cli.options import (
     say,
     with_client,
 )
-from triomq._cli.servers import brokers, kv
+from triomq._cli.servers import brokers, kv, name_servers_command
 from triomq._cli.stored import message as message_command
-from triomq._cli.topics import cluster_status, topics
+from triomq._cli.topics import cluster_status, topics, traffic
 from triomq.errors import InvalidCall
 
 EXIT_INTERRUPTED = 130
@@ -291,7 +291,21 @@ def _print_sent(result: SendResult, *, as_json: bool) -> None:
     say(row, text, as_json=as_json)
 
 
-for _command in (consume, groups, offsets, topics, message_command, dlq, cluster_status, doctor, brokers, kv, accounts):
+for _command in (
+    consume,
+    groups,
+    offsets,
+    topics,
+    message_command,
+    dlq,
+    cluster_status,
+    doctor,
+    brokers,
+    kv,
+    name_servers_command,
+    accounts,
+    traffic,
+):
     triomq.add_command(_command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
 import click
@@ -62,12 +63,7 @@ def set_config(broker: str, settings: tuple[str, ...], yes: bool, name_servers: 
 
     A name that the broker does not have is an error, and nothing is changed then.
     """
-    wanted: dict[str, str] = {}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise click.UsageError(f"{text!r} is not KEY=VALUE")
-        wanted[key] = value
+    wanted = _settings_in(settings)
     _ask_first(f"sets {', '.join(settings)} at broker {broker}", yes=yes)
 
     async def work(client: Client) -> None:
@@ -123,6 +119,49 @@ def producers(broker: str, name_servers: str, as_json: bool) -> None:
     with_client(name_servers, work, route_wait_s=0)
 
 
+@brokers.command("consume-stats")
+@click.argument("broker")
+@click.option("--ordered", is_flag=True, help="Only topics with the setting `order`.")
+@click.option(
+    "--lag", "least", type=click.IntRange(0), default=0, show_default=True, help="Only queues with this lag or more."
+)
+@name_servers_option
+@json_option
+def consume_stats(broker: str, ordered: bool, least: int, name_servers: str, as_json: bool) -> None:
+    """Show how far each group of BROKER is, queue by queue."""
+
+    async def work(client: Client) -> None:
+        found = await client.servers.consume_stats(broker, ordered=ordered)
+        if not as_json:
+            click.echo(f"{'GROUP':<32} {'TOPIC':<32} {'QUEUE':>5} {'COMMITTED':>12} {'END':>12} {'LAG':>12}")
+        total = 0
+        for group, table in found.items():
+            for queue, offsets in table.items():
+                lag = offsets.broker_offset - offsets.consumer_offset
+                total += lag
+                if lag < least:
+                    continue
+                row = {
+                    "group": group,
+                    "topic": queue.topic,
+                    "broker": queue.broker_name,
+                    "queue": queue.queue_id,
+                    "committed": offsets.consumer_offset,
+                    "end": offsets.broker_offset,
+                    "lag": lag,
+                    "consumed_ms": offsets.last_timestamp,
+                }
+                text = (
+                    f"{group:<32} {queue.topic:<32} {queue.queue_id:>5} {offsets.consumer_offset:>12} "
+                    f"{offsets.broker_offset:>12} {lag:>12}"
+                )
+                say(row, text, as_json=as_json)
+        if not as_json:
+            click.echo(f"lag in all: {total}")
+
+    with_client(name_servers, work, route_wait_s=0)
+
+
 @brokers.command("write-permission")
 @click.argument("name")
 @click.argument("state", type=click.Choice(["on", "off"]))
@@ -141,6 +180,60 @@ def write_permission(name: str, state: str, yes: bool, name_servers: str, as_jso
         for address, count in (await client.servers.set_write_permission(name, allowed=state == "on")).items():
             row = {"name_server": address, "broker": name, "state": state, "topics": count}
             say(row, f"{count} topics of {name} at name server {address}: {state}", as_json=as_json)
+
+    with_client(name_servers, work, route_wait_s=0)
+
+
+@click.group("name-servers")
+def name_servers_command() -> None:
+    """Show and change settings of name servers: of all, or of those given as --only HOST:PORT."""
+
+
+_only_option = click.option(
+    "--only", metavar="HOST:PORT", multiple=True, help="Only this name server; may be repeated. Default: all of -n."
+)
+
+
+@name_servers_command.command("config")
+@click.argument("keys", nargs=-1)
+@_only_option
+@name_servers_option
+@json_option
+def name_server_config(keys: tuple[str, ...], only: tuple[str, ...], name_servers: str, as_json: bool) -> None:
+    """Show the settings of the name servers, or only those called KEYS."""
+
+    async def work(client: Client) -> None:
+        for address, found in (await client.servers.name_server_config(name_servers=only or None)).items():
+            unknown = [key for key in keys if key not in found]
+            if unknown:
+                raise click.ClickException(f"name server {address} has no setting {', '.join(unknown)}")
+            _say_settings(address, {key: found[key] for key in keys or found}, as_json=as_json)
+
+    with_client(name_servers, work, route_wait_s=0)
+
+
+@name_servers_command.command("set")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@_only_option
+@_yes_option
+@name_servers_option
+@json_option
+def set_name_server_config(
+    settings: tuple[str, ...], only: tuple[str, ...], yes: bool, name_servers: str, as_json: bool
+) -> None:
+    """Change settings of the name servers while they run; they keep them in their files.
+
+    A name that a name server does not have is an error, and nothing is changed then.
+    """
+    wanted = _settings_in(settings)
+    _ask_first(f"sets {', '.join(settings)} at {', '.join(only) or 'all name servers'}", yes=yes)
+
+    async def work(client: Client) -> None:
+        done = await client.servers.set_name_server_config(wanted, name_servers=only or None)
+        for address, changed in done.items():
+            if not as_json and not changed:
+                click.echo(f"{address}: has these values already")
+            _say_settings(address, changed, as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
 
@@ -198,6 +291,21 @@ def kv_delete(namespace: str, key: str, yes: bool, name_servers: str, as_json: b
         say({"deleted": key}, f"deleted {key}", as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
+
+
+def _settings_in(settings: Iterable[str]) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise click.UsageError(f"{text!r} is not KEY=VALUE")
+        wanted[key] = value
+    return wanted
+
+
+def _say_settings(address: str, table: Mapping[str, str], *, as_json: bool) -> None:
+    for key, value in sorted(table.items()):
+        say({"name_server": address, "key": key, "value": value}, f"{address}: {key}={value}", as_json=as_json)
 
 
 def _ask_first(what: str, *, yes: bool) -> None:

@@ -183,6 +183,39 @@ def at_offset(topic: str, queue: str, offset: int, name_servers: str, tracks: bo
     with_client(name_servers, work, route_wait_s=0)
 
 
+@message.command("entries")
+@click.argument("topic")
+@click.argument("queue", metavar="BROKER:QUEUE")
+@click.argument("offset", type=click.IntRange(0))
+@click.option(
+    "-m", "--max", "most", type=click.IntRange(1, 1024), default=10, show_default=True, help="At most so many."
+)
+@name_servers_option
+@json_option
+def entries(topic: str, queue: str, offset: int, most: int, name_servers: str, as_json: bool) -> None:
+    """Show the entries of a consume queue of TOPIC from OFFSET on: where each message is in the log of its broker."""
+    place = queue_of(topic, queue)
+
+    async def work(client: Client) -> None:
+        found = await client.messages.entries(place, offset, max_entries=most)
+        if not as_json:
+            click.echo(f"{'OFFSET':>12} {'PHYSICAL OFFSET':>20} {'BYTES':>9} {'TAGS CODE':>20}")
+        for each in found:
+            text = f"{each.offset:>12} {each.physical_offset:>20} {each.size_bytes:>9} {each.tags_code:>20}"
+            row = {
+                "topic": topic,
+                "broker": place.broker_name,
+                "queue": place.queue_id,
+                "offset": each.offset,
+                "physical_offset": each.physical_offset,
+                "size_bytes": each.size_bytes,
+                "tags_code": each.tags_code,
+            }
+            say(row, text, as_json=as_json)
+
+    with_client(name_servers, work, route_wait_s=0)
+
+
 @message.command("time")
 @click.argument("topic")
 @click.argument("queue", metavar="BROKER:QUEUE")

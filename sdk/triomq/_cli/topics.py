@@ -24,6 +24,7 @@ from triomq._cli.options import (
 from triomq.errors import BrokerNotFound, MQError, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
 from triomq_protocol.names import (
+    DLQ_PREFIX,
     MASTER_ID,
     ORDER_TOPIC_CONFIG,
     REPLY_TOPIC_SUFFIX,
@@ -313,5 +314,34 @@ def cluster_status(name_servers: str, as_json: bool) -> None:
                     say(row, f"{cluster:<20} {name:<20} {broker_id:>3} {role:<6} {address}", as_json=as_json)
         check_outage(await client.admin.without_master(), incomplete="", lists_brokers=True)
         check_contests(await client.admin.contested_ids())
+
+    with_client(name_servers, work, route_wait_s=0)
+
+
+@click.command()
+@click.argument("topic", required=False)
+@name_servers_option
+@click.option("--active", is_flag=True, help="Only topics into which messages came within the last day.")
+@json_option
+def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -> None:
+    """Show how many messages come into TOPIC, or into all topics, and how many each group takes."""
+
+    async def work(client: Client) -> None:
+        names = [topic] if topic else await client.admin.topics()
+        if not as_json:
+            click.echo(
+                f"{'TOPIC':<32} {'GROUP':<32} {'LAG':>12} {'IN/S':>10} {'OUT/S':>10} {'IN/DAY':>12} {'OUT/DAY':>12}"
+            )
+        for name in names:
+            if not topic and name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                continue
+            for each in await client.groups.traffic(name):
+                if active and not each.in_day:
+                    continue
+                text = (
+                    f"{each.topic:<32} {each.group or '-':<32} {'unknown' if each.lag is None else each.lag:>12} "
+                    f"{each.in_per_s:>10.2f} {each.out_per_s:>10.2f} {each.in_day:>12} {each.out_day:>12}"
+                )
+                say(attrs.asdict(each), text, as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)

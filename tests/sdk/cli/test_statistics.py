@@ -1,0 +1,154 @@
+"""Commands about settings of name servers, progress, traffic and queue entries: what they send and print."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from triomq import MessageQueue
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ClientConnection,
+    ConsumeQueueEntry,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    ConsumeStatsList,
+    GroupList,
+    OffsetWrapper,
+    ProcessQueueInfo,
+    QueryConsumeQueueBody,
+    QueryConsumeQueueRequest,
+)
+
+CONFIG = RequestCode.GET_NAMESRV_CONFIG
+SET = RequestCode.UPDATE_NAMESRV_CONFIG
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def answering(body):
+    return lambda command: command.answer(0, body=body)
+
+
+def progress(committed, end):
+    offsets = OffsetWrapper(broker_offset=end, consumer_offset=committed, last_timestamp=5)
+    return ConsumeStats(consume_tps=0.0, offset_table={QUEUE: offsets})
+
+
+@pytest.mark.parametrize("only", [[], ["--only", "ns:9876"]])
+def test_settings_of_name_servers(command_line, only):
+    server = command_line.cluster.name_server
+    server.script(CONFIG, answering(b"listenPort=9876\nclusterTest=false\n"))
+    code, out, err = command_line("name-servers", "config", "clusterTest", *only)
+    assert (code, out, err) == (0, "ns:9876: clusterTest=false\n", "")
+
+
+def test_a_name_server_is_set(command_line):
+    server = command_line.cluster.name_server
+    server.script(CONFIG, answering(b"clusterTest=false\n"), answering(b"clusterTest=true\n"))
+    server.script(SET, lambda command: command.answer(0))
+    code, out, _ = command_line("name-servers", "set", "clusterTest=true", "--yes", "--json")
+    assert (code, json.loads(out)) == (0, {"name_server": "ns:9876", "key": "clusterTest", "value": "true"})
+    assert [each.body for each in server.requests(SET)] == [b"clusterTest=true\n"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "after", "text"),
+    [
+        ("nothing=1", b"clusterTest=false\n", "has no setting nothing"),
+        ("clusterTest=true", b"clusterTest=false\n", "not take"),
+    ],
+)
+def test_settings_that_are_not_taken_are_an_error(command_line, wanted, after, text):
+    server = command_line.cluster.name_server
+    server.script(CONFIG, answering(b"clusterTest=false\n"), answering(after))
+    server.script(SET, lambda command: command.answer(0))
+    code, out, err = command_line("name-servers", "set", wanted, "--yes")
+    assert code in (1, 2)
+    assert out == ""
+    assert text in err
+
+
+def test_a_name_server_is_not_set_without_a_question(command_line, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    code, _, err = command_line("name-servers", "set", "clusterTest=true")
+    assert (code, "give --yes" in err) == (2, True)
+    assert not command_line.cluster.name_server.requests(SET)
+
+
+def test_progress_of_a_whole_broker(command_line):
+    body = ConsumeStatsList(consume_stats_list=[{"G": [progress(3, 7)]}, {"H": []}], total_diff=4).encode()
+    command_line.cluster.broker.script(RequestCode.GET_BROKER_CONSUME_STATS, *[answering(body)] * 3)
+    code, out, _ = command_line("brokers", "consume-stats", "broker-a", "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "group": "G", "topic": "T", "broker": "broker-a", "queue": 0, "committed": 3, "end": 7, "lag": 4, "consumed_ms": 5,
+    }  # fmt: skip
+    assert command_line("brokers", "consume-stats", "broker-a", "--lag", "5", "--json")[1] == ""
+    assert command_line("brokers", "consume-stats", "broker-a")[1].endswith("lag in all: 4\n")
+
+
+def test_entries_of_a_queue(command_line):
+    entry = ConsumeQueueEntry(physic_offset=100, physic_size=50, tags_code=65)
+    command_line.cluster.broker.script(
+        RequestCode.QUERY_CONSUME_QUEUE,
+        answering(QueryConsumeQueueBody(queue_data=[entry, entry]).encode()),
+        lambda command: command.answer(0, "Index 9 of 0@T is not exist!"),
+        lambda command: command.answer(ResponseCode.SYSTEM_ERROR, "0@T is not exist!"),
+    )
+    code, out, _ = command_line("message", "entries", "T", "broker-a:0", "7", "-m", "2", "--json")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["offset"], row["physical_offset"], row["size_bytes"], row["tags_code"]) for row in rows] == [
+        (7, 100, 50, 65),
+        (8, 100, 50, 65),
+    ]
+    header = command_line.cluster.broker.requests(RequestCode.QUERY_CONSUME_QUEUE)[0].header(QueryConsumeQueueRequest)
+    assert (header.topic, header.queue_id, header.index, header.count) == ("T", 0, 7, 2)
+    for _ in range(2):
+        code, out, err = command_line("message", "entries", "T", "broker-a:0", "9")
+        assert (code, "is not exist" in err) == (1, True)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_owners_of_queues(command_line, running):
+    broker = command_line.cluster.broker
+    broker.script(RequestCode.GET_CONSUME_STATS, answering(progress(3, 7).encode()))
+    member = ConsumerConnection(connection_set=[ClientConnection(client_id="one")], subscription_table={})
+    table = {QUEUE: ProcessQueueInfo(), MessageQueue("T", "broker-a", 1): ProcessQueueInfo(droped=True)}
+    broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, answering(member.encode()))
+    if running:
+        broker.script(RequestCode.GET_CONSUMER_RUNNING_INFO, answering(ConsumerRunningInfo(mq_table=table).encode()))
+    else:
+        broker.script(RequestCode.GET_CONSUMER_RUNNING_INFO, lambda command: command.answer(1, "gone"))
+    code, out, _ = command_line("offsets", "show", "G", "--owners", "--json")
+    assert (code, json.loads(out)["owner"]) == (0, "one" if running else None)
+
+
+def test_traffic(command_line):
+    broker = command_line.cluster.broker
+    came = BrokerStatsData(stats_minute=BrokerStatsItem(sum=60, tps=1.0), stats_day=BrokerStatsItem(sum=900))
+    taken = BrokerStatsData(stats_minute=BrokerStatsItem(sum=30, tps=0.5), stats_day=BrokerStatsItem(sum=0))
+    broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, answering(GroupList(group_list=["G"]).encode()))
+    broker.script(RequestCode.VIEW_BROKER_STATS_DATA, answering(came.encode()), answering(taken.encode()))
+    broker.script(RequestCode.GET_CONSUME_STATS, answering(progress(3, 7).encode()))
+    code, out, _ = command_line("traffic", "T", "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "topic": "T", "group": "G", "lag": 4, "in_per_s": 1.0, "out_per_s": 0.5, "in_day": 900, "out_day": 30,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_traffic_of_a_topic_that_nobody_uses(command_line, active):
+    broker = command_line.cluster.broker
+    broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, answering(GroupList(group_list=[]).encode()))
+    broker.script(RequestCode.VIEW_BROKER_STATS_DATA, lambda command: command.answer(1, "The stats do not exist"))
+    code, out, _ = command_line("traffic", "T", "--json", *["--active"] * active)
+    assert code == 0
+    assert (out == "") is active
