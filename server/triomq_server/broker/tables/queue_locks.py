@@ -13,17 +13,31 @@ from triomq_protocol.requests import MessageQueue
 LOCK_LIVE_MS = 60_000
 """A lock not refreshed for longer than this may be taken by another client."""
 
+MOST_LOCKS = 100_000
+"""Of all groups; a client is granted no new lock beyond them, and asks again later."""
+
+SCANS_PER_LIFE = 20
+"""How often expired locks are looked for while one lives; a look at all of them takes up to 10 ms."""
+
 
 class LockTable:
     """Locks by group and queue; the queue counts with the broker name the client sent.
 
     Args:
         live_ms: how long a lock lives without being refreshed.
+        most: how many there may be.
     """
 
-    def __init__(self, live_ms: int = LOCK_LIVE_MS) -> None:
+    def __init__(self, live_ms: int = LOCK_LIVE_MS, most: int = MOST_LOCKS) -> None:
         self._live_ms = live_ms
+        self._most = most
+        self._count = 0
+        self._next_scan_ms = 0
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
+
+    def __len__(self) -> int:
+        """How many locks there are, expired ones included until they are looked for."""
+        return self._count
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int) -> list[MessageQueue]:
         """Lock what is free, expired or already this client's (which refreshes it).
@@ -35,9 +49,14 @@ class LockTable:
         granted = []
         for queue in queues:
             owner = held.get(queue)
-            if owner is None or owner[0] == client_id or now_ms - owner[1] > self._live_ms:
-                held[queue] = (client_id, now_ms)
-                granted.append(queue)
+            if owner is None:
+                if self._count >= self._most:
+                    continue
+                self._count += 1
+            elif owner[0] != client_id and now_ms - owner[1] <= self._live_ms:
+                continue
+            held[queue] = (client_id, now_ms)
+            granted.append(queue)
         if held:
             self._groups[group] = held
         return granted
@@ -51,13 +70,21 @@ class LockTable:
             owner = held.get(queue)
             if owner is not None and owner[0] == client_id:
                 del held[queue]
+                self._count -= 1
         if not held:
             del self._groups[group]
 
     def drop_expired(self, now_ms: int) -> None:
-        """Forget locks whose owners have not refreshed them in time, so that gone groups do not stay in memory."""
+        """Forget locks whose owners have not refreshed them in time, so that gone groups do not stay in memory.
+
+        Looks only now and then: a request asks for it each time.
+        """
+        if now_ms < self._next_scan_ms:
+            return
+        self._next_scan_ms = now_ms + self._live_ms // SCANS_PER_LIFE
         for group, held in list(self._groups.items()):
             for queue in [queue for queue, (_, since_ms) in held.items() if now_ms - since_ms > self._live_ms]:
                 del held[queue]
+                self._count -= 1
             if not held:
                 del self._groups[group]

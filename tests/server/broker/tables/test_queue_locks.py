@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triomq_protocol.requests import MessageQueue
-from triomq_server.broker.tables.queue_locks import LOCK_LIVE_MS, LockTable
+from triomq_server.broker.tables.queue_locks import LOCK_LIVE_MS, SCANS_PER_LIFE, LockTable
 
 Q0, Q1 = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
@@ -57,3 +57,35 @@ def test_expired_locks_leave_no_trace(locks: LockTable) -> None:
     locks.lock("H", "c1", [Q1], LOCK_LIVE_MS)
     locks.drop_expired(LOCK_LIVE_MS + 1)
     assert set(locks._groups) == {"H"}
+
+
+def test_locks_have_a_bound() -> None:
+    locks = LockTable(most=3)
+    queues = [MessageQueue("T", "b", number) for number in range(5)]
+    assert locks.lock("G", "c1", queues, 0) == queues[:3]
+    assert locks.lock("H", "c2", queues, 0) == []
+    assert locks.lock("G", "c1", queues, 1) == queues[:3], "those that are held are refreshed"
+    locks.unlock("G", "c1", queues[:2])
+    assert len(locks) == 1
+    assert locks.lock("H", "c2", queues, 2) == queues[:2]
+    locks.drop_expired(LOCK_LIVE_MS + 10)
+    assert len(locks) == 0
+    assert locks.lock("H", "c2", queues, LOCK_LIVE_MS + 10) == queues[:3]
+
+
+def test_expired_locks_are_not_looked_for_at_each_request(locks: LockTable) -> None:
+    locks.drop_expired(0)
+    locks.lock("G", "c1", [Q0], 0)
+    looks = CountedLooks(locks._groups)
+    locks._groups = looks
+    for now_ms in range(LOCK_LIVE_MS):
+        locks.drop_expired(now_ms)
+    assert looks.count == SCANS_PER_LIFE - 1
+
+
+class CountedLooks(dict[str, dict[MessageQueue, tuple[str, int]]]):
+    count = 0
+
+    def items(self):  # type: ignore[no-untyped-def]
+        self.count += 1
+        return super().items()
