@@ -14,7 +14,8 @@ import attrs
 TOPIC = "Orders"
 GROUP = "auditors"
 
-_POP = "refused: no pop consumption"
+NO_POP = "no pop consumption"
+_POP = f"refused: {NO_POP}"
 _LITE = "refused: no lite topics"
 _CONTROLLER = "refused: no controller; `triomq admin role` changes the role of a broker"
 _AUTH = "refused: no users and ACLs of RocketMQ 5; accounts of `plain_acl.yml` instead"
@@ -193,6 +194,73 @@ CASES = (
 )
 """In this order, for each changes what the next ones find."""
 
+OURS = {
+    "clusterList": "`triomq cluster-status`",
+    "topicList": "`triomq topics`",
+    "topicRoute": "`triomq topics TOPIC`; addresses: `triomq cluster-status`",
+    "topicStatus": "`triomq topics TOPIC`",
+    "topicClusterList": "`triomq topics TOPIC` names the brokers, `triomq cluster-status` their clusters",
+    "updateTopicPerm": "`triomq topics TOPIC --create --perm`",
+    "updateTopic": "`triomq topics TOPIC --create`",
+    "updateTopicList": "`triomq topics TOPIC --create`, topic by topic",
+    "updateOrderConf": "`triomq kv put NAMESPACE KEY VALUE`, `triomq kv delete NAMESPACE KEY`",
+    "brokerStatus": "`triomq brokers status BROKER`",
+    "getBrokerConfig": "`triomq brokers config BROKER`",
+    "updateBrokerConfig": "`triomq brokers set BROKER`",
+    "queryMsgByKey": "`triomq message key TOPIC KEY`",
+    "queryMsgById": "`triomq message id OFFSET_ID`",
+    "queryMsgByUniqueKey": "`triomq message unique-key TOPIC MESSAGE_ID`",
+    "queryMsgByOffset": "`triomq message at TOPIC BROKER:QUEUE OFFSET`",
+    "queryMsgTraceById": "`triomq message trace MESSAGE_ID`",
+    "printMsg": "`triomq pull TOPIC`, `triomq consume TOPIC --until-end`",
+    "printMsgByQueue": "`triomq pull TOPIC --queue`",
+    "queryCq": "`triomq message entries TOPIC BROKER:QUEUE OFFSET`",
+    "sendMsgStatus": "`triomq send TOPIC`",
+    "checkMsgSendRT": "`triomq bench run WORKLOAD --target`",
+    "clusterRT": "`triomq bench run WORKLOAD --target`",
+    "sendMessage": "`triomq send TOPIC`",
+    "consumeMessage": "`triomq pull TOPIC --offset --max`",
+    "allocateMQ": "`triomq offsets show GROUP --owners`: as it is, not as it would be",
+    "startMonitoring": "`triomq doctor`",
+    "updateSubGroup": "`triomq groups GROUP --create`",
+    "updateSubGroupList": "`triomq groups GROUP --create`, group by group",
+    "setConsumeMode": NO_POP,
+    "getConsumerConfig": "`triomq groups GROUP --settings`",
+    "consumerProgress": "`triomq groups`, `triomq offsets show GROUP --owners`",
+    "consumerConnection": "`triomq groups GROUP`",
+    "producerConnection": "`triomq brokers producers BROKER`",
+    "producer": "`triomq brokers producers BROKER`",
+    "consumerStatus": "`client.groups.running_info` of the SDK; differing subscriptions: `triomq doctor`",
+    "brokerConsumeStats": "`triomq brokers consume-stats BROKER`",
+    "resetOffsetByTime": "`triomq offsets reset GROUP TOPIC`",
+    "skipAccumulatedMessage": "`triomq offsets reset GROUP TOPIC`, with `latest`",
+    "cloneGroupOffset": "`triomq offsets clone SOURCE TARGET`",
+    "statsAll": "`triomq traffic`",
+    "getNamesrvConfig": "`triomq name-servers config`",
+    "updateNamesrvConfig": "`triomq name-servers set`",
+    "updateKvConfig": "`triomq kv put NAMESPACE KEY VALUE`",
+    "deleteKvConfig": "`triomq kv delete NAMESPACE KEY`",
+    "wipeWritePerm": "`triomq brokers write-permission NAME`, with `off`",
+    "addWritePerm": "`triomq brokers write-permission NAME`, with `on`",
+    "cleanExpiredCQ": "`triomq brokers clean BROKER`, with `queues`",
+    "deleteExpiredCommitLog": "`triomq brokers clean BROKER`, with `log`",
+    "cleanUnusedTopic": "`triomq brokers clean BROKER`, with `topics`",
+    "updateAclConfig": "`triomq accounts set ACCESS_KEY`",
+    "deleteAclConfig": "`triomq accounts delete ACCESS_KEY`",
+    "clusterAclConfigVersion": "`triomq accounts versions`",
+    "updateGlobalWhiteAddr": "`triomq accounts white-list`",
+    "getAclConfig": "`triomq accounts list BROKER --secrets`",
+    "exportMetadata": "`triomq topics --json`, `triomq groups GROUP --settings --json`",
+    "exportConfigs": "`triomq brokers config BROKER --json`",
+    "exportMetrics": "`triomq brokers status BROKER --json`",
+    "exportMetadataInRocksDB": "nothing is stored in RocksDB",
+    "haStatus": "`triomq admin ha`",
+    "dumpCompactionLog": "no compaction",
+    "deleteSubGroup": "`triomq groups GROUP --delete`",
+    "deleteTopic": "`triomq topics TOPIC --delete`",
+}
+"""Command of `mqadmin` -> ours that does it, or why there is none; what our servers refuse needs none."""
+
 WITHOUT_REASON = frozenset({"getParentTopicInfo", "getLiteTopicInfo", "getLiteClientInfo", "getLiteGroupInfo",
                             "triggerLiteDispatch"})  # fmt: skip
 """Commands that print `error` for any refusal; the real broker refuses them for ordinary topics, too."""
@@ -219,5 +287,6 @@ def as_rows() -> list[str]:
     rows = []
     for command in dict.fromkeys(one.command for one in CASES):
         mine = [one for one in CASES if one.command == command]
-        rows.append(f"| `{command}` | {_cell([one.on_4 for one in mine])} | {_cell([one.on_5 for one in mine])} |")
+        cells = f"{_cell([one.on_4 for one in mine])} | {_cell([one.on_5 for one in mine])}"
+        rows.append(f"| `{command}` | {cells} | {OURS.get(command, '–')} |")
     return rows
