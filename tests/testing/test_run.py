@@ -10,7 +10,6 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ with triomq.blocking.open_client(os.environ["NAMESRV_ADDR"]) as client:
     masters = {broker.broker_name for topic in "AB" for broker in client.admin.route(topic).broker_datas}
     sent = client.producer("writers").send(triomq.Message("A", b"one"))
     found = client.pull_consumer("readers").pull(sent.queue, offset=sent.queue_offset)
-    print(sorted(masters), [message.body for message in found.messages])
+    print(sorted(masters), [message.body for message in found.messages], flush=True)
 """
 
 
@@ -37,18 +36,25 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     assert [each.name for each in path.iterdir() if each.name.startswith("triomq")] == []
 
 
+def reset_signals() -> None:
+    """In the child: shells' background jobs ignore SIGINT, those of nohup SIGHUP, and so would whatever they start."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*RUN, *arguments], capture_output=True, text=True, timeout=120, check=False, preexec_fn=reset_signals
+    )
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """Start it; shells' background jobs ignore SIGINT, and so would whatever they start."""
     return subprocess.Popen(
         [*RUN, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=reset_signals,
     )
 
 
@@ -132,7 +138,7 @@ def test_ctrl_c_at_a_terminal_comes_once() -> None:
     ours, theirs = os.openpty()
 
     def take_terminal() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        reset_signals()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(
