@@ -13,6 +13,8 @@ def main() -> None:
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     try:
+        from importlib import import_module  # by name: the commands import this package
+
         from triomq_command.overview import show
 
         code = show(sys.argv[1:])
@@ -21,13 +23,11 @@ def main() -> None:
         if sys.argv[1:2] == ["run"]:
             # It starts its command first, and loads what it needs meanwhile.
             try:
-                from triomq_testing.command import run as run_command
+                run_command = import_module("triomq_testing.command").run
             except ImportError:
                 pass  # the other way says what is not installed
             else:
                 run_command.main(sys.argv[2:], prog_name="triomq run")
-        from triomq.__main__ import main as run
-
-        run()
+        import_module("triomq.__main__").main()
     except KeyboardInterrupt:
         sys.exit(130)

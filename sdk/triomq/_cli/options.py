@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 
 import click
 import trio
-from click.core import ParameterSource
 
 from triomq import Client, ClientOptions, Credentials, MessageQueue, MQError, ReceivedMessage, Sql, open_client
-from triomq._cli.tls import TLS_OPTIONS, dialer_given
+from triomq._cli.tls import dialer_given
+from triomq_command.connection_options import account_given, with_connection_options
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.filters.tags import check_tags
@@ -35,51 +35,10 @@ _name_servers_option = click.option(
     help="Name servers, host:port;host:port; either spelling. Environment: NAMESRV_ADDR.",
 )
 
-_ACCOUNT = "triomq.account"
-_KEYS = ("access_key", "secret_key", "security_token")
-
-
-def _kept(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    # Beside the command's own arguments, since only `with_client` needs it.
-    if value is not None and param.name is not None:
-        given = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
-        ctx.meta.setdefault(_ACCOUNT, {})[param.name] = value, given
-
-
-def _account_option(name: str, **more: Any) -> Callable[[T], T]:
-    return click.option(name, expose_value=False, callback=_kept, **more)
-
-
-_ACCOUNT_OPTIONS = (
-    _account_option(
-        "--credentials-file",
-        metavar="FILE",
-        help="Sign requests by the account in FILE, like RocketMQ's tools.yml: the lines accessKey: ... and secretKey: ....",
-    ),
-    _account_option(
-        "--access-key",
-        envvar="ROCKETMQ_ACCESS_KEY",
-        help="Sign requests by this account. Environment: ROCKETMQ_ACCESS_KEY.",
-    ),
-    _account_option(
-        "--secret-key",
-        envvar="ROCKETMQ_SECRET_KEY",
-        help="Its secret. Everybody on this machine can see arguments: better use the environment's ROCKETMQ_SECRET_KEY or "
-        "--credentials-file.",
-    ),
-    _account_option(
-        "--security-token",
-        envvar="ROCKETMQ_SECURITY_TOKEN",
-        help="Token of a temporary account. Environment: ROCKETMQ_SECURITY_TOKEN.",
-    ),
-)
-
 
 def name_servers_option(command: T) -> T:
     """The options of every command that talks to servers: where they are, by which account, and whether by TLS."""
-    for option in reversed((_name_servers_option, *_ACCOUNT_OPTIONS, *TLS_OPTIONS)):
-        command = option(command)
-    return command
+    return _name_servers_option(with_connection_options(command))
 
 
 def credentials_given() -> Credentials | None:
@@ -89,19 +48,12 @@ def credentials_given() -> Credentials | None:
         click.UsageError: a key is missing, or keys and a file are given as arguments.
         InvalidCall: the file cannot be used.
     """
-    found: dict[str, tuple[str, bool]] = click.get_current_context().meta.get(_ACCOUNT, {})
-    file = found.get("credentials_file")
-    if file is not None:
-        if any(found[name][1] for name in _KEYS if name in found):
-            raise click.UsageError("give either --credentials-file or keys, not both")
-        return Credentials.from_file(file[0])
-    access_key, secret_key, token = (found.get(name, ("", False))[0] for name in _KEYS)
-    if not access_key and not secret_key:
+    given = account_given()
+    if given is None:
         return None
-    if not access_key or not secret_key:
-        missing = "--secret-key (ROCKETMQ_SECRET_KEY)" if access_key else "--access-key (ROCKETMQ_ACCESS_KEY)"
-        raise click.UsageError(f"{missing} is missing: an account has both keys")
-    return Credentials(access_key, secret_key, token or None)
+    if given.file is not None:
+        return Credentials.from_file(given.file)
+    return Credentials(given.access_key, given.secret_key, given.security_token)
 
 
 def positive(_ctx: click.Context, _param: click.Parameter, value: float) -> float:

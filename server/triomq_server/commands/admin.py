@@ -17,6 +17,7 @@ import attrs
 import click
 import trio
 
+from triomq_command.connection_options import with_connection_options
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.route import ClusterInfo, KVTable
@@ -30,10 +31,9 @@ from triomq_server.broker.admin.ha import (
     HaStatus,
 )
 from triomq_server.cluster.control import VERBS, ControlError, give_command
-from triomq_server.commands.account import signed_opener_given, with_account_options
+from triomq_server.commands.account import signed_opener_given
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
-from triomq_server.commands.tls import with_tls_options
 from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, OpenLink, error_text, open_link
 
 TIMEOUT_S = 5.0
@@ -378,8 +378,7 @@ _name_servers = click.option(
 
 def _servers_and_account(command: Options) -> Options:
     """The options of every command that asks brokers."""
-    command = with_account_options(with_tls_options(command))
-    return _name_servers(command)
+    return _name_servers(with_connection_options(command))
 
 
 @click.group()

@@ -15,10 +15,10 @@ import attrs
 import click
 import trio
 
+from triomq_command.connection_options import with_connection_options
 from triomq_protocol.codes import RequestCode
-from triomq_server.commands.account import signed_opener_given, with_account_options
+from triomq_server.commands.account import signed_opener_given
 from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
-from triomq_server.commands.tls import with_tls_options
 
 if TYPE_CHECKING:
     from triomq_server.replication.log_copy import LogCopy
@@ -107,8 +107,7 @@ class _Run:
 @click.option(
     "--trust-peer", is_flag=True, help="Take tables also where the logs have no record in common to be compared."
 )
-@with_account_options
-@with_tls_options
+@with_connection_options
 @click.option("--yes", is_flag=True, help="Write; without it nothing is changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def repair_store(
