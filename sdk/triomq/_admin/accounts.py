@@ -54,9 +54,6 @@ class Account:
         default_group_perm: the same for consumer groups.
         topic_perms: topic -> permission.
         group_perms: consumer group -> permission.
-
-    Raises:
-        InvalidCall: a permission is none of the four.
     """
 
     access_key: str

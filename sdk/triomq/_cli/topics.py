@@ -324,7 +324,10 @@ def cluster_status(name_servers: str, as_json: bool) -> None:
 @click.option("--active", is_flag=True, help="Only topics into which messages came within the last day.")
 @json_option
 def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -> None:
-    """Show how many messages come into TOPIC, or into all topics, and how many each group takes."""
+    """Show how many messages come into TOPIC, or into all topics, and how many each group takes.
+
+    Brokers sum up by the minute: the first figures come a minute or two after the first message.
+    """
 
     async def work(client: Client) -> None:
         names = [topic] if topic else await client.admin.topics()
