@@ -42,7 +42,7 @@ from triomq._cluster.routes import DEFAULT_TOPIC_QUEUES, REFRESH_EVERY_S, TOPICS
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.group.allocate import AllocateStrategy
 from triomq._consumer.group.callbacks import ConsumerCallbacks, OnEvent
-from triomq._consumer.group.positions import IllegalOffset, StartFrom
+from triomq._consumer.group.positions import COMMIT_EVERY_S, IllegalOffset, StartFrom
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.lite.lite_pull_consumer import LitePullConsumer
 from triomq._consumer.lite.options import HELD_MAX, LiteOptions
@@ -425,6 +425,7 @@ class Client(metaclass=NoPublicConstructor):
         allocate: AllocateStrategy | None = None,
         offset_store: OffsetStore | None = None,
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
+        commit_every_s: float = COMMIT_EVERY_S,
         pull_hooks: Sequence[PullHook] = (),
         filter_hooks: Sequence[FilterHook] = (),
         consume_hooks: Sequence[ConsumeHook | ConsumeWrapper] = (),
@@ -476,6 +477,7 @@ class Client(metaclass=NoPublicConstructor):
             allocate=allocate,
             offset_store=offset_store,
             illegal_offset=illegal_offset,
+            commit_every_s=commit_every_s,
             pull_hooks=pull_hooks,
             filter_hooks=filter_hooks,
         )
@@ -496,6 +498,7 @@ class Client(metaclass=NoPublicConstructor):
         allocate: AllocateStrategy | None = None,
         offset_store: OffsetStore | None = None,
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
+        commit_every_s: float = COMMIT_EVERY_S,
         pull_hooks: Sequence[PullHook] = (),
         filter_hooks: Sequence[FilterHook] = (),
         trace: bool | None = None,
@@ -523,6 +526,8 @@ class Client(metaclass=NoPublicConstructor):
                 client's memory.
             illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``,
                 ``"earliest"``, ``"latest"`` or ``"raise"``.
+            commit_every_s: how often what was consumed is committed, 0.1-3600 (``persistConsumerOffsetInterval``). After a
+                process was killed, others consume again what it has consumed since.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
             filter_hooks: see :class:`triomq.plugins.FilterHook`.
             trace: whether a broker is sent traces of what is consumed (``enableMsgTrace``); default: as the client.
@@ -545,6 +550,7 @@ class Client(metaclass=NoPublicConstructor):
             allocate=allocate,
             offset_store=offset_store,
             illegal_offset=illegal_offset,
+            commit_every_s=commit_every_s,
             pull_hooks=[*process_hooks.pull, *pull_hooks],
             filter_hooks=filter_hooks,
         )

@@ -34,6 +34,16 @@ def seconds(*, zero: bool = False) -> Callable[[object, attrs.Attribute[Any], ob
     return lambda _options, attribute, value: check_seconds(attribute.name, value, zero=zero)
 
 
+def seconds_between(low: float, high: float) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    """For an attribute of an attrs class: a number of seconds in a range."""
+
+    def check(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, int | float) or not low <= value <= high:
+            raise InvalidCall(f"{attribute.name} is {value!r}, not a number of seconds between {low} and {high}")
+
+    return check
+
+
 def share(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """:func:`check_share` for an attribute of an attrs class."""
     check_share(attribute.name, value)

@@ -17,6 +17,9 @@ Transport options:
     Begins the names of all topics and groups; default: nothing.
 ``queues``
     Queues per broker of a topic that is created; so many workers can share it. Default: 16.
+``commit_interval``
+    How often a worker commits what it has acknowledged, in seconds; default: 1. After it was killed, others do again what
+    it has acknowledged since.
 ``visibility_timeout``
     A message that was not acknowledged for so many seconds is given out again; default: 3600.
 ``max_retries``
@@ -340,6 +343,7 @@ class Transport(virtual.Transport):
             _group(topic),
             start_from="earliest",
             drain_s=0,
+            commit_every_s=float(options.get("commit_interval", 1.0)),
             retries=triomq.ConsumeRetries(
                 max_times=options.get("max_retries", 16), timeout_s=float(options.get("visibility_timeout", 3600))
             ),

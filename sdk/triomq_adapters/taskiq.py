@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Final
 
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
@@ -27,6 +28,9 @@ from triomq_adapters.topics import ensure_topic
 __all__ = ["RocketMQBroker"]
 
 log = logging.getLogger("triomq.adapters.taskiq")
+
+COMMIT_EVERY_S: Final = 1.0
+"""How often a worker commits what it has acknowledged; after it was killed, others do again what came since."""
 
 
 class RocketMQBroker(AsyncBroker):
@@ -136,7 +140,11 @@ class RocketMQBroker(AsyncBroker):
         if self._consumer is None:
             self._consumer = await self._open.enter_async_context(
                 self._client.push_consumer(
-                    self.group, start_from="earliest", retries=self._retries, drain_s=self._drain_s
+                    self.group,
+                    start_from="earliest",
+                    retries=self._retries,
+                    drain_s=self._drain_s,
+                    commit_every_s=COMMIT_EVERY_S,
                 )
             )
             await self._consumer.subscribe(self.topic)

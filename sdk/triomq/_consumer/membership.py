@@ -40,7 +40,14 @@ from triomq._constructors import construct
 from triomq._consumer.filter_checks import FilterChecks
 from triomq._consumer.group.allocate import AllocateStrategy, sorted_queues
 from triomq._consumer.group.callbacks import ConsumerCallbacks, limit_at_end, reporter
-from triomq._consumer.group.positions import END_TIMEOUT_S, IllegalOffset, Positions, StartFrom, consume_from_where
+from triomq._consumer.group.positions import (
+    COMMIT_BOUNDS_S,
+    END_TIMEOUT_S,
+    IllegalOffset,
+    Positions,
+    StartFrom,
+    consume_from_where,
+)
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
 from triomq._consumer.group.rebalance import RETRY_AFTER_S, Members, Rebalance
@@ -52,6 +59,7 @@ from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, retry_topic
+from triomq._numbers import seconds_between
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import ClientClosed, InvalidCall, MQError
@@ -115,6 +123,7 @@ class GroupOptions:
     limits: FlowLimits
     offset_store: OffsetStore | None
     illegal_offset: IllegalOffset | str
+    commit_every_s: float = attrs.field(validator=seconds_between(*COMMIT_BOUNDS_S))
     read_preference: ReadPreference | str | int
     pull_hooks: Sequence[PullHook]
     filter_hooks: Sequence[FilterHook]
@@ -195,6 +204,7 @@ class Membership(ABC):
                 self.bounds,
                 start_from=options.start_from,
                 illegal_offset=options.illegal_offset,
+                commit_every_s=options.commit_every_s,
                 memory_first=lite,
                 report=self.report,
             )

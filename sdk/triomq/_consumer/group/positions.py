@@ -35,14 +35,17 @@ from triomq_protocol.requests.heartbeat import (
 
 log = logging.getLogger("triomq.positions")
 
+COMMIT_EVERY_S: Final = 5.0
+"""How often offsets are persisted by default (``persistConsumerOffsetInterval``)."""
+
+COMMIT_BOUNDS_S: Final = (0.1, 3600.0)
+"""How often at most, and at least."""
+
 PERSIST_FIRST_S: Final = 10.0
-"""When a consumer's offsets are persisted for the first time."""
+"""When a consumer's offsets are persisted for the first time, at the latest; else after two intervals."""
 
-PERSIST_EVERY_S: Final = 5.0
-"""How often after that (``persistConsumerOffsetInterval``)."""
-
-PERSIST_ALL_ROUNDS: Final = 6
-"""Offsets that have not moved are persisted again only every so many rounds: a broker may have lost them in a crash."""
+PERSIST_ALL_S: Final = 30.0
+"""Offsets that have not moved are persisted again only so often: a broker may have lost them in a crash."""
 
 END_TIMEOUT_S: Final = 3.0
 """How long the last offsets of a queue or a consumer, and unlocking, may take, whatever happens."""
@@ -175,6 +178,7 @@ class Positions:
         start_from: where queues without an offset start.
         illegal_offset: what to do about offsets that brokers do not have.
         memory_first: whether :meth:`start` looks into the memory before the store (lite pull).
+        commit_every_s: how often :meth:`keep_persisting` does so.
         report: called with events ``offset_illegal``, ``offset_refused``, ``overtaken`` and ``reset``.
     """
 
@@ -186,6 +190,7 @@ class Positions:
         start_from: StartFrom = "latest",
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
         memory_first: bool = False,
+        commit_every_s: float = COMMIT_EVERY_S,
         report: Callable[[ConsumerEvent], None] | None = None,
     ) -> None:
         self.start_from = check_start_from(start_from)
@@ -193,6 +198,7 @@ class Positions:
         self._store = store
         self._bounds = bounds
         self._memory_first = memory_first
+        self._commit_every_s = commit_every_s
         self._report = report if report is not None else reporter(None)
         self._offsets: dict[MessageQueue, int] = {}
         self._persisted: dict[MessageQueue, int] = {}
@@ -337,13 +343,15 @@ class Positions:
 
     @trio.lowlevel.enable_ki_protection
     async def keep_persisting(self, owned: Callable[[], Collection[MessageQueue]]) -> None:
-        """Persist for ever: what has changed every 5 s, first after 10 s; everything every 30 s."""
-        pause_s, rounds = PERSIST_FIRST_S, 0
+        """Persist for ever: what has changed every 5 s, or as set, first after 10 s at most; everything every 30 s."""
+        every_s = self._commit_every_s
+        rounds_of_all = max(1, round(PERSIST_ALL_S / every_s))
+        pause_s, rounds = min(PERSIST_FIRST_S, 2 * every_s), 0
         while True:
             await trio.sleep(pause_s)
-            pause_s, rounds = PERSIST_EVERY_S, rounds + 1
+            pause_s, rounds = every_s, rounds + 1
             queues = owned()
-            if rounds % PERSIST_ALL_ROUNDS:
+            if rounds % rounds_of_all:
                 queues = [queue for queue in queues if self._offsets.get(queue) != self._persisted.get(queue)]
             await self.persist(queues)
 

@@ -6,27 +6,19 @@ Upstream: the fields of ``DefaultMQPushConsumer``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._message.hooks import ConsumeHook, ConsumeWrapper
-from triomq._numbers import counts
+from triomq._numbers import counts, seconds_between
 from triomq._producer.trace import Tracer
 from triomq.errors import InvalidCall
 
 SUSPEND_BOUNDS_S: Final = (0.01, 30.0)
 """How short and how long an ordered queue may rest after a failure."""
-
-
-def _between(low: float, high: float) -> Callable[[object, attrs.Attribute[Any], object], None]:
-    def check(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, int | float) or not low <= value <= high:
-            raise InvalidCall(f"{attribute.name} is {value!r}, not a number of seconds between {low} and {high}")
-
-    return check
 
 
 @attrs.frozen(kw_only=True)
@@ -41,7 +33,7 @@ class PullOptions:
     """
 
     max_messages: int = attrs.field(default=32, validator=counts(1, 1024))
-    interval_s: float = attrs.field(default=0.0, validator=_between(0, 65.535))
+    interval_s: float = attrs.field(default=0.0, validator=seconds_between(0, 65.535))
     expression_in_pulls: bool = False
 
 
@@ -59,9 +51,9 @@ class ConsumeRetries:
     max_times: int | None = attrs.field(default=None, validator=attrs.validators.optional(counts(-1)))
     suspend_s: float = attrs.field(
         default=1.0,
-        validator=_between(SUSPEND_BOUNDS_S[0], SUSPEND_BOUNDS_S[1]),
+        validator=seconds_between(SUSPEND_BOUNDS_S[0], SUSPEND_BOUNDS_S[1]),
     )
-    timeout_s: float = attrs.field(default=900.0, validator=_between(0.001, math.inf))
+    timeout_s: float = attrs.field(default=900.0, validator=seconds_between(0.001, math.inf))
 
     def limit(self, *, ordered: bool) -> int:
         """Failures before a message is a dead letter."""
@@ -90,7 +82,7 @@ class PushOptions:
     batch_max: int = attrs.field(default=1, validator=counts(1, 1024))
     pulling: PullOptions = attrs.Factory(PullOptions)
     retries: ConsumeRetries = attrs.Factory(ConsumeRetries)
-    drain_s: float = attrs.field(default=10.0, validator=_between(0, math.inf))
+    drain_s: float = attrs.field(default=10.0, validator=seconds_between(0, math.inf))
     consume_hooks: Sequence[ConsumeHook | ConsumeWrapper] = ()
     tracer: Tracer | None = None
 

@@ -175,6 +175,23 @@ async def test_what_changed_is_persisted_every_five_seconds(store, autojump_cloc
         nursery.cancel_scope.cancel()
 
 
+async def test_how_often_can_be_set(store, autojump_clock) -> None:
+    memory = positions(store, commit_every_s=0.5)
+    memory.update(Q0, 5, increase_only=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.keep_persisting, lambda: [Q0])
+        await trio.sleep(1.1)
+        assert store.commits == [{Q0: 5}]
+        memory.update(Q0, 6, increase_only=True)
+        await trio.sleep(0.5)
+        assert store.commits[1:] == [{Q0: 6}]
+        await trio.sleep(25)
+        assert len(store.commits) == 2
+        await trio.sleep(5)
+        assert store.commits[2:] == [{Q0: 6}], "every 30 s, though nothing moved"
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_end_is_shielded_but_not_for_ever(store, autojump_clock) -> None:
     memory = positions(store)
     memory.update(Q0, 5, increase_only=True)
