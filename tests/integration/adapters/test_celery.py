@@ -112,7 +112,7 @@ def test_workers_that_are_killed_lose_no_task(jobs: ModuleType, tmp_path: Path) 
             wait_until(lambda goal=goal: len(set(lines(done))) >= goal, f"{goal} tasks before kill {kill}")  # type: ignore[misc]
             kill_group(process)
     with worker("celery", WORKER, tmp_path, log):
-        wait_until(lambda: len(set(lines(done))) == TASKS, "all tasks")
+        wait_until(lambda: len(set(lines(done))) == TASKS, "all tasks", max(WAIT_S, TASKS / 50))
     counts = Counter(lines(done))
     assert set(counts) == {str(number) for number in range(TASKS)}
     repeated = sum(counts.values()) - TASKS

@@ -14,11 +14,11 @@ from pathlib import Path
 WAIT_S = 120.0
 
 
-def wait_until(condition: object, what: str) -> None:
+def wait_until(condition: object, what: str, limit_s: float = WAIT_S) -> None:
     """Look every 20 ms until a function is true."""
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + limit_s
     while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, f"{what} did not come in {WAIT_S:.0f} s"
+        assert time.monotonic() < end, f"{what} did not come in {limit_s:.0f} s"
         time.sleep(0.02)
 
 
