@@ -58,6 +58,22 @@ def due_after(delay: object, now_ms: int) -> int | None:
     return now_ms + math.ceil(seconds * 1000) if seconds > 0 else None
 
 
+def message_due(
+    topic: str, body: bytes, *, tags: str | None, keys: str | None, due_ms: int | None, now_ms: int
+) -> triomq.Message:
+    """A message that waits at the broker until it is due, or for the longest level before that; None: it does not wait."""
+    if due_ms is None:
+        return triomq.Message(topic, body, tags=tags, keys=keys)
+    return triomq.Message(
+        topic,
+        body,
+        tags=tags,
+        keys=keys,
+        properties={DUE_PROPERTY: str(due_ms)},
+        delay_level=delay_level(due_ms - now_ms),
+    )
+
+
 def remaining_ms(properties: Mapping[str, str], now_ms: int) -> int:
     """How long a received message still has to wait; what anybody else wrote there is no wait."""
     due = properties.get(DUE_PROPERTY, "")

@@ -15,7 +15,7 @@ from typing import Any
 
 import triomq
 import triomq.blocking
-from triomq_adapters.delays import DUE_PROPERTY, Clock, delay_level, remaining_ms
+from triomq_adapters.delays import DUE_PROPERTY, Clock, message_due, remaining_ms
 from triomq_adapters.envelopes import eta_ms, plain_text, routing_key, unpack
 
 log = logging.getLogger("triomq.adapters.kombu")
@@ -56,18 +56,10 @@ class Sender:
         self._send(topic, received.body, received.tags, keys[0] if keys else None, int(due) if due else None)
 
     def _send(self, topic: str, body: bytes, tag: str | None, key: str | None, due_ms: int | None) -> None:
-        wait_ms = due_ms - self.clock() if due_ms is not None else 0
-        waits = wait_ms > HELD_MS
-        self._producer.send(
-            triomq.Message(
-                topic,
-                body,
-                tags=tag,
-                keys=key,
-                properties={DUE_PROPERTY: str(due_ms)} if waits else None,
-                delay_level=delay_level(wait_ms) if waits else 0,
-            )
-        )
+        now_ms = self.clock()
+        if due_ms is not None and due_ms - now_ms <= HELD_MS:
+            due_ms = None
+        self._producer.send(message_due(topic, body, tags=tag, keys=key, due_ms=due_ms, now_ms=now_ms))
 
 
 class WorkQueue:

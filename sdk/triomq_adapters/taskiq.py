@@ -22,7 +22,7 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 import triomq
 import triomq.aio
-from triomq_adapters.delays import DUE_PROPERTY, Clock, delay_level, due_after, remaining_ms, wall_ms
+from triomq_adapters.delays import DUE_PROPERTY, Clock, due_after, message_due, remaining_ms, wall_ms
 from triomq_adapters.topics import ensure_topic
 
 __all__ = ["RocketMQBroker"]
@@ -120,14 +120,7 @@ class RocketMQBroker(AsyncBroker):
         if self._open is None:
             raise triomq.errors.InvalidCall("the broker is not started: await broker.startup() first")
         await self._producer.send(
-            triomq.Message(
-                self.topic,
-                body,
-                tags=task_name,
-                keys=key,
-                properties={DUE_PROPERTY: str(due_ms)} if due_ms is not None else None,
-                delay_level=delay_level(due_ms - self._clock()) if due_ms is not None else 0,
-            )
+            message_due(self.topic, body, tags=task_name, keys=key, due_ms=due_ms, now_ms=self._clock())
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
