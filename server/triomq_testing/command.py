@@ -76,17 +76,17 @@ def run(
         triomq run --topics orders -- mvn test
     """
     # An ordinary connection takes this port for no other purpose: it listens from now on.
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        door.listen(_BACKLOG)
-        address = f"127.0.0.1:{door.getsockname()[1]}"
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(_BACKLOG)
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
         try:
             child = Child(command, {**os.environ, **dict.fromkeys(VARIABLES, address)}, grace_s)
         except OSError as error:
             click.echo(f"Error: {command[0]} cannot be started: {error.strerror}", err=True)
             sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
         try:
-            failure = _lend(child, door, topics, masters, slaves, settings)
+            failure = _lend(child, listening, topics, masters, slaves, settings)
         finally:
             child.end_descendants()
     if failure is not None:
@@ -96,7 +96,7 @@ def run(
 
 
 def _lend(
-    child: Child, door: socket.socket, topics: list[str], masters: int, slaves: int, settings: dict[str, str]
+    child: Child, listening: socket.socket, topics: list[str], masters: int, slaves: int, settings: dict[str, str]
 ) -> Exception | None:
     """Run the cluster until the command has ended; what went wrong, in which case the command is ended, too."""
     import trio  # noqa: F401 - a third of what there is to import
@@ -106,7 +106,7 @@ def _lend(
     from triomq_testing.lending import lend
 
     try:
-        lend(child, door, masters=masters, slaves=slaves, topics=topics, settings=settings)
+        lend(child, listening, masters=masters, slaves=slaves, topics=topics, settings=settings)
     except Exception as error:  # noqa: BLE001 - told when the command has ended
         child.send(signal.SIGTERM)
         while isinstance(error, ExceptionGroup):

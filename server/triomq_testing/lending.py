@@ -16,7 +16,7 @@ import trio
 
 from triomq_protocol.flags import PERM_READ, PERM_WRITE
 from triomq_server.broker.tables.topics import TopicTable
-from triomq_server.cluster import open_cluster
+from triomq_server.cluster.embedded import run_cluster
 from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import ClusterPlan, free_ports, plan_cluster
 from triomq_server.config import BrokerConfig
@@ -33,7 +33,7 @@ QUEUES = 4
 
 def lend(
     child: Child,
-    door: socket.socket,
+    listening: socket.socket,
     *,
     masters: int,
     slaves: int,
@@ -44,7 +44,7 @@ def lend(
 
     Args:
         child: the command.
-        door: listens where the command looks for the name server.
+        listening: listens where the command looks for the name server.
         masters: broker sets.
         slaves: slaves of each master.
         topics: are there before the command gets an answer.
@@ -56,18 +56,18 @@ def lend(
     """
     remove_left_behind()
     with temporary_directory() as home:
-        ports = [door.getsockname()[1], *free_ports(masters * (1 + slaves))]
+        ports = [listening.getsockname()[1], *free_ports(masters * (1 + slaves))]
         plan = plan_cluster(home, masters=masters, slaves=slaves, settings=SETTINGS | dict(settings), ports=ports)
         _write_topics(plan, topics)
-        trio.run(_lend, child, plan, Door(door))
+        trio.run(_lend, child, plan, HeldPort(listening))
 
 
-async def _lend(child: Child, plan: ClusterPlan, door: Door) -> None:
-    machine = Machine(dial=door.dial, listen=door.listen)
+async def _lend(child: Child, plan: ClusterPlan, port: HeldPort) -> None:
+    machine = Machine(dial=port.dial, listen=port.listen)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_wait_for, child, nursery.cancel_scope)
-        async with open_cluster(plan=plan, machine=lambda _: machine):
-            door.open()
+        async with run_cluster(plan, lambda _: machine):
+            port.open()
             await trio.sleep_forever()
 
 
@@ -87,7 +87,7 @@ async def _wait_for(child: Child, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-class Door:
+class HeldPort:
     """The name server's port: brokers come in by another one, clients when it is opened."""
 
     def __init__(self, listening: socket.socket) -> None:
@@ -110,7 +110,7 @@ class Door:
         self._inside = f"{inside_host}:{inside_port}"
         return [
             inside,
-            _DoorListener(trio.SocketListener(trio.socket.from_stdlib_socket(self._listening)), self._opened),
+            _HeldListener(trio.SocketListener(trio.socket.from_stdlib_socket(self._listening)), self._opened),
         ]
 
     async def dial(self, address: str) -> trio.abc.Stream:
@@ -118,7 +118,7 @@ class Door:
         return await dial_tcp(self._inside if address == self._address else address)
 
 
-class _DoorListener(trio.abc.Listener[trio.abc.Stream]):
+class _HeldListener(trio.abc.Listener[trio.abc.Stream]):
     def __init__(self, listener: trio.SocketListener, opened: trio.Event) -> None:
         self._listener = listener
         self._opened = opened

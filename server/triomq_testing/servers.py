@@ -169,7 +169,7 @@ class _Running:
                 )
             )
             await self._stopping.wait()
-            await cluster.stop()  # first, so that the client need not take leave
+            await cluster.stop()  # first, so that the client need not unregister
             nursery.cancel_scope.cancel()
 
     def _machine(self, node: NodePlan) -> Machine:

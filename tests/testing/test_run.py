@@ -104,7 +104,7 @@ def test_options_that_cannot_be(options: list[str], status: int, error: str) -> 
 
 @pytest.mark.parametrize("ending", ["exit 4", "kill -9 $$"])
 def test_what_the_command_leaves_running_is_ended(ending: str) -> None:
-    # In a session of its own, with a parent that has ended, deaf to SIGTERM.
+    # In a session of its own, with a parent that has ended, which ignores SIGTERM.
     orphan = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 1; done' &"
     done = run("--", "sh", "-c", f"({orphan}) | {{ read pid; echo $pid; {ending}; }}")
     assert done.stdout.strip().isdigit(), done

@@ -123,7 +123,6 @@ async def open_cluster(
     sync_flush: bool = False,
     settings: Mapping[str, str] | None = None,
     machine: Callable[[NodePlan], Machine] | None = None,
-    plan: ClusterPlan | None = None,
 ) -> AsyncIterator[Cluster]:
     """Run a cluster on free loopback ports for as long as the block lasts.
 
@@ -143,14 +142,13 @@ async def open_cluster(
       settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; those of TLS are
         for name servers too.
       machine: what each node runs on, for tests with a clock, a disk or a network of their own.
-      plan: the nodes, worked out by the caller; all other arguments but `machine` are without effect then.
 
     Raises:
       OSError: no free ports, or the disk fails.
       ValueError: counts that are out of range, or settings with which a broker must not start.
     """
-    with _directory(plan.directory if plan is not None else directory) as home:
-        plan = plan or plan_cluster(
+    with _directory(directory) as home:
+        plan = plan_cluster(
             home,
             masters=masters,
             slaves=slaves,
@@ -159,20 +157,38 @@ async def open_cluster(
             sync_flush=sync_flush,
             settings=settings,
         )
-        for line in check_settings(plan):
-            _log.warning("%s", line)
-        failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            cluster = Cluster(plan, nursery, machine)
-            try:
-                await cluster.start()
-                yield cluster
-            except Exception as error:  # noqa: BLE001 -- raised below, as it is, once the nodes have ended
-                failure = error
-            with trio.CancelScope(shield=True):
-                await cluster.stop()
-        if failure is not None:
-            raise failure
+        async with run_cluster(plan, machine) as cluster:
+            yield cluster
+
+
+@asynccontextmanager
+async def run_cluster(
+    plan: ClusterPlan, machine: Callable[[NodePlan], Machine] | None = None
+) -> AsyncIterator[Cluster]:
+    """Run the nodes of a plan for as long as the block lasts; their directories stay.
+
+    Args:
+      plan: the nodes.
+      machine: what each of them runs on.
+
+    Raises:
+      OSError: a port is taken, or the disk fails.
+      ValueError: a node must not start with its settings.
+    """
+    for line in check_settings(plan):
+        _log.warning("%s", line)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(plan, nursery, machine)
+        try:
+            await cluster.start()
+            yield cluster
+        except Exception as error:  # noqa: BLE001 -- raised below, as it is, once the nodes have ended
+            failure = error
+        with trio.CancelScope(shield=True):
+            await cluster.stop()
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

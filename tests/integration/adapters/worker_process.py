@@ -28,7 +28,7 @@ def lines(path: Path) -> list[str]:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a worker with all its children, without a word."""
+    """Kill a worker with all its children at once."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
