@@ -207,13 +207,7 @@ class Link:
             await self._capacity.wait()
 
     def next_opaque(self) -> int:
-        """A number that no waiting request of this link has.
-
-        Raises:
-            InvalidCall: another event loop calls than the link's own.
-        """
-        if get_ident() != self._own_loop.thread:
-            self._own_loop.refuse()
+        """A number that no waiting request of this link has."""
         opaque = (self._opaque + 1) & 0x7FFFFFFF
         while opaque in self.pending:
             opaque = (opaque + 1) & 0x7FFFFFFF
@@ -272,7 +266,9 @@ class Link:
         Raises:
             RequestTimeout: no answer in time; the link stays open unless it is silent altogether.
             LinkLost: the connection ended first.
+            InvalidCall: another event loop calls than the link's own.
         """
+        self._check_loop()
         if not self.has_capacity:
             with trio.move_on_after(timeout_s):
                 await self.wait_capacity()
@@ -283,12 +279,19 @@ class Link:
         self.submit(command.encode(), opaque, waiter)
         return await waiter.wait(self.pending, opaque)
 
+    def _check_loop(self) -> None:
+        # Not in `next_opaque`, by which sends and pulls go: producers and `Links.get` have looked already.
+        if get_ident() != self._own_loop.thread:
+            self._own_loop.refuse()
+
     def notify(self, command: Command) -> None:
         """Send a one-way request: queued here, written when the kernel takes it.
 
         Raises:
             LinkLost: the link is no longer open.
+            InvalidCall: another event loop calls than the link's own.
         """
+        self._check_loop()
         if self._lost is not None:
             raise self._lost_error()
         command.opaque = self.next_opaque()
