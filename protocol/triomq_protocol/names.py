@@ -49,6 +49,15 @@ SYSTEM_TOPICS: Final = (
 """The topics that every broker has, in the order of docs/protocol/messages.md §9; a Java set's order depends on its
 insertions."""
 
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic belongs to the system and not to users, whatever the names of clusters and brokers are.
+
+    Beside it, brokers have topics with the names of their cluster and of themselves.
+    """
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
+
+
 FORBIDDEN_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )

@@ -129,7 +129,7 @@ class Dashboard:
         await self._app(scope, receive, send_guarded)
 
     async def run(self) -> None:
-        """Watch what pages have shown, for ever."""
+        """Watch what pages have shown, until cancelled."""
         await self._pages.run()
 
     # --- what stands before pages --------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class History:
         return series
 
     async def run(self) -> NoReturn:
-        """Look at what is watched, for ever."""
+        """Look at what is watched, until cancelled."""
         while True:
             await trio.sleep(SAMPLE_EVERY_S)
             await self.sample()

@@ -6,7 +6,8 @@ Whatever cannot be had is an error text in its row, so that one dead broker leav
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 import attrs
 import trio
@@ -21,11 +22,9 @@ from triomq import (
     ReceivedMessage,
     TopicOffset,
 )
+from triomq._side_by_side import side_by_side
 from triomq.errors import NotFound
-from triomq_protocol.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-
-T = TypeVar("T")
-V = TypeVar("V")
+from triomq_protocol.names import is_system_topic
 
 AT_ONCE: Final = 8
 ANSWER_S: Final = 6.0
@@ -40,7 +39,9 @@ FOUND_MAX: Final = 100
 
 QUEUES_SEARCHED_MAX: Final = 256
 QUEUES_SHOWN_MAX: Final = 1000
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
+PAGE_MESSAGES: Final = 32
+"""How many messages a broker returns to one pull."""
+
 NOT_IN_TIME: Final = "no answer in time"
 
 
@@ -186,14 +187,7 @@ async def brokers(client: Client) -> dict[str, list[BrokerRow]]:
 def own_topics(names: Sequence[str], clusters: Mapping[str, Sequence[BrokerRow]]) -> list[str]:
     """The topics that belong to users: none of the system, no broker's or cluster's own, none of retries or dead letters."""
     of_servers = {*clusters, *(row.name for brokers in clusters.values() for row in brokers)}
-    return [
-        name
-        for name in names
-        if name not in SYSTEM_TOPICS
-        and name not in of_servers
-        and not name.startswith(("%", SYSTEM_TOPIC_PREFIX))
-        and not name.endswith(REPLY_TOPIC_SUFFIX)
-    ]
+    return [name for name in names if not (is_system_topic(name) or name in of_servers or name.startswith("%"))]
 
 
 @attrs.frozen
@@ -331,25 +325,8 @@ async def search(
             else:
                 found.extend(await client.messages.by_time(queue, from_ms, max_messages=share))
 
-    await together([lambda queue=queue: look(queue) for queue in queues])  # type: ignore[misc]
+    await side_by_side(*(partial(look, queue) for queue in queues))
     return sorted(found, key=lambda message: message.stored_ms, reverse=from_ms is None)[:FOUND_MAX]
-
-
-async def together(calls: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Make several calls at once. Raises the first MQError, after all have ended."""
-    failures: list[MQError] = []
-
-    async def make(call: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await call()
-        except MQError as error:
-            failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for call in calls:
-            nursery.start_soon(make, call)
-    if failures:
-        raise failures[0]
 
 
 async def topic_queues(client: Client, topic: str) -> Sequence[MessageQueue]:
@@ -361,15 +338,19 @@ async def topic_queues(client: Client, topic: str) -> Sequence[MessageQueue]:
 async def newest(client: Client, queue: MessageQueue, count: int) -> list[ReceivedMessage]:
     """The last messages of a queue."""
     end = await client.bounds.max_offset(queue)
+    return (await between(client, queue, max(0, end - count), end))[:count]
+
+
+async def between(client: Client, queue: MessageQueue, offset: int, end: int) -> list[ReceivedMessage]:
+    """The messages of a queue from an offset up to, not including, another one."""
     found: list[ReceivedMessage] = []
-    offset = max(0, end - count)
-    while offset < end and len(found) < count:
-        page, following = await client.messages.page(queue, offset, min(32, count))
+    while offset < end:
+        page, following = await client.messages.page(queue, offset, min(PAGE_MESSAGES, end - offset))
         if following <= offset:
             break
         found.extend(page)
         offset = following
-    return found[:count]
+    return found
 
 
 async def _by_id(client: Client, topic: str, message_id: str) -> list[ReceivedMessage]:

@@ -18,6 +18,7 @@ from triomq_dashboard import looking
 from triomq_dashboard.history import History
 from triomq_dashboard.presentation import body_text, chart, link
 from triomq_dashboard.tail import tail
+from triomq_protocol.names import DLQ_PREFIX
 
 FRESH_S: Final = 3.0
 """For so long lists of names are shown to whoever asks next: a hundred browsers cost what one does."""
@@ -107,7 +108,7 @@ class Pages:
         self.lag_history = History(self._lag)
 
     async def run(self) -> None:
-        """Watch what pages have shown, for ever."""
+        """Watch what pages have shown, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.topic_history.run)
             nursery.start_soon(self.lag_history.run)
@@ -260,9 +261,8 @@ class Pages:
 
     async def dead_letters(self, request: Request) -> Response:
         """Groups that have dead letters, a page of them."""
-        prefix = looking.DEAD_LETTER_PREFIX
         names: list[str] = await self._topic_names.get(self._client.admin.topics)
-        groups = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        groups = [name.removeprefix(DLQ_PREFIX) for name in names if name.startswith(DLQ_PREFIX)]
         search = request.query_params.get("search", "")
         page = looking.page_of(groups, search, _page_number(request))
         found = await looking.rows(page.names, self._client.dead_letters.count)

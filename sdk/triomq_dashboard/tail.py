@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from triomq import Client, MessageQueue, MQError, ReceivedMessage
+from triomq_dashboard.looking import between
 from triomq_dashboard.presentation import body_text, moment, text
 
 LOOK_EVERY_S: Final = 1.0
@@ -76,11 +77,5 @@ async def _look(client: Client, topic: str, ends: dict[MessageQueue, int]) -> tu
         coming = max(0, bounds.max_offset - before)
         wanted = min(coming, max(0, ROUND_MAX - len(found)))
         skipped += coming - wanted
-        offset = bounds.max_offset - wanted
-        while offset < bounds.max_offset:
-            page, following = await client.messages.page(queue, offset, min(32, bounds.max_offset - offset))
-            if following <= offset:
-                break
-            found.extend(page)
-            offset = following
+        found += await between(client, queue, bounds.max_offset - wanted, bounds.max_offset)
     return sorted(found, key=lambda message: message.stored_ms), skipped

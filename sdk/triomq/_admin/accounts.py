@@ -12,12 +12,13 @@ from typing import Final
 import attrs
 import msgspec
 
+from triomq._admin.answers import body_of, checked
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._constructors import NoPublicConstructor
 from triomq._transport.links import Links
-from triomq.errors import BrokerNotFound, InvalidCall, MQError, ProtocolViolation, RequestTimeout, error_for_code
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq.errors import BrokerNotFound, InvalidCall, MQError, ProtocolViolation, RequestTimeout
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.requests import (
     ClusterAclConfig,
@@ -121,10 +122,7 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         address = await self._servers.address_of(broker)
         what = f"the accounts of broker {broker}"
         answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG), what)
-        try:
-            config = ClusterAclConfig.decode(answer.body)
-        except BodyError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        config = body_of(ClusterAclConfig, answer, address, what)
         accounts = sorted((_account_of(each) for each in config.plain_access_configs), key=lambda one: one.access_key)
         return AccountList(accounts=accounts, white_addresses=list(config.global_white_addrs))
 
@@ -150,7 +148,7 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         Raises:
             MQError: a broker has no such account, refused or could not be reached; the others have deleted it.
         """
-        header = DeleteAccessConfigRequest(access_key=_checked(access_key))
+        header = DeleteAccessConfigRequest(access_key=_access_key(access_key))
         return await self._at_all(RequestCode.DELETE_ACL_CONFIG, header, f"delete account {access_key}", brokers)
 
     async def set_white_list(
@@ -232,12 +230,10 @@ class AccountAdmin(metaclass=NoPublicConstructor):
             answer = await link.request(request, ADMIN_TIMEOUT_S)
         except RequestTimeout as error:
             raise RequestTimeout(what, address=address, remark=ACL_OFF) from error
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
-        return answer
+        return checked(answer, what, address)
 
 
-def _checked(access_key: str) -> str:
+def _access_key(access_key: str) -> str:
     if not access_key:
         raise InvalidCall("the access key is empty")
     return access_key

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
+from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswers, ask_sets, outage_text
 from triomq._admin.group_settings import GroupSettings, config_of, settings_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
@@ -31,11 +32,8 @@ from triomq.errors import (
     InvalidCall,
     MQError,
     NotFound,
-    ProtocolViolation,
-    error_for_code,
 )
-from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from triomq_protocol.requests import (
     BrokerStatsData,
@@ -165,8 +163,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             raise BrokerNotFound(f"the list of groups: no broker answers: {outage_text(found.without_master)}")
         names: set[str] = set()
         for each in found.answers:
-            answer = _success(each.answer, "the list of groups", each.address)
-            names.update(_body(SubscriptionGroupTable, answer, each.address).subscription_group_table)
+            answer = checked(each.answer, "the list of groups", each.address)
+            names.update(body_of(SubscriptionGroupTable, answer, each.address).subscription_group_table)
         return sorted(names)
 
     # --- settings ----------------------------------------------------------------------------------------------------
@@ -185,8 +183,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             raise BrokerNotFound(f"{what}: no broker answers: {outage_text(found.without_master)}")
         settings: dict[str, GroupSettings] = {}
         for each in found.answers:
-            answer = _success(each.answer, what, each.address)
-            table = _body(SubscriptionGroupTable, answer, each.address).subscription_group_table
+            answer = checked(each.answer, what, each.address)
+            table = body_of(SubscriptionGroupTable, answer, each.address).subscription_group_table
             config = table.get(self._wrap(group))
             if config is not None:
                 settings[each.broker_name] = settings_of(config)
@@ -293,10 +291,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         merged: ConsumerConnection | None = None
         for each in found.answers:
             try:
-                answer = _success(each.answer, what, each.address)
+                answer = checked(each.answer, what, each.address)
             except NotFound:
                 continue
-            connection = _body(ConsumerConnection, answer, each.address)
+            connection = body_of(ConsumerConnection, answer, each.address)
             if merged is None:
                 merged = connection
                 continue
@@ -329,12 +327,12 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         offsets: dict[MessageQueue, OffsetWrapper] = {}
         for each in found.answers:
             try:
-                answer = _success(each.answer, f"the progress of group {group}", each.address)
+                answer = checked(each.answer, f"the progress of group {group}", each.address)
             except (NotFound, BrokerFault) as error:
                 # A broker that has no such group, or not this topic.
                 log.info("%s: %s", each.address, error.reason)
                 continue
-            table = _body(ConsumeStats, answer, each.address).offset_table
+            table = body_of(ConsumeStats, answer, each.address).offset_table
             offsets.update((self._routes.namespace.unwrap_queue(queue), offset) for queue, offset in table.items())
         return GroupProgress(dict(sorted(offsets.items())), found.without_master)
 
@@ -364,7 +362,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             silent.update({each: found.without_master[each] for each in found.silent})
             for each in found.answers:
                 try:
-                    return _body(ConsumerRunningInfo, _success(each.answer, what, each.address), each.address)
+                    return body_of(ConsumerRunningInfo, checked(each.answer, what, each.address), each.address)
                 except MQError as error:
                     failure = error
         if silent:
@@ -422,7 +420,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             header = QueryTopicConsumeByWhoRequest(topic=wrapped)
             request = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             answer = await self._ask(address, request, f"the groups of topic {topic}")
-            groups.update(_body(GroupList, answer, address).group_list)
+            groups.update(body_of(GroupList, answer, address).group_list)
             await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
         found = []
         for group in sorted(groups):
@@ -448,7 +446,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             )
         except BrokerFault:
             return
-        stats = _body(BrokerStatsData, answer, address)
+        stats = body_of(BrokerStatsData, answer, address)
         minute, hour, day = stats.stats_minute, stats.stats_hour, stats.stats_day
         total[0] += minute.tps if minute is not None else 0.0
         total[1] += next((each.sum for each in (day, hour, minute) if each is not None and each.sum), 0)
@@ -503,7 +501,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
         except NotFound:
             return await self._reset_offline(group, topic, name, time_ms)
-        table = _body(ResetOffsetBody, answer, address).offset_table
+        table = body_of(ResetOffsetBody, answer, address).offset_table
         unwrap = self._routes.namespace.unwrap_queue
         return [ResetQueue(unwrap(queue), offset, True) for queue, offset in sorted(table.items())]
 
@@ -600,17 +598,4 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
     async def _ask(self, address: str, request: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
         link = await self._links.get(address, patient=False)
-        return _success(await link.request(request, timeout_s), what, address)
-
-
-def _success(answer: Command, what: str, address: str) -> Command:
-    if answer.code != ResponseCode.SUCCESS:
-        raise error_for_code(answer.code, answer.remark, what=what, address=address)
-    return answer
-
-
-def _body(kind: type[B], answer: Command, address: str) -> B:
-    try:
-        return kind.decode(answer.body)
-    except BodyError as error:
-        raise ProtocolViolation("the broker's answer", address=address, remark=str(error)) from error
+        return checked(await link.request(request, timeout_s), what, address)

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
+from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswer, addresses_of, ask_sets, outage_text
 from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin, GroupProgress
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
@@ -224,8 +225,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         answer = await link.request(request, ADMIN_TIMEOUT_S)
         if answer.code == ResponseCode.SYSTEM_ERROR:
             raise NotFound(f"{what} is not stored", address=address, code=answer.code, remark=answer.remark)
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
+        checked(answer, what, address)
         try:
             record = RecordView(answer.body)
             if record.physical_offset != place.physical_offset:
@@ -343,14 +343,10 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         link = await self._brokers.of(queue)
         what = f"the entries of {queue}"
         answer = await link.request(Command.request(RequestCode.QUERY_CONSUME_QUEUE, header), ADMIN_TIMEOUT_S)
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        checked(answer, what, link.address)
         if not answer.body:
             raise NotFound(what, address=link.address, remark=answer.remark)
-        try:
-            found = QueryConsumeQueueBody.decode(answer.body).queue_data or []
-        except BodyError as error:
-            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+        found = body_of(QueryConsumeQueueBody, answer, link.address, what).queue_data or []
         return [
             QueueEntry(
                 offset=offset + number,
@@ -466,7 +462,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         groups: set[str] = set()
         for each in found.answers:
             if each.answer.code == ResponseCode.SUCCESS:
-                groups.update(_decoded(GroupList.decode, each).group_list)
+                groups.update(body_of(GroupList, each.answer, each.address).group_list)
         if not groups and found.silent:
             raise BrokerNotFound(f"the groups of topic {message.topic}: {outage_text(found.without_master)}")
         tracks: dict[str, MessageTrack] = {}
@@ -517,9 +513,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         request = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         answer = await link.request(request, STATS_TIMEOUT_S)
         what = f"message {message.message_id} at {client_id} of group {group}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
-        return _decoded(ConsumeMessageDirectlyResult.decode, SetAnswer("", address, answer))
+        return body_of(ConsumeMessageDirectlyResult, checked(answer, what, address), address)
 
     async def resend(self, message: ReceivedMessage, group: str) -> SendResult:
         """Send a copy to one group alone, by its retry topic: some member consumes it, and retries count from 0.
@@ -595,10 +589,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         for each in found.answers:
             if each.answer.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
-            if each.answer.code != ResponseCode.SUCCESS:
-                what = f"messages of topic {topic} with key {key}"
-                raise error_for_code(each.answer.code, each.answer.remark, what=what, address=each.address)
-            for record in _decoded(lambda body: list(iter_records(body)), each):
+            checked(each.answer, f"messages of topic {topic} with key {key}", each.address)
+            for record in _records_in(each):
                 queue = MessageQueue(self._namespace.unwrap(record.topic), each.broker_name, record.queue_id)
                 message = ReceivedMessage(record, queue, namespace=self._namespace)
                 # The index knows hashes only: what a broker finds may be another topic's, or have another key.
@@ -637,8 +629,8 @@ def origin_topic(message: ReceivedMessage) -> str | None:
     return message.properties.get(names.RETRY_TOPIC)
 
 
-def _decoded(decode: Callable[[bytes], T], answer: SetAnswer) -> T:
+def _records_in(answer: SetAnswer) -> list[RecordView]:
     try:
-        return decode(answer.answer.body)
+        return list(iter_records(answer.answer.body))
     except BodyError as error:
         raise ProtocolViolation("the broker's answer", address=answer.address, remark=str(error)) from error

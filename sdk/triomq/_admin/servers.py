@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
+from triomq._admin.answers import body_of, checked
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
@@ -20,10 +21,9 @@ from triomq.errors import (
     MQError,
     NotFound,
     ProtocolViolation,
-    error_for_code,
 )
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError, HeaderError
+from triomq_protocol.errors import HeaderError
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import (
     ConsumeStatsList,
@@ -95,7 +95,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """What a broker says about its version, traffic and disk."""
         address = await self.address_of(broker)
         answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), "the status")
-        return _table(answer, address)
+        return dict(body_of(KVTable, answer, address, "the answer").table)
 
     async def config(self, broker: str) -> dict[str, str]:
         """A broker's settings."""
@@ -133,10 +133,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """The producers that are connected to a broker, by group."""
         address = await self.address_of(broker)
         answer = await self._ask(address, Command.request(RequestCode.GET_ALL_PRODUCER_INFO), "the producers")
-        try:
-            return ProducerTableInfo.decode(answer.body)
-        except BodyError as error:
-            raise ProtocolViolation("the producers", address=address, remark=str(error)) from error
+        return body_of(ProducerTableInfo, answer, address, "the producers")
 
     async def set_write_permission(self, broker_name: str, *, allowed: bool) -> dict[str, int]:
         """Take the write permission of all topics of a broker set from the routes, or give it back.
@@ -186,10 +183,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         header = GetConsumeStatsInBrokerRequest(is_order=ordered)
         command = Command.request(RequestCode.GET_BROKER_CONSUME_STATS, header)
         answer = await self._ask(address, command, what, CONSUME_STATS_TIMEOUT_S)
-        try:
-            parts = ConsumeStatsList.decode(answer.body).consume_stats_list
-        except BodyError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        parts = body_of(ConsumeStatsList, answer, address, what).consume_stats_list
         found: dict[str, dict[MessageQueue, OffsetWrapper]] = {}
         for part in parts:
             for group, stats in part.items():
@@ -252,7 +246,8 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return {}
         address = self._name_servers.chosen or ""
-        return _table(_success(answer, f"pairs of namespace {namespace}", address), address)
+        answer = checked(answer, f"pairs of namespace {namespace}", address)
+        return dict(body_of(KVTable, answer, address, "the answer").table)
 
     async def kv_get(self, namespace: str, key: str) -> str:
         """The value of a key.
@@ -264,7 +259,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         header = GetKVConfigRequest(namespace=namespace, key=key)
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_KV_CONFIG, header))
         address = self._name_servers.chosen or ""
-        value = _success(answer, what, address).header(GetKVConfigResponse).value
+        value = checked(answer, what, address).header(GetKVConfigResponse).value
         if value is None:
             raise NotFound(what, address=address)
         return value
@@ -299,20 +294,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
     async def _ask(self, address: str, command: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
         link = await self._links.get(address, patient=False)
-        return _success(await link.request(command, timeout_s), what, address)
-
-
-def _success(answer: Command, what: str, address: str) -> Command:
-    if answer.code != ResponseCode.SUCCESS:
-        raise error_for_code(answer.code, answer.remark, what=what, address=address)
-    return answer
-
-
-def _table(answer: Command, address: str) -> dict[str, str]:
-    try:
-        return dict(KVTable.decode(answer.body).table)
-    except BodyError as error:
-        raise ProtocolViolation("the answer", address=address, remark=str(error)) from error
+        return checked(await link.request(command, timeout_s), what, address)
 
 
 def _lines_of(settings: Mapping[str, str]) -> bytes:

@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 import trio
 
+from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
@@ -28,10 +29,9 @@ from triomq.errors import (
     ProtocolViolation,
     RouteError,
     RouteNotFound,
-    error_for_code,
 )
 from triomq_protocol import flags
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import (
     BENCHMARK_TOPIC,
@@ -183,7 +183,7 @@ class Admin(metaclass=NoPublicConstructor):
         for address in self._name_servers.addresses:
             request = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
             answer = await self._name_servers.ask_at(address, request)
-            _check(answer, f"delete topic {topic}", address)
+            checked(answer, f"delete topic {topic}", address)
 
     async def topics(self) -> list[str]:
         """The names of all topics the name server knows, sorted."""
@@ -232,10 +232,8 @@ class Admin(metaclass=NoPublicConstructor):
         table: dict[MessageQueue, TopicOffset] = {}
         for each in found.answers:
             what = f"statistics of topic {topic}"
-            try:
-                found_there = TopicStatsTable.decode(_check(each.answer, what, each.address).body).offset_table
-            except BodyError as error:
-                raise ProtocolViolation(what, address=each.address, remark=str(error)) from error
+            answer = checked(each.answer, what, each.address)
+            found_there = body_of(TopicStatsTable, answer, each.address, what).offset_table
             table.update((self._routes.namespace.unwrap_queue(queue), each) for queue, each in found_there.items())
         return TopicStats(table, found.without_master)
 
@@ -329,19 +327,12 @@ class Admin(metaclass=NoPublicConstructor):
         answer = await self._route_wait.until_there(
             lambda: self._name_servers.ask(request, timeout_s=ADMIN_TIMEOUT_S), ADMIN_TIMEOUT_S
         )
-        return _check(answer, what, self._name_servers.chosen or "")
+        return checked(answer, what, self._name_servers.chosen or "")
 
     async def _request(self, address: str, request: Command, what: str) -> Command:
         """Ask a broker that must be there; waits for it."""
         link = await self._route_wait.until_there(lambda: self._links.get(address, patient=False), ADMIN_TIMEOUT_S)
-        return _check(await link.request(request, ADMIN_TIMEOUT_S), what, address)
-
-
-def _check(answer: Command, what: str, address: str) -> Command:
-    if answer.code != ResponseCode.SUCCESS:
-        error: MQError = error_for_code(answer.code, answer.remark, what=what, address=address)
-        raise error
-    return answer
+        return checked(await link.request(request, ADMIN_TIMEOUT_S), what, address)
 
 
 def _check_own_topic(topic: str) -> None:

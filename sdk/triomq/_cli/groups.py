@@ -36,13 +36,14 @@ from triomq._cli.options import (
     json_option,
     name_servers_option,
     print_received,
+    progress_row,
     queue_of,
     row_of,
     say,
-    side_by_side,
     time_of,
     with_client,
 )
+from triomq._side_by_side import side_by_side
 from triomq.errors import BrokerNotFound, NotFound
 from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
 
@@ -425,16 +426,7 @@ def _show_progress(
         click.echo(f"{'TOPIC':<32} {'BROKER':<20} {'QUEUE':>5} {'COMMITTED':>12} {'END':>12} {'LAG':>12}{last}")
     for queue, offsets in progress.items():
         lag = progress.lag_of(queue)
-        row = {
-            "group": group,
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "committed": offsets.consumer_offset,
-            "end": offsets.broker_offset,
-            "lag": lag,
-            "consumed_ms": offsets.last_timestamp,
-        }
+        row = progress_row(group, queue, offsets, lag)
         text = (
             f"{queue.topic:<32} {queue.broker_name:<20} {queue.queue_id:>5} {offsets.consumer_offset:>12} "
             f"{offsets.broker_offset:>12} {_known(lag):>12}"

@@ -12,7 +12,16 @@ from typing import Any, Final, TypeVar
 import click
 import trio
 
-from triomq import Client, ClientOptions, Credentials, MessageQueue, MQError, ReceivedMessage, Sql, open_client
+from triomq import (
+    Client,
+    ClientOptions,
+    Credentials,
+    MessageQueue,
+    OffsetWrapper,
+    ReceivedMessage,
+    Sql,
+    open_client,
+)
 from triomq._cli.tls import dialer_given
 from triomq_command.connection_options import account_given, with_connection_options
 from triomq_protocol.errors import LocalProtocolError
@@ -172,6 +181,20 @@ def row_of(message: ReceivedMessage) -> dict[str, object]:
     return row
 
 
+def progress_row(group: str, queue: MessageQueue, offsets: OffsetWrapper, lag: int | None) -> dict[str, object]:
+    """A group's progress in one queue as one object for machines; a lag of None is unknown."""
+    return {
+        "group": group,
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "committed": offsets.consumer_offset,
+        "end": offsets.broker_offset,
+        "lag": lag,
+        "consumed_ms": offsets.last_timestamp,
+    }
+
+
 def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
     """Print a message's body, or all of it for machines."""
     if as_json:
@@ -211,27 +234,6 @@ def check_outage(
         if not lists_brokers:
             cure = f"`triomq cluster-status` lists the brokers that are registered; {cure}"
         raise click.ClickException(f"{'; '.join(filter(None, [sets, incomplete]))} ({cure})")
-
-
-async def side_by_side(*calls: Callable[[], Awaitable[None]]) -> None:
-    """Make several calls at once; if some fail, the others go on, and the first of the errors is raised.
-
-    Raises:
-        MQError: a call failed with it.
-    """
-    failures: list[MQError] = []
-
-    async def make(call: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await call()
-        except MQError as error:
-            failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for call in calls:
-            nursery.start_soon(make, call)
-    if failures:
-        raise failures[0]
 
 
 def check_contests(contested: Mapping[str, str]) -> None:

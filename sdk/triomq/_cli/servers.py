@@ -8,7 +8,7 @@ from typing import Literal, cast
 import click
 
 from triomq import Client
-from triomq._cli.options import ask, check_can_ask, json_option, name_servers_option, say, with_client
+from triomq._cli.options import ask, check_can_ask, json_option, name_servers_option, progress_row, say, with_client
 
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
@@ -141,21 +141,11 @@ def consume_stats(broker: str, ordered: bool, least: int, name_servers: str, as_
                 total += lag
                 if lag < least:
                     continue
-                row = {
-                    "group": group,
-                    "topic": queue.topic,
-                    "broker": queue.broker_name,
-                    "queue": queue.queue_id,
-                    "committed": offsets.consumer_offset,
-                    "end": offsets.broker_offset,
-                    "lag": lag,
-                    "consumed_ms": offsets.last_timestamp,
-                }
                 text = (
                     f"{group:<32} {queue.topic:<32} {queue.queue_id:>5} {offsets.consumer_offset:>12} "
                     f"{offsets.broker_offset:>12} {lag:>12}"
                 )
-                say(row, text, as_json=as_json)
+                say(progress_row(group, queue, offsets, lag), text, as_json=as_json)
         if not as_json:
             click.echo(f"lag in all: {total}")
 

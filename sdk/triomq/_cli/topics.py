@@ -27,10 +27,8 @@ from triomq_protocol.names import (
     DLQ_PREFIX,
     MASTER_ID,
     ORDER_TOPIC_CONFIG,
-    REPLY_TOPIC_SUFFIX,
     RETRY_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
+    is_system_topic,
 )
 
 QUEUES = 8
@@ -238,8 +236,10 @@ async def _list_topics(client: Client, *, with_system: bool, as_json: bool) -> N
     if not with_system:
         info = await client.admin.cluster_info()
         # Brokers create a topic with the name of each cluster and each broker set.
-        system = {*SYSTEM_TOPICS, *(info.broker_addr_table or {}), *(info.cluster_addr_table or {})}
-        names = [name for name in names if name not in system and not _is_internal(name)]
+        of_servers = {*(info.broker_addr_table or {}), *(info.cluster_addr_table or {})}
+        names = [
+            name for name in names if not (is_system_topic(name) or name in of_servers or name.startswith(RETRY_PREFIX))
+        ]
     found: dict[str, dict[str, TopicSettings]] = {}
     limit = trio.CapacityLimiter(ROUTES_AT_ONCE)
 
@@ -265,10 +265,6 @@ async def _list_topics(client: Client, *, with_system: bool, as_json: bool) -> N
         text = f"{name:<{width}}  {_queues_text(read, write):>7}  {','.join(perms):<4}  {' '.join(sorted(brokers))}"
         say(row, text.rstrip(), as_json=as_json)
     check_outage(await client.admin.without_master(), incomplete=AS_A_SLAVE)
-
-
-def _is_internal(topic: str) -> bool:
-    return topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)) or topic.endswith(REPLY_TOPIC_SUFFIX)
 
 
 async def _show_topic(client: Client, topic: str, *, as_json: bool) -> None:

@@ -308,7 +308,7 @@ def sink_once(sink: StatisticsSink, statistics: Callable[[], ClientStatistics]) 
 
 
 async def keep_sinking(sink: StatisticsSink, statistics: Callable[[], ClientStatistics], every_s: float) -> NoReturn:
-    """Give a sink the figures for ever, first now."""
+    """Give a sink the figures now and then again and again, until cancelled."""
     while True:
         sink_once(sink, statistics)
         await trio.sleep(every_s)

@@ -16,7 +16,7 @@ from triomq._examination.snapshot import (
     GroupView,
     NameServerView,
 )
-from triomq_protocol.names import MASTER_ID, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from triomq_protocol.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, is_system_topic
 
 Level = Literal["problem", "notice"]
 
@@ -434,8 +434,8 @@ def topics(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findin
         known = [broker for broker in known if broker.name in names]
         if len(known) < 2:
             continue
-        system = {*SYSTEM_TOPICS, cluster, *(broker.name for broker in snapshot.brokers)}
-        every = {topic for broker in known for topic in broker.topics if not _is_internal(topic, system)}
+        of_servers = {cluster, *(broker.name for broker in snapshot.brokers)}
+        every = {topic for broker in known for topic in broker.topics if not _is_internal(topic, of_servers)}
         for broker in known:
             lacking = every - broker.topics.keys()
             if lacking:
@@ -457,13 +457,9 @@ def topics(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findin
             )
 
 
-def _is_internal(topic: str, system: set[str]) -> bool:
+def _is_internal(topic: str, of_servers: set[str]) -> bool:
     # Retry and dead letter topics are made where they are needed.
-    return (
-        topic in system
-        or topic.startswith((RETRY_PREFIX, "%DLQ%", SYSTEM_TOPIC_PREFIX))
-        or topic.endswith(REPLY_TOPIC_SUFFIX)
-    )
+    return is_system_topic(topic) or topic in of_servers or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

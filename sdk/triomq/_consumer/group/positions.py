@@ -343,7 +343,7 @@ class Positions:
 
     @trio.lowlevel.enable_ki_protection
     async def keep_persisting(self, owned: Callable[[], Collection[MessageQueue]]) -> None:
-        """Persist for ever: what has changed every 5 s, or as set, first after 10 s at most; everything every 30 s."""
+        """Persist until cancelled: what has changed every 5 s, or as set, first after 10 s at most; everything every 30 s."""
         every_s = self._commit_every_s
         rounds_of_all = max(1, round(PERSIST_ALL_S / every_s))
         pause_s, rounds = min(PERSIST_FIRST_S, 2 * every_s), 0

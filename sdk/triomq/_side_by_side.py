@@ -1,0 +1,30 @@
+"""Several calls at once, of which some may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from triomq.errors import MQError
+
+
+async def side_by_side(*calls: Callable[[], Awaitable[None]]) -> None:
+    """Make several calls at once; if some fail, the others go on, and the first of the errors is raised.
+
+    Raises:
+        MQError: a call failed with it.
+    """
+    failures: list[MQError] = []
+
+    async def make(call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except MQError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(make, call)
+    if failures:
+        raise failures[0]
