@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import re
 import signal
 import subprocess
 import sys
@@ -12,10 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 import trio
-from fastapi import FastAPI
+from pages import ROOT, blocks, write_files
 from prometheus_client.parser import text_string_to_metric_families
 from worker_process import WAIT_S, wait_until, worker
 
@@ -23,12 +20,7 @@ import triomq
 from triomq_server.cluster import Cluster, open_cluster
 from triomq_testing import RocketMQ
 
-ROOT = Path(__file__).parents[3]
 pytest_plugins = ["pytester"]
-
-
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
 @pytest.fixture
@@ -106,15 +98,9 @@ async def test_prometheus_reads_what_a_client_counts(cluster: Cluster, capfd: py
     assert times["_sum"] > 0
 
 
-async def order_by_web(app: FastAPI) -> str:
-    """Start a web application, and post an order to it."""
-    web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://example")
-    async with app.router.lifespan_context(app), web:
-        answer = await web.post("/orders", content=b"one")
-    return str(answer.json()["id"])
-
-
 OF_PYTEST = "docs/how-to/test-with-pytest.md"
+OF_WEB = [f"docs/how-to/{name}.md" for name in ("jupyter", "web/django", "web/fastapi", "web/flask")]
+"""Pages with tests of their own."""
 
 
 WORKERS = {
@@ -125,21 +111,13 @@ WORKERS = {
 """Pages whose examples are files: how a worker of theirs is started, and what it prints once the others have run."""
 
 
-def files(page: str) -> dict[str, str]:
-    """The blocks of a page that begin with a file's name."""
-    found = [re.match(r"# (\w+\.py)\n", block) for block in blocks(page)]
-    return {name[1]: block for name, block in zip(found, blocks(page), strict=True) if name}
-
-
 @pytest.mark.parametrize("page", WORKERS)
 def test_worker(page: str, rocketmq: RocketMQ, tmp_path: Path) -> None:
     command, printed = WORKERS[page]
-    assert len(files(page)) == len(blocks(page))
-    for name, block in files(page).items():
-        (tmp_path / name).write_text(block.replace("127.0.0.1:9876", rocketmq.namesrv_addr))
+    files = write_files(page, tmp_path, rocketmq.namesrv_addr)
     log = tmp_path / "log"
     with worker(command[0], command[1:], tmp_path, log):
-        for name in files(page):
+        for name in files:
             if name.startswith(("send", "test")):
                 subprocess.run([sys.executable, name], cwd=tmp_path, check=True, timeout=WAIT_S)
         wait_until(lambda: all(text in log.read_text() for text in printed), f"{printed} in the worker's output")
@@ -156,7 +134,7 @@ def own_handlers() -> Iterator[None]:
 
 def pages_with_examples() -> list[str]:
     pages = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").rglob("*.md"))
-    return [page for page in pages if blocks(page) and page not in (*WORKERS, OF_PYTEST)]
+    return [page for page in pages if blocks(page) and page not in (*WORKERS, OF_PYTEST, *OF_WEB)]
 
 
 def test_the_page_of_the_fixtures(pytester: pytest.Pytester) -> None:
@@ -174,10 +152,6 @@ async def test_how_to(page: str, cluster: Cluster, own_handlers: None) -> None:
         for name, example in names.items():
             if name.startswith("test_"):
                 await example()  # type: ignore[operator]
-        if "app" in names:
-            assert await trio.to_thread.run_sync(lambda: asyncio.run(order_by_web(names["app"])))  # type: ignore[arg-type]
-        if "cells" in names:
-            assert await trio.to_thread.run_sync(lambda: asyncio.run(names["cells"]()))  # type: ignore[operator]
     finally:
         client = names.get("client")
         if isinstance(client, triomq.blocking.Client):
