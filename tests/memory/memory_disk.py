@@ -39,6 +39,7 @@ class MemoryFile:
         """Pages that a failed sync has left counted as written, as they were then: they reach the disk when they have
         been written again."""
         self.modified_ms = disk.now_ms()
+        self.on_unmap: Callable[[], None] | None = None
 
     def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
         """Back the pages of a range. OSError: ENOSPC when the disk's capacity is used up, EINVAL for an empty range."""

@@ -133,14 +133,22 @@ class ConsumeQueue:
             self._enter(current)
         else:
             current.reserve(self.position + _RESERVE_BYTES)
+            self.buffer = current.buffer
             self.limit = current.reserved - current.reserved % UNIT_BYTES
 
+    def _leave_map(self) -> None:
+        """The map of the file being written is given up; the next entry makes space, and thereby maps it again."""
+        self.buffer, self.limit = _NOTHING, 0
+
     def _enter(self, segment: Segment | None) -> None:
+        if self._current is not None:
+            self._current.forget_writer()
         self._current = segment
         if segment is None:
             self.buffer, self.position, self.limit = _NOTHING, 0, 0
             return
         self.buffer = segment.buffer
+        segment.file.on_unmap = self._leave_map
         self.position = segment.position
         self.limit = segment.reserved - segment.reserved % UNIT_BYTES
 

@@ -8,6 +8,7 @@ order; recovery uses that. Whether a found record really carries the key is for 
 from __future__ import annotations
 
 import logging
+import mmap
 import struct
 import time
 from collections.abc import Callable, Generator
@@ -43,7 +44,6 @@ class IndexFile:
         "_reserved",
         "begin_offset",
         "begin_timestamp",
-        "buffer",
         "capacity",
         "count",
         "end_offset",
@@ -57,7 +57,6 @@ class IndexFile:
     def __init__(self, file: MappedFile, path: str, slots: int, capacity: int) -> None:
         self._file = file
         self.path = path
-        self.buffer = file.buffer
         self.slots = slots
         self.capacity = capacity
         self.entries_at = _HEADER_BYTES + 4 * slots
@@ -72,6 +71,11 @@ class IndexFile:
         ) = _HEADER.unpack_from(self.buffer, 0)  # fmt: skip
         self.count = max(1, self.count)
         self._reserved = 0
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The bytes of the file."""
+        return self._file.buffer
 
     def is_damaged(self, *, exact: bool) -> bool:
         """Whether the header contradicts itself or the entries.

@@ -25,6 +25,8 @@ from typing import Protocol, TypeVar
 import attrs
 import trio
 
+from triomq_server.store.files.maps import Maps
+
 T = TypeVar("T")
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -61,9 +63,12 @@ class DiskUsage:
 class MappedFile(Protocol):
     """A file of fixed size as a writable buffer. Bytes read as zero until written."""
 
+    on_unmap: Callable[[], None] | None
+    """Called in the disk's thread before the file's map is given up: whoever keeps `buffer` must drop it."""
+
     @property
     def buffer(self) -> mmap.mmap:
-        """The bytes; write only what has been reserved."""
+        """The bytes; write only what has been reserved. Kept no longer than one step, unless `on_unmap` is set."""
         ...
 
     def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
@@ -191,12 +196,42 @@ class Disk(Protocol):
 class RealMappedFile:
     """A `MappedFile` on the operating system's files."""
 
-    __slots__ = ("_path", "_unlisted", "buffer")
+    __slots__ = ("_buffer", "_closed", "_maps", "_path", "_unlisted", "on_unmap")
 
-    def __init__(self, path: str, buffer: mmap.mmap, *, new: bool) -> None:
+    def __init__(self, path: str, buffer: mmap.mmap, *, new: bool, maps: Maps | None = None) -> None:
         self._path = path
         self._unlisted = new  # the directory that lists the file has not been forced to the disk yet
-        self.buffer = buffer
+        self._buffer: mmap.mmap | None = buffer
+        self._maps = maps
+        self._closed = False
+        self.on_unmap: Callable[[], None] | None = None
+        if maps is not None:
+            maps.add(self)
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The bytes, mapped again if the map was given up. ValueError once it is closed, OSError."""
+        buffer = self._buffer
+        return buffer if buffer is not None else self._map_again()
+
+    def _map_again(self) -> mmap.mmap:
+        if self._closed:
+            raise ValueError(f"{self._path} is closed")
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            buffer = _map(fd, os.fstat(fd).st_size, self._maps)
+        finally:
+            os.close(fd)
+        self._buffer = buffer
+        if self._maps is not None:
+            self._maps.add(self)
+        return buffer
+
+    def unmap(self) -> None:
+        """Give up the map. It goes when the last slice and the last reference are dropped, so readers are safe."""
+        if self.on_unmap is not None:
+            self.on_unmap()
+        self._buffer = None
 
     def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
         """Allocate blocks for a range and map their pages."""
@@ -249,7 +284,9 @@ class RealMappedFile:
             if error.errno not in NO_DESCRIPTOR:
                 raise
             # The map needs no descriptor. A new file's directory waits for the next time.
-            self.buffer.flush()
+            if self._buffer is None:
+                raise
+            self._buffer.flush()
             return
         try:
             os.fdatasync(fd)
@@ -307,12 +344,27 @@ class RealMappedFile:
 
     def close(self) -> None:
         """Unmap now, or when the last slice is dropped."""
+        self._closed = True
+        self.on_unmap = None
+        if self._maps is not None:
+            self._maps.remove(self)
         # BufferError: slices are out; the map goes when the last of them is dropped.
         with contextlib.suppress(BufferError):
-            self.buffer.close()
+            if self._buffer is not None:
+                self._buffer.close()
 
 
-def _map(fd: int, size: int) -> mmap.mmap:
+def _map(fd: int, size: int, maps: Maps | None) -> mmap.mmap:
+    """Map a file; when the system allows no more maps, give up others first."""
+    try:
+        return _map_once(fd, size)
+    except OSError as error:
+        if error.errno != errno.ENOMEM or maps is None or not maps.give_up():
+            raise
+    return _map_once(fd, size)
+
+
+def _map_once(fd: int, size: int) -> mmap.mmap:
     """Map a file without keeping a descriptor: queues have a file each, and there may be more of them than descriptors."""
     if sys.version_info >= (3, 13):
         return mmap.mmap(fd, size, trackfd=False)
@@ -349,9 +401,15 @@ _locked_paths_guard = threading.Lock()
 
 
 class RealDisk:
-    """The operating system's files."""
+    """The operating system's files.
 
-    def __init__(self, *, threads: int = 4) -> None:
+    Args:
+      threads: how many chores run at once.
+      maps: bounds how many files are mapped at once.
+    """
+
+    def __init__(self, *, threads: int = 4, maps: Maps | None = None) -> None:
+        self.maps = maps if maps is not None else Maps()
         self._limiter = trio.CapacityLimiter(threads)
         # Connections and the log's files are soon more than the customary 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -374,13 +432,13 @@ class RealDisk:
                 os.posix_fallocate(fd, 0, reserve)
                 if blank and populate:
                     _write_zeros(fd, 0, reserve)
-            buffer = _map(fd, size)
+            buffer = _map(fd, size, self.maps)
         except OSError:
             os.unlink(path)
             raise
         finally:
             os.close(fd)
-        file = RealMappedFile(path, buffer, new=True)
+        file = RealMappedFile(path, buffer, new=True, maps=self.maps)
         if reserve and populate:
             file.populate(0, reserve)
         return file
@@ -389,7 +447,7 @@ class RealDisk:
         """Map a file in its full length."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return RealMappedFile(path, _map(fd, os.fstat(fd).st_size), new=False)
+            return RealMappedFile(path, _map(fd, os.fstat(fd).st_size, self.maps), new=False, maps=self.maps)
         finally:
             os.close(fd)
 

@@ -130,6 +130,11 @@ class Segment:
             self.flushed = min(self.flushed, position)
             self.reserved = 0
 
+    def forget_writer(self) -> None:
+        """Nobody keeps the file's buffer any more."""
+        if self._file is not None:
+            self._file.on_unmap = None
+
     def close(self) -> None:
         """Unmap as soon as no slice is held."""
         if self._file is not None:

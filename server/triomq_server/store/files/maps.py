@@ -1,0 +1,92 @@
+"""How many files a process has mapped: fewer than the system allows (`vm.max_map_count`).
+
+A store may have more files than that: each queue has one that is written, and a start looks at three of each. A process
+that reaches the system's limit gets no memory any more, for whatever purpose. So the maps made first are given up, and
+made again when their bytes are used.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from typing import Protocol
+
+
+class Mapped(Protocol):
+    """A file whose map can be given up."""
+
+    def unmap(self) -> None:
+        """Give up the map; the next use of its bytes maps the file again."""
+        ...
+
+
+def map_limit() -> int:
+    """Three quarters of what the system allows; the rest is for the interpreter, threads and other buffers."""
+    try:
+        with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+            allowed = int(file.read())
+    except (OSError, ValueError):
+        allowed = 65_530
+    return max(allowed - allowed // 4, 1)
+
+
+_sharing: weakref.WeakSet[Maps] = weakref.WeakSet()
+_guard = threading.Lock()
+
+
+class Maps:
+    """The mapped files of one disk.
+
+    Only the thread that made it gives up maps: others may read a file that this one is about to give up.
+
+    Args:
+      limit: how many the process may have; by default as many as `map_limit` says, over all disks.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = map_limit() if limit is None else limit
+        self._files: OrderedDict[Mapped, None] = OrderedDict()
+        self._owner = threading.get_ident()
+        self._shares = limit is None
+        if self._shares:
+            with _guard:
+                _sharing.add(self)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def add(self, file: Mapped) -> None:
+        """A file was mapped. Gives up the oldest maps if there are too many."""
+        with _guard:
+            self._files[file] = None
+            count = sum(map(len, _sharing)) if self._shares else len(self._files)
+        if count > self._limit:
+            self.give_up(count - self._limit, keep=file)
+
+    def remove(self, file: Mapped) -> None:
+        """A file was closed."""
+        with _guard:
+            self._files.pop(file, None)
+
+    def give_up(self, count: int | None = None, *, keep: Mapped | None = None) -> int:
+        """Give up so many maps, the oldest first, or half of them; returns how many.
+
+        0 in a thread that is not the owner's.
+        """
+        if threading.get_ident() != self._owner:
+            return 0
+        if count is None:
+            count = (len(self._files) + 1) // 2
+        given_up: list[Mapped] = []
+        with _guard:
+            for file in self._files:
+                if len(given_up) == count:
+                    break
+                if file is not keep:
+                    given_up.append(file)
+            for file in given_up:
+                del self._files[file]
+        for file in given_up:
+            file.unmap()
+        return len(given_up)
