@@ -68,13 +68,18 @@ class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 class _SendSpans:
-    """A span from before a message's first attempt until its end; each message of a batch has one."""
+    """A span from before a message's first attempt until its end.
+
+    A batch has one as well, linked to those of its messages.
+    """
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         # By the context's identity: it is the same object before and after. A send that is cancelled has no end; its
-        # span ends when its context has gone.
-        self._spans: dict[int, tuple[weakref.ref[SendContext], Span]] = {}
+        # spans end when its context has gone.
+        self._spans: dict[int, tuple[weakref.ref[SendContext], tuple[Span, ...]]] = {}
+        self._creates: list[Span] = []
+        """Those of the batch whose messages are being announced, one after the other."""
 
     def before_send(self, context: SendContext, /) -> Mapping[str, str] | None:
         message = context.message
@@ -83,31 +88,50 @@ class _SendSpans:
         span = self._tracer.start_span(
             f"{operation} {message.topic}", kind=SpanKind.PRODUCER, attributes=_send_attributes(context, operation)
         )
+        spans: tuple[Span, ...] = (span,)
+        if context.batch_count > 1:
+            if not context.batch_number:
+                self._creates.clear()
+            self._creates.append(span)
+            if context.batch_number == context.batch_count - 1:
+                spans = span, self._batch_span(context)
         number = id(context)
 
         def gone(_: weakref.ref[SendContext]) -> None:
-            left = self._spans.pop(number, None)
-            if left is not None:
-                left[1].set_status(StatusCode.ERROR, "cancelled")
-                left[1].end()
+            for left in self._spans.pop(number, (None, ()))[1]:
+                left.set_status(StatusCode.ERROR, "cancelled")
+                left.end()
 
-        self._spans[number] = weakref.ref(context, gone), span
+        self._spans[number] = weakref.ref(context, gone), spans
         properties: dict[str, str] = {}
         propagate.inject(properties, context=trace.set_span_in_context(span))
         return properties
 
+    def _batch_span(self, context: SendContext) -> Span:
+        links = [Link(each.get_span_context()) for each in self._creates[:LINKS_MAX]]
+        self._creates.clear()
+        return self._tracer.start_span(
+            f"send {context.message.topic}",
+            kind=SpanKind.CLIENT,
+            links=links,
+            attributes={
+                "messaging.system": _SYSTEM,
+                "messaging.operation.name": "send",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": context.message.topic,
+                "messaging.batch.message_count": context.batch_count,
+            },
+        )
+
     def after_send(self, context: SendContext, outcome: SendResult | MQError | None, /) -> None:
-        kept = self._spans.pop(id(context), None)
-        if kept is None:
-            return
-        span = kept[1]
-        if isinstance(outcome, MQError):
-            _fail(span, outcome)
-        elif outcome is not None:
-            span.set_attribute("messaging.destination.partition.id", _partition(outcome.queue))
-            if outcome.status is not triomq.SendStatus.SEND_OK:
-                span.set_attribute("messaging.rocketmq.send.status", outcome.status.name)
-        span.end()
+        for span in self._spans.pop(id(context), (None, ()))[1]:
+            if isinstance(outcome, MQError):
+                _fail(span, outcome)
+            elif outcome is not None:
+                span.set_attribute("messaging.destination.partition.id", _partition(outcome.queue))
+                if outcome.status is not triomq.SendStatus.SEND_OK:
+                    span.set_attribute("messaging.rocketmq.send.status", outcome.status.name)
+            span.end()
 
 
 def _send_attributes(context: SendContext, operation: str) -> dict[str, AttributeValue]:

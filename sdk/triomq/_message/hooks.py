@@ -36,6 +36,7 @@ class SendContext:
         message_id: its ``UNIQ_KEY``.
         oneway: whether nobody waits for an answer.
         batch_count: how many messages its request has; 1 unless it was sent in a batch.
+        batch_number: its place in the batch, from 0.
         transactional: whether it is the half message of a transaction.
         born_ms: when the send began, by this machine's clock, in ms since 1970.
         body_bytes: the size of the body as it travels, which may be compressed.
@@ -49,6 +50,7 @@ class SendContext:
     transactional: bool = False
     born_ms: int = 0
     body_bytes: int = 0
+    batch_number: int = 0
 
 
 class SendHook(Protocol):

@@ -258,8 +258,9 @@ class Producer(metaclass=NoPublicConstructor):
                     batch_count=len(messages),
                     born_ms=born_ms,
                     body_bytes=len(message.body),
+                    batch_number=number,
                 )
-                for message, unique_key in zip(messages, unique_keys, strict=True)
+                for number, (message, unique_key) in enumerate(zip(messages, unique_keys, strict=True))
             )
             sent = [call_before_send(self._hooks, context) for context in contexts]
             try:

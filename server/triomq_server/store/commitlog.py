@@ -384,7 +384,9 @@ class CommitLog:
         if new:
             self.segments.add(segment)
         self._current = segment
-        self._buffer = segment.buffer  # kept: should its file give up the map, this one stays, and another is the same bytes
+        self._buffer = (
+            segment.buffer
+        )  # kept: should its file give up the map, this one stays, and another is the same bytes
         self._position = segment.position
         self._limit = 0
 

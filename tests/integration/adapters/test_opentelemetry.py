@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -48,6 +50,31 @@ def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in spans.get_finished_spans() if span.name == name]
 
 
+SHOWN = {
+    "messaging.destination.partition.id": "partition",
+    "messaging.consumer.group.name": "group",
+    "messaging.rocketmq.message.reconsume_times": "reconsume_times",
+    "error.type": "error",
+}
+"""Attributes, and how a tree names them."""
+
+
+def tree(spans: InMemorySpanExporter) -> str:
+    """Spans below their parents, in the order of their beginning, with some attributes."""
+    children: dict[int, list[ReadableSpan]] = {}
+    for span in sorted(spans.get_finished_spans(), key=lambda span: span.start_time or 0):
+        children.setdefault(span.parent.span_id if span.parent else 0, []).append(span)
+
+    def lines(parent: int, indent: str) -> Iterator[str]:
+        for span in children.get(parent, []):
+            given = span.attributes or {}
+            values = [f"{short}={given[name]}" for name, short in SHOWN.items() if name in given]
+            yield f"{indent}{span.name}: {' '.join(values)}"
+            yield from lines(span.context.span_id, indent + "  ")
+
+    return "".join(f"{line}\n" for line in lines(0, ""))
+
+
 async def test_a_message_until_its_dead_letter(cluster: Cluster, spans: InMemorySpanExporter) -> None:
     inside = []
     tried = trio.Event()
@@ -74,6 +101,18 @@ async def test_a_message_until_its_dead_letter(cluster: Cluster, spans: InMemory
                         await trio.sleep(0.05)
                 consumer.drain()
         (letter,) = await client.dead_letters.read("readers")
+        async with client.push_consumer("repairs", start_from="earliest") as consumer:
+            await consumer.subscribe("%DLQ%readers")
+            async for delivery in consumer:
+                async with delivery:
+                    break
+    assert (
+        tree(spans)
+        == (Path(__file__).parents[3] / "docs/how-to/opentelemetry.md")
+        .read_text()
+        .partition("```text\n")[2]
+        .partition("```")[0]
+    )
     (send,) = named(spans, "send orders")
     first, second = named(spans, "process orders")
     assert send.kind is SpanKind.PRODUCER
@@ -124,6 +163,12 @@ async def test_batches_are_linked(cluster: Cluster, spans: InMemorySpanExporter)
             await consumer.run(handle)
     creates = [span.context.span_id for span in named(spans, "create orders")]
     assert len(creates) == 3
+    (send,) = named(spans, "send orders")
+    assert send.kind is SpanKind.CLIENT
+    assert [link.context.span_id for link in send.links] == creates
+    assert send.attributes is not None
+    assert send.attributes["messaging.batch.message_count"] == 3
+    assert send.attributes["messaging.destination.partition.id"] == "broker-a:0"
     (receive,) = named(spans, "receive orders")
     assert receive.kind is SpanKind.CLIENT
     assert [link.context.span_id for link in receive.links] == creates
@@ -139,9 +184,23 @@ async def test_sends_that_fail_or_are_cancelled_end(cluster: Cluster, spans: InM
             scope.cancel()
             await producer.send(triomq.Message("orders", b"two"))
     failed, cancelled = spans.get_finished_spans()
+    spans.clear()
     assert failed.status.status_code is StatusCode.ERROR
     assert [event.name for event in failed.events] == ["exception"]
     assert cancelled.status.description == "cancelled"
+    async with triomq.open_client(cluster.name_servers) as client:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await client.producer("shop").send_batch(
+                [triomq.Message("orders", b"one"), triomq.Message("orders", b"two")]
+            )
+    gc.collect()
+    batch = [(span.name, span.status.description) for span in spans.get_finished_spans()]
+    assert sorted(batch) == [
+        ("create orders", "cancelled"),
+        ("create orders", "cancelled"),
+        ("send orders", "cancelled"),
+    ]
 
 
 async def test_sends_belong_to_the_span_of_their_caller(cluster: Cluster, spans: InMemorySpanExporter) -> None:
