@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 from importlib.resources import files
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from memory_disk import MemoryDisk
@@ -150,3 +152,45 @@ async def test_too_many_queues_are_shown_by_group(desk: Any) -> None:
     found = parsed(b"".join(writer.finish()).decode())
     assert "triomq_group_lag_messages" not in found
     assert found["triomq_group_lag_sum_messages"] == {("G",): 0}
+
+
+@attrs.frozen
+class Queue:
+    min_offset: int
+    max_offset: int
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_lag_of_a_group_is_that_of_its_queues(seed: int) -> None:
+    """Whatever offsets are committed: below the start, beyond the end, of queues that are not there."""
+    chance = random.Random(seed)
+    queues = {}
+    for topic in "ab":
+        for queue_id in range(chance.randint(0, 4)):
+            start = chance.choice((0, 0, 10))
+            queues[topic, queue_id] = Queue(start, start + chance.choice((0, 5, 50)))
+    table = {}
+    for number in range(30):
+        values = {
+            queue_id: chance.choice((0, 0, 5, 10, 12, 70))
+            for queue_id in chance.sample(range(5), chance.choice((0, 1, 4, 4, 5)))
+        }
+        if chance.random() < 0.5:
+            values = dict(sorted(values.items()))
+        table[f"{chance.choice('ab')}@G{number % 7}"] = values
+    keys = list(table)
+
+    broker: Any = SimpleNamespace(
+        offsets=SimpleNamespace(table=table), store=SimpleNamespace(consume_queues=SimpleNamespace(table=queues))
+    )
+    expected: dict[str, int] = {}
+    for key, offsets in table.items():
+        topic, _, group = key.partition("@")
+        expected.setdefault(group, 0)
+        for queue_id, offset in offsets.items():
+            queue = queues.get((topic, queue_id), Queue(0, 0))
+            expected[group] += max(queue.max_offset - max(offset, queue.min_offset), 0)
+    sums: dict[str, int] = {}
+    broker_metrics._add_lags(broker, [*keys, "a@deleted"], sums)
+    assert sums.pop("deleted") == 0
+    assert sums == expected
