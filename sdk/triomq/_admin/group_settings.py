@@ -13,6 +13,8 @@ from triomq._numbers import counts
 from triomq_protocol.requests import SubscriptionGroupConfig
 
 BROKER_ID_MAX: Final = (1 << 31) - 1
+RETRY_QUEUES_MAX: Final = 65536
+RETRIES_MAX: Final = (1 << 31) - 1
 
 
 @attrs.frozen(kw_only=True)
@@ -23,7 +25,7 @@ class GroupSettings:
         consume: whether its members may pull (``consumeEnable``).
         consume_from_min: kept for readers of the setting; brokers ignore it (``consumeFromMinEnable``).
         broadcast: whether its members may pull in broadcasting mode (``consumeBroadcastEnable``).
-        retry_queues: queues of its retry topic (``retryQueueNums``).
+        retry_queues: queues of its retry topic (``retryQueueNums``), at most 65536.
         max_retries: how often a message comes again before it is a dead letter (``retryMaxTimes``).
         broker_when_slow: the id of the broker that is suggested to members that lag (``whichBrokerWhenConsumeSlowly``).
         notify_members: whether members are told when others come and go (``notifyConsumerIdsChangedEnable``).
@@ -35,8 +37,8 @@ class GroupSettings:
     consume: bool = True
     consume_from_min: bool = True
     broadcast: bool = True
-    retry_queues: int = attrs.field(default=1, validator=counts(0))
-    max_retries: int = attrs.field(default=16, validator=counts(0))
+    retry_queues: int = attrs.field(default=1, validator=counts(0, RETRY_QUEUES_MAX))
+    max_retries: int = attrs.field(default=16, validator=counts(0, RETRIES_MAX))
     broker_when_slow: int = attrs.field(default=1, validator=counts(0, BROKER_ID_MAX))
     notify_members: bool = True
 
@@ -47,9 +49,9 @@ def settings_of(config: SubscriptionGroupConfig) -> GroupSettings:
         consume=config.consume_enable,
         consume_from_min=config.consume_from_min_enable,
         broadcast=config.consume_broadcast_enable,
-        retry_queues=max(config.retry_queue_nums, 0),
-        max_retries=max(config.retry_max_times, 0),
-        broker_when_slow=max(config.which_broker_when_consume_slowly, 0),
+        retry_queues=min(max(config.retry_queue_nums, 0), RETRY_QUEUES_MAX),
+        max_retries=min(max(config.retry_max_times, 0), RETRIES_MAX),
+        broker_when_slow=min(max(config.which_broker_when_consume_slowly, 0), BROKER_ID_MAX),
         notify_members=config.notify_consumer_ids_changed_enable,
     )
 

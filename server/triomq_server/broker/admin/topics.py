@@ -31,14 +31,10 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import java_map_order
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import SLAVE_REMARK
-from triomq_server.broker.tables.topics import topic_name_remark
+from triomq_server.broker.tables.topics import QUEUES_LIMIT, topic_name_remark
 from triomq_server.wire import Handlers, Link
 
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
-
-QUEUES_LIMIT = 65536
-"""More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them for ever."""
-
 
 QUEUES_PER_SLICE = 256
 """After how many queues of a topic other requests have their turns."""

@@ -148,7 +148,7 @@ def _register_consumer(broker: Broker, consumer: ConsumerData, channel: ClientCh
     config, retry_topic = broker.groups.find(name), RETRY_PREFIX + name
     if config is not None and topic_name_remark(retry_topic) is None:
         sys_flag = TOPIC_UNIT_SUB if consumer.unit_mode else 0
-        broker.topics.ensure(retry_topic, config.retry_queue_nums, sys_flag=sys_flag)
+        broker.topics.ensure_retry(name, config.retry_queue_nums, sys_flag)
     changed = broker.clients.register_consumer(consumer, channel)
     broker.filters.update(name, broker.clients.consumers[name].subscriptions.values())
     if changed:

@@ -20,7 +20,7 @@ from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.rewriting import store_properties
 from triomq_server.broker.requests.send_checks import VERSION_WITH_MAX_RECONSUME_TIMES
-from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark
+from triomq_server.broker.tables.topics import PERM_READ_WRITE, QUEUES_LIMIT, topic_name_remark
 from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link
 
@@ -59,7 +59,7 @@ def _take_back(broker: Broker, command: Command, header: ConsumerSendMsgBackRequ
     if topic_name_remark(topic) is not None:
         raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
     sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
-    topic_config = broker.topics.ensure(topic, group.retry_queue_nums, PERM_READ_WRITE, sys_flag)
+    topic_config = broker.topics.ensure_retry(name, group.retry_queue_nums, sys_flag)
     if not topic_config.perm & PERM_WRITE:
         raise RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
     given_back = _find(broker, header.offset)
@@ -71,7 +71,7 @@ def _take_back(broker: Broker, command: Command, header: ConsumerSendMsgBackRequ
         topic, queue_id, level = DLQ_PREFIX + name, 0, 0
         broker.topics.ensure(topic, 1, PERM_READ_WRITE)
     else:
-        queue_id = broker.chance.randrange(group.retry_queue_nums)
+        queue_id = broker.chance.randrange(min(group.retry_queue_nums, QUEUES_LIMIT))
         level = header.delay_level or FIRST_AUTOMATIC_LEVEL + times
     _store_again(broker, given_back, topic, queue_id, level)
     broker.stats.count_send_back(given_back.topic, name)

@@ -40,6 +40,9 @@ SCHEDULE_QUEUES = 18
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
+QUEUES_LIMIT = 65536
+"""More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them for ever."""
+
 _log = logging.getLogger(__name__)
 
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -138,6 +141,10 @@ class TopicTable(VersionedTable[TopicConfig]):
         )
         self.put(made)
         return made
+
+    def ensure_retry(self, group: str, queues: int, sys_flag: int = 0) -> TopicConfig:
+        """The retry topic of a group whose settings say so many queues; files and Java masters may say any number."""
+        return self.ensure(RETRY_PREFIX + group, max(0, min(queues, QUEUES_LIMIT)), PERM_READ_WRITE, sys_flag)
 
     def create_for_send(
         self, topic: str, default_topic: str, wished_queues: int, sys_flag: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -211,6 +212,32 @@ async def test_a_group_is_replaced_as_a_whole(desk: Any) -> None:
     assert desk.broker.groups.get("G").retry_max_times == 3
     await desk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"G"}')
     assert desk.broker.groups.get("G") == SubscriptionGroupConfig(group_name="G")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("retryQueueNums", 65537),
+        ("retryQueueNums", 2**31 - 1),
+        ("retryQueueNums", -1),
+        ("retryMaxTimes", 2**31),
+        ("retryMaxTimes", -2),
+        ("brokerId", 2**63),
+        ("whichBrokerWhenConsumeSlowly", -1),
+    ],
+)
+async def test_impossible_numbers_of_a_group_are_refused_by_name(desk: Any, field: str, value: int) -> None:
+    group = json.dumps({"groupName": "G", field: value})
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    for answer in (
+        await desk.ask(code, body=group.encode()),
+        await desk.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=f'{{"groupConfigList":[{group}]}}'.encode()
+        ),
+    ):
+        assert answer.code == 1
+        assert f"{field} {value} is out of range" in answer.remark
+    assert "G" not in desk.broker.groups.table
 
 
 async def test_a_group_without_body_or_name(desk: Any) -> None:

@@ -120,6 +120,16 @@ async def test_a_new_group_gets_its_configuration_and_its_retry_topic(desk: Any,
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm, retry.topic_sys_flag) == (1, 1, 6, 2)
 
 
+@pytest.mark.parametrize(("said", "made"), [(2_000_000_000, 65536), (-1, 0)])
+async def test_settings_from_elsewhere_make_no_endless_retry_topic(
+    desk: Any, client_link: Any, said: int, made: int
+) -> None:
+    desk.broker.groups.put(SubscriptionGroupConfig(group_name="CG", retry_queue_nums=said))
+    await desk.ask(RequestCode.HEART_BEAT, body=beat("c1", "T"), link=client_link())
+    retry = desk.broker.topics.get("%RETRY%CG")
+    assert (retry.read_queue_nums, retry.write_queue_nums) == (made, made)
+
+
 async def test_without_auto_creation_an_unknown_group_gets_nothing_but_is_online(
     desk: Any, client_link: Any, config: BrokerConfig
 ) -> None:
