@@ -29,6 +29,7 @@ _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
 _ENTRIES_PER_SLICE = 8192
 """Entries that a query looks at before others have their turn."""
+_TAKEN_BACK_PER_SLICE = 2048
 _RESERVE_ENTRIES = 50_000
 _MAX_SECONDS = 0x7FFFFFFF
 
@@ -192,8 +193,8 @@ class IndexFile:
         self.buffer[at : at + _ENTRY_BYTES] = bytes(_ENTRY_BYTES)
         return bool(previous == 0)
 
-    def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> int:
-        """Take back the entries of records at or behind `log_end`; returns how many."""
+    def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> Generator[None, None, int]:
+        """Take back the entries of records at or behind `log_end`; returns how many. Yields after each slice."""
         removed = 0
         while self.count > 1:
             _, offset, _, _ = _ENTRY.unpack_from(self.buffer, self.entries_at + (self.count - 1) * _ENTRY_BYTES)
@@ -202,6 +203,9 @@ class IndexFile:
             self.count -= 1
             self.used_slots -= self._take_back(self.count)
             removed += 1
+            if not removed % _TAKEN_BACK_PER_SLICE:
+                self.publish()
+                yield
         if removed:
             if self.count > 1:
                 self.end_offset = offset
@@ -335,11 +339,14 @@ class Index:
             self.files.append(file)
         return rebuild_from
 
-    def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> int:
-        """Take back the entries of records at or behind `log_end`; returns how many."""
+    def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> Generator[None, None, int]:
+        """Take back the entries of records at or behind `log_end`; returns how many. Yields after each slice.
+
+        Nothing may be added meanwhile.
+        """
         removed = 0
         while self.files:
-            removed += self.files[-1].truncate(log_end, store_time_of)
+            removed += yield from self.files[-1].truncate(log_end, store_time_of)
             if self.files[-1].count > 1 or len(self.files) == 1:
                 break
             self._delete(self.files.pop())

@@ -1,7 +1,8 @@
 """`MessageStore`: one open store directory, as the broker and replication use it (`DefaultMessageStore`).
 
 It owns the parts of a store and decides what is accepted now; how records, queue entries and index entries are laid out
-is the business of the parts. `opening.open_store` recovers one and closes it. Nothing here waits, except `flush`.
+is the business of the parts. `opening.open_store` recovers one and closes it. Nothing here waits, except `flush` and
+changes of the role.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Callable, Collection, Generator
+
+import trio
 
 from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.record.check import store_timestamp_of
@@ -41,11 +44,14 @@ from triomq_server.store.values import (
     ReadResult,
     TagMatcher,
 )
+from triomq_server.wire import in_turns
 
 _log = logging.getLogger(__name__)
 
 _PENDING_MAX = 4096
 _ALL = 1 << 62
+_DISPATCHED_AT_ONCE = 1 << 18
+"""Bytes of a master's records that a change of the role dispatches before others have their turn."""
 _UNAVAILABLE = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
 _ILLEGAL = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 
@@ -175,7 +181,7 @@ class MessageStore:
             self._no_space()
         elif self.running_flags & DISK_FULL:
             self.clear_flag(DISK_FULL)
-            self.dispatcher.update_index()  # sets the flag again if there still is no space
+            self.notify_arrivals()  # sets the flag again if there still is no space for the index
 
     @property
     def writable(self) -> bool:
@@ -192,15 +198,16 @@ class MessageStore:
         """Whether the log is fed by a master (`append_raw`) instead of by `append`."""
         return self._is_slave
 
-    def promote(self) -> None:
+    async def promote(self) -> None:
         """Become a master: drop a record of which only a part had come, and accept appends from now on.
 
-        Queue offsets go on where the queues end, and the queues end where the log does.
+        Queue offsets go on where the queues end, and the queues end where the log does. What the master has sent is
+        dispatched in turns with other tasks, and a cancel stops that; nothing may be appended meanwhile.
 
         Raises:
             StoreDamaged: the end of the log is something else than an unfinished record; nothing has been dropped.
         """
-        self.dispatch()
+        await self._dispatch_all()
         end = self.dispatcher.dispatched_offset
         if end < self.commitlog.max_offset:
             foreign = self.dispatcher.foreign_bytes()
@@ -211,39 +218,68 @@ class MessageStore:
             _log.warning("dropping %d bytes of an incomplete record at the log's end", self.commitlog.max_offset - end)
         # Also where nothing is dropped: a disk that got full may have taken more of a frame than was counted, and own
         # records must not be followed by records of the old master.
-        self.cut(end)
+        await self.cut(end)
         self._is_slave = False
         self._update_writable()
 
-    def demote(self) -> None:
-        """Become a slave: refuse appends, take a master's bytes."""
+    async def demote(self) -> None:
+        """Become a slave: refuse appends at once, take a master's bytes when this returns. Cannot be cancelled."""
         self.notify_arrivals()
-        self.dispatcher.update_index()
         self.dispatcher.dispatched_offset = self.commitlog.max_offset
         self._is_slave = True
         self._update_writable()
+        with trio.CancelScope(shield=True):
+            await self._index_all()
 
-    def cut(self, offset: int) -> int:
+    async def cut(self, offset: int) -> int:
         """Drop everything from this log offset on, in log, queues and index; returns the number of bytes dropped.
 
         Only ever by an operator's order, or for a record that is not whole. `offset` is where a record begins, or the
-        end.
+        end. Other tasks have their turns, but nothing may be appended meanwhile. Once something is gone, a cancel does
+        not interrupt it.
         """
-        self.dispatch()
-        self.dispatcher.update_index()
+        await self._dispatch_all()
+        await self._index_all()
+        with trio.CancelScope(shield=True):
+            dropped = await self._cut(offset)
+        return dropped
+
+    async def _cut(self, offset: int) -> int:
         before = self.commitlog.max_offset
+        # The log first: after a kill, a start drops entries of records that are not there, but does not miss entries.
         self.commitlog.truncate(offset)
-        self.consume_queues.removed.truncate(offset)
-        for queue in self.consume_queues:
-            queue.removed_before = min(queue.removed_before, offset)
-            if queue.max_physical_offset > offset:
-                queue.truncate(offset)
-        if self.index is not None:
-            self.index.truncate(offset, self._stored_at)
         end = self.commitlog.max_offset
         self.dispatcher.restart_at(end)
         self.flusher.flushed_offset = min(self.flusher.flushed_offset, end)
+        longer = []
+        for queue in self.consume_queues:
+            queue.removed_before = min(queue.removed_before, offset)
+            if queue.max_physical_offset > offset:
+                longer.append(queue)
+        was_open, self._open = self._open, self._open and not longer  # no pull may read an entry without a record
+        try:
+            for queue in longer:
+                if self._table.get((queue.topic, queue.queue_id)) is queue:  # not removed meanwhile
+                    queue.truncate(offset)
+                    await trio.lowlevel.checkpoint()
+        finally:
+            self._open = was_open
+        await self.consume_queues.removed.truncate_in_background(offset)
+        if self.index is not None:
+            await in_turns(self.index.truncate(offset, self._stored_at))
         return before - end
+
+    async def _dispatch_all(self) -> None:
+        """Dispatch what a master has sent, in turns with other tasks. OSError when the disk is full."""
+        while self.dispatch(_DISPATCHED_AT_ONCE):
+            await trio.lowlevel.checkpoint()
+
+    async def _index_all(self) -> None:
+        """Index what waits, in turns with other tasks, as far as the disk has space."""
+        while self.dispatcher.index_is_behind:
+            await trio.lowlevel.checkpoint()
+            if not self.dispatcher.index_some():
+                break
 
     def _stored_at(self, offset: int) -> int:
         record = lookup.record_at(self.commitlog, offset)
@@ -338,7 +374,7 @@ class MessageStore:
         return result
 
     def begin_run(self) -> tuple[mmap.mmap, int, int, int, int, bool] | None:
-        """Where records that are encoded elsewhere may be written now, None if nothing is accepted.
+        """Where records that are encoded elsewhere may be written now, None if nothing is, or the index is far behind.
 
         Nothing else may be done with the store before `end_run`.
 
@@ -346,7 +382,7 @@ class MessageStore:
             The log's file, the position in it, its limit (the end-of-file mark must fit before it, too), the log offset
             of the position, the store time, and whether there is an index.
         """
-        if not self._writable:
+        if not self._writable or self.dispatcher.is_far_behind:
             return None
         return *self.commitlog.begin_run(), self.index is not None
 
@@ -421,8 +457,9 @@ class MessageStore:
         self.dispatcher.notify()
 
     def index_more(self) -> bool:
-        """Index some of the keys that large batches have left; whether there may be more of them."""
-        return self.dispatcher.has_large_batches and self.dispatcher.index_some()
+        """Index some of the keys if very many wait; whether there may be more of them."""
+        self.dispatcher.collect()
+        return self.dispatcher.is_far_behind and self.dispatcher.index_some()
 
     async def flush(self) -> None:
         """Wait until everything appended so far is on disk. OSError if the disk refused."""

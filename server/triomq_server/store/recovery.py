@@ -125,7 +125,7 @@ class Recovery:
             if queue.max_physical_offset > end:
                 queue.truncate(end)
                 yield
-        removed = self._cut_index(end)
+        removed = yield from self._cut_index(end)
 
         damaged = yield from self._damaged_queues(checked_from)
         built = max(self._queues.max_physical_offset(), self._commitlog.min_offset)
@@ -369,10 +369,10 @@ class Recovery:
         log.reset_to_segments()
         return dropped, tuple(deleted)
 
-    def _cut_index(self, end: int) -> int:
+    def _cut_index(self, end: int) -> Generator[None, None, int]:
         if self._index is None or self._config.compat_49:
             return 0  # Java leaves entries behind the end; they hide new records from the index until the log is past
-        return self._index.truncate(end, self._store_time)
+        return (yield from self._index.truncate(end, self._store_time))
 
     def _store_time(self, offset: int) -> int:
         segment = self._commitlog.segments.find(offset)

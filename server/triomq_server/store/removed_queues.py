@@ -66,7 +66,7 @@ class RemovedQueues:
             self.table = {(queue.topic, queue.queue_id): queue for queue in found}
 
     def note(self, removed: Iterable[RemovedQueue]) -> None:
-        """Keep these removals, and write the file at once, as recovery and a cut of the log need it.
+        """Keep these removals, and write the file at once, as recovery needs it.
 
         If the disk fails, it logs an error: they last until a restart.
         """
@@ -101,7 +101,17 @@ class RemovedQueues:
             _log.error("%s cannot be written: %s", self._file.path, error)
 
     def truncate(self, log_offset: int) -> None:
-        """The log has been cut at `log_offset`: what is written there from now on belongs to no removed queue."""
-        behind = [queue for queue in self.table.values() if queue.log_offset > log_offset]
-        if behind:
-            self.note([queue._replace(log_offset=log_offset) for queue in behind])
+        """The log has been cut at `log_offset`: what is written there from now on belongs to no removed queue.
+
+        As `note`, for recovery.
+        """
+        if behind := self._behind(log_offset):
+            self.note(behind)
+
+    async def truncate_in_background(self, log_offset: int) -> None:
+        """As `truncate`; a kill before the file is written is no harm, since recovery does the same."""
+        if behind := self._behind(log_offset):
+            await self.note_in_background(behind)
+
+    def _behind(self, log_offset: int) -> list[RemovedQueue]:
+        return [queue._replace(log_offset=log_offset) for queue in self.table.values() if queue.log_offset > log_offset]

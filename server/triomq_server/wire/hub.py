@@ -148,7 +148,7 @@ class Hub:
                     answer = handler(link, command)
                 except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
                     answer = self._failure(link, command, error)
-                if answer is None or command.flag & 2:
+                if answer is None or (command.flag & 2 and not isinstance(answer, Generator)):
                     pass
                 elif type(answer) is bytes:
                     unsent.append(answer)

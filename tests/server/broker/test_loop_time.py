@@ -262,6 +262,39 @@ async def test_a_batch_takes_little_time_whatever_is_in_it(
     assert len(arrivals) < 100
 
 
+KEYS_OF_ONE = {"long": 16_000, "short": 120}
+"""How many keys each message has; short ones are read at once, until very many wait."""
+
+
+@pytest.mark.parametrize("length", KEYS_OF_ONE)
+async def test_keys_of_many_messages_take_little_time(
+    new_desk: Callable[..., Any], client_link: Any, length: str
+) -> None:
+    """Senders wait for the index when they are far ahead of it, so that a receive cannot bring more than it takes."""
+    link, count = client_link(), KEYS_OF_ONE[length]
+    keys = " ".join("abcdefghij"[n % 10] for n in range(count))
+    request = Command.request(Code.SEND_MESSAGE, fields={**SEND, "properties": f"KEYS\x01{keys}"}, body=b"x")
+    sent, waited = 640_000 // count, 0
+    lines: list[int] = []
+    answers: list[Any] = []
+    async with new_desk(**{**LARGE_FILES, "max_index_num": 1 << 20, "mapped_file_size_commit_log": 1 << 24}) as desk:
+        store = desk.broker.store
+        for n in range(sent):
+            lines.append(lines_of(lambda: answers.append(desk.handlers.plain[Code.SEND_MESSAGE](link, request))))
+            if isinstance(answer := answers.pop(), Generator):
+                waited += 1
+                lines += lines_of_slices(answer)
+            assert not store.dispatcher.is_far_behind or length == "short"
+            if n % 400 == 399:  # the end of a long receive
+                lines.append(lines_of(store.notify_arrivals))
+        assert waited == sent if length == "long" else waited > 0
+        while store.dispatcher.index_is_behind:
+            lines.append(lines_of(store.notify_arrivals))
+        assert sum(file.count - 1 for file in store.index.files) == sent * count
+        assert store.queue_bounds("T0", 0) == (0, sent)
+    assert max(lines) < 4 * MOST_LINES
+
+
 async def test_members_of_many_groups_are_notified_in_turns(desk: Any, client_link: Any) -> None:
     groups = [ConsumerData(group_name=f"g{number}") for number in range(100)]
     body = HeartbeatData(client_id="c", consumer_data_set=groups).encode()

@@ -45,7 +45,7 @@ async def test_more_than_the_master_is_ahead(store_pair) -> None:
         both.put(both.master, 30)
         both.copy(both.master, both.slave)
         end = both.master.log_max_offset
-        both.slave.promote()
+        await both.slave.promote()
         both.put(both.slave, 10, seed=1)
         found = await both.compared()
         assert (found.relation, found.common_end, found.master_end) == (LogRelation.AHEAD, end, end)
@@ -54,7 +54,7 @@ async def test_more_than_the_master_is_ahead(store_pair) -> None:
 
 async def test_a_master_that_lost_everything(store_pair) -> None:
     async with store_pair() as both:
-        both.slave.promote()
+        await both.slave.promote()
         both.put(both.slave, 3)
         found = await both.compared()
         assert (found.relation, found.master_end, found.common_end) == (LogRelation.AHEAD, 0, None)
@@ -68,7 +68,7 @@ async def test_two_histories_part_where_they_part(store_pair, common: int, on_ma
         both.put(both.master, common)
         both.copy(both.master, both.slave)
         parted = both.master.log_max_offset
-        both.slave.promote()
+        await both.slave.promote()
         both.put(both.master, on_master, seed=1)
         both.put(both.slave, on_slave, seed=2)
         found = await both.compared()
@@ -84,8 +84,8 @@ async def test_two_histories_part_where_they_part(store_pair, common: int, on_ma
                 assert (read.message_count, read.next_offset) == (shared, shared)
                 assert sum(map(len, read.slices)) == read.bytes_total
                 assert (read.status is ReadStatus.FOUND) == (shared > 0)
-        both.slave.demote()
-        both.slave.cut(parted)
+        await both.slave.demote()
+        await both.slave.cut(parted)
         assert (await both.compared()).relation is LogRelation.BEHIND
         both.copy(both.master, both.slave)
         found = await both.compared()
@@ -115,7 +115,7 @@ async def test_a_piece_of_another_first_record(store_pair) -> None:
         both.slave.append_raw(bytes(fragment), 0)
         found = await both.compared()
         assert (found.relation, found.common_end) == (LogRelation.DIVERGED, 0)
-        both.slave.cut(0)
+        await both.slave.cut(0)
         both.copy(both.master, both.slave)
         assert (await both.compared()).relation is LogRelation.CLEAN
 
@@ -130,7 +130,7 @@ async def test_an_empty_log_that_does_not_begin_at_0(store_pair) -> None:
             both.put(both.master, 1)
         both.put(both.master, 1)
         assert (await both.compared()).relation is LogRelation.BEHIND
-        both.slave.cut(0)
+        await both.slave.cut(0)
         assert both.slave.log_max_offset == 0
         both.copy(both.master, both.slave)
         assert (await both.compared()).relation is LogRelation.CLEAN
@@ -195,7 +195,7 @@ async def test_few_questions_are_enough(store_pair) -> None:
     async with store_pair() as both:
         both.put(both.master, 400)
         both.copy(both.master, both.slave)
-        both.slave.promote()
+        await both.slave.promote()
         for store, seed in ((both.master, 1), (both.slave, 2)):
             both.put(store, 400, seed=seed)
         master = both.ask()

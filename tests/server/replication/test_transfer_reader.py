@@ -90,11 +90,11 @@ async def test_large_frames_go_into_the_file_inside_the_kernel(tmp_path: Path, s
             assert slave.queue_bounds("T", queue) == master.queue_bounds("T", queue)
         # The roles change: own appends go into the map of a file that was written through a descriptor.
         end = slave.log_max_offset
-        slave.promote()
+        await slave.promote()
         put(slave, 3000)
         assert log_of(slave)[:end] == log_of(master)
         reached = log_of(slave)
-        slave.demote()
+        await slave.demote()
     async with open_store(config(tmp_path / "s")) as again:
         assert log_of(again) == reached
         assert again.recovery_report is not None
@@ -179,7 +179,7 @@ async def test_room_prepared_for_own_appends_never_wipes_a_masters_bytes(tmp_pat
     long = StoreConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=16 << 20, max_hash_slot_num=100)
     async with open_store(long) as store:
         put(store, 1)
-        store.demote()
+        await store.demote()
         data = random.Random(0).randbytes(6 << 20)
         begin = store.log_max_offset
         store.append_raw(data, begin)

@@ -328,7 +328,7 @@ async def test_a_slave_or_a_closed_store_takes_nothing(
         assert not store.writable
         assert store.append(make_record(0)).status is AppendStatus.SERVICE_NOT_AVAILABLE
         assert store.append_batch(batch_of((b"x", b"", 0))).status is AppendStatus.SERVICE_NOT_AVAILABLE
-        store.promote()
+        await store.promote()
         assert store.append(make_record(0)).status is AppendStatus.PUT_OK
     assert store.append(make_record(0)).status is AppendStatus.SERVICE_NOT_AVAILABLE
     assert store.read("T", 0, 0, 1, None) is None

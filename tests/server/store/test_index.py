@@ -94,7 +94,7 @@ def test_taking_back_leaves_what_was_there_before(seed: int) -> None:
     before = {path: disk.read(path) for path in disk.files}
     index.add(all_entries[keep:])
     log_end = all_entries[keep][1]
-    index.truncate(log_end, lambda offset: next(t for _, o, t in reversed(all_entries) if o == offset))
+    to_the_end(index.truncate(log_end, lambda offset: next(t for _, o, t in reversed(all_entries) if o == offset)))
     survivors = [e for e in all_entries[:keep] if e[1] < log_end]
     if len(survivors) == keep and keep % 19:
         assert {path: disk.read(path) for path in disk.files} == before

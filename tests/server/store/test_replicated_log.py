@@ -72,7 +72,7 @@ async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
         async with open_store(config, disk=disk, clock=clock) as store:
             assert numbers(store, record_number, 5, 8) == [100, 101, 102]
     async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
-        slave.promote()
+        await slave.promote()
         await slave.queue_removal.remove_topic("T")
         assert slave.append(make_record(200)).queue_offset == 8
         assert numbers(slave, record_number, 8, 9) == [200]
@@ -120,7 +120,7 @@ async def test_removals_are_written_beside_the_loop_before_the_files_go(
             copy_log(master, store, chance)
             await master.queue_removal.remove_topic("T")
             if not is_slave:
-                store.promote()
+                await store.promote()
             removal = store.queue_removal
             async with trio.open_nursery() as nursery:
                 if is_slave:
@@ -287,7 +287,7 @@ async def test_a_log_that_ends_with_a_file_goes_on(
             master.append(make_record(n))
         copy_log(master, slave, random.Random(0), until=16384)
         if not restarted:
-            slave.promote()
+            await slave.promote()
             assert slave.append(make_record(0)).status is AppendStatus.PUT_OK
     if restarted:
         async with open_store(config, disk=disk) as slave:
@@ -315,7 +315,7 @@ async def test_what_a_full_disk_has_taken_beyond_the_end_is_no_message(
         end = third // 3
         copy_log(master, slave, random.Random(0), until=end)
         slave.commitlog.segments.items[0].buffer[end : master.log_max_offset] = master.log_slice(end, 1 << 20)
-        slave.promote()
+        await slave.promote()
         assert slave.append(make_record(0)).end_offset == 2 * end
         killed = slave_disk.after_kill()
     async with open_store(config, disk=killed) as heir:
@@ -352,11 +352,11 @@ async def test_an_incomplete_record_is_dropped_at_restart_and_at_promotion(
                 assert slave.log_max_offset == whole
                 assert slave.recovery_report.clean == (disk is slave_disk)
                 copy_log(master, slave, random.Random(1), until=whole + 200)
-                slave.promote()
+                await slave.promote()
                 assert slave.log_max_offset == whole
                 result = slave.append(make_record(11))
                 assert (result.status, result.physical_offset, result.queue_offset) == (AppendStatus.PUT_OK, whole, 10)
-                slave.demote()
+                await slave.demote()
                 assert slave.append(make_record(12)).status is AppendStatus.SERVICE_NOT_AVAILABLE
                 with pytest.raises(ValueError, match="log's end"):
                     slave.append_raw(b"x", whole)
@@ -547,5 +547,5 @@ async def test_a_slave_dispatches_records_with_many_keys_in_turns(clock: Any, ma
         for _ in range(10):
             master.append(NewRecord("T", 0, b"x", properties))
         slave.append_raw(bytes(master.log_slice(slave.log_max_offset, 1 << 20)), slave.log_max_offset)
-        slave.promote()
+        await slave.promote()
         assert slave.queue_bounds("T", 0) == (0, 20), "a promotion wants all of them"

@@ -36,6 +36,7 @@ from triomq_server.broker.requests.send_bursts import compiled_sends, configure
 from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
 from triomq_server.broker.tables.topics import PERM_READ_WRITE
 from triomq_server.store import AppendResult, AppendStatus, NewBatch, NewRecord
+from triomq_server.store.dispatch.dispatcher import MANY_KEYS_CHARACTERS
 from triomq_server.wire import BurstHandler, Handlers, Link, Slices
 
 PUT_OK = AppendStatus.PUT_OK  # looking a member up in its enumeration takes a tenth of a microsecond
@@ -62,6 +63,7 @@ class Sending:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.store
+        self._dispatcher = broker.store.dispatcher
         self._topics = broker.topics.table
         self._checks = SendChecks(broker)
         self._completion = SendCompletion(broker)
@@ -105,7 +107,7 @@ class Sending:
         except RefusedError as refused:
             return command.answer(refused.code, refused.remark, fields=self._fields)
 
-    def _send_one(self, link: Link, command: Command, header: SendRequest) -> bytes | None:
+    def _send_one(self, link: Link, command: Command, header: SendRequest) -> bytes | Slices | None:
         broker = self._broker
         topic = header.topic
         topic_config = self._topics.get(topic)
@@ -160,12 +162,43 @@ class Sending:
         if record.delay_level:
             broker.stats.count_queue_put(record.topic, record.queue_id, 1, result.size_bytes)
         message_id = f"{self._host_id}{result.physical_offset:016X}"
+        keys = record.keys
+        if (keys is not None and len(keys) > MANY_KEYS_CHARACTERS) or self._dispatcher.is_far_behind:
+            return self._one_indexed(link, command, record.topic, message_id, queue_id, result, wait)
+        return self._one_stored(link, command, record.topic, message_id, queue_id, result, wait)
+
+    def _one_stored(
+        self,
+        link: Link,
+        command: Command,
+        topic: str,
+        message_id: str,
+        queue_id: int,
+        result: AppendResult,
+        wait: str | None,
+    ) -> bytes | None:
+        """Answer a stored message now or later."""
         completion = self._completion
         if completion.waits and waits_for_store(wait):
-            return completion.hold(link, command, record.topic, message_id, queue_id, result)
+            return completion.hold(link, command, topic, message_id, queue_id, result)
         if command.flag & 2:
             return None
         return completion.encode(command, message_id, queue_id, result.queue_offset)
+
+    def _one_indexed(
+        self,
+        link: Link,
+        command: Command,
+        topic: str,
+        message_id: str,
+        queue_id: int,
+        result: AppendResult,
+        wait: str | None,
+    ) -> Slices:
+        """As `_one_stored`, when the index has caught up: else keys could come faster than it takes them."""
+        while self._store.index_more():
+            yield
+        return self._one_stored(link, command, topic, message_id, queue_id, result, wait)
 
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
@@ -206,6 +239,16 @@ class Sending:
         if result.status is not AppendStatus.PUT_OK:
             raise self._checks.not_stored(result.status)
         message_ids = offset_message_ids(batch.store_host, result.message_ids)
+        if self._dispatcher.is_far_behind:
+            return self._batch_indexed(link, command, batch, result, message_ids, wait)
+        return self._batch_stored(link, command, batch, result, message_ids, wait)
+
+    def _batch_indexed(
+        self, link: Link, command: Command, batch: NewBatch, result: AppendResult, message_ids: str, wait: str | None
+    ) -> Slices:
+        """Answer a stored batch when the index has caught up."""
+        while self._store.index_more():
+            yield
         return self._batch_stored(link, command, batch, result, message_ids, wait)
 
     def _send_large_batch(self, link: Link, command: Command, batch: NewBatch, wait: str | None) -> Slices:

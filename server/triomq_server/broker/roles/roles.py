@@ -116,7 +116,7 @@ class Roles:
             "master again; with followOtherMaster=false it starts as a second master",
             master, broker.config.broker_name, broker_id,
         )  # fmt: skip
-        broker.store.demote()
+        await broker.store.demote()
         await self._take_role(BrokerRole.SLAVE, broker_id, keep=False)
 
     def handle_registration(self, answer: RegistrationAnswer) -> None:
@@ -148,7 +148,7 @@ class Roles:
                 try:
                     if not self._broker.compat_49:
                         await self._merge_offsets()
-                    broker.store.promote()
+                    await broker.store.promote()
                 except BaseException as error:  # also a cancel: this broker is still a slave, and follows again
                     self._start_following()
                     if isinstance(error, StoreDamaged | OSError):
@@ -175,7 +175,7 @@ class Roles:
             broker = self._broker
             broker_id = self._slave_id(broker_id, await self._members(), force=force)
             if not broker.is_slave:
-                broker.store.demote()
+                await broker.store.demote()
                 broker.replication.close_links()
                 broker.config.store.broker_role = BrokerRole.SLAVE
                 self._start_following()
@@ -203,7 +203,7 @@ class Roles:
             try:
                 if self._broker.store.log_max_offset != found.own_end:
                     raise RoleError("the log has changed since it was compared")
-                dropped = self._broker.store.cut(end)
+                dropped = await self._broker.store.cut(end)
             finally:
                 self._start_following()
             self._broker.replication.close_links()

@@ -37,11 +37,17 @@ _log = logging.getLogger(__name__)
 DELAY_MARK = "DELAY\x01"
 
 _INDEXED_AT_ONCE = 1 << 13
-"""Keys that `notify` indexes before other tasks have their turn, and more where many wait: then a fourth of them."""
+"""Keys that `notify` indexes before other tasks have their turn, and more where many wait: then a fourth of them, up to
+`_MOST_INDEXED_AT_ONCE`, which take some ten milliseconds."""
+_MOST_INDEXED_AT_ONCE = 1 << 15
 _FOLLOWED_AT_ONCE = 1 << 30
 """Calls of `follow` for no more than this end early where records have many keys; those for more want all."""
 _FOLLOWED_PART = 1 << 16
 """Bytes of a master's records after which their keys are counted."""
+MANY_KEYS_CHARACTERS = 256
+"""Longer keys of a message are read in portions: there may be 16,000 of them, and many such messages in a receive."""
+_FAR_BEHIND = 1 << 18
+"""Keys that may wait before those who send many of them have to wait too."""
 _CODES_AT_ONCE = 32
 """Tags codes of one queue that are announced one by one; of more, one arrival says that it may be any."""
 
@@ -99,7 +105,8 @@ class Dispatcher:
         # In log order: the keys that are hashed, and behind them those that are not, since many at once cost less.
         self._hashes: list[_Hash] = []  # (hash of a key, log offset, store time)
         self._keys: list[Key] = []
-        # Behind those: the keys of large batches, which are read in portions, and whatever came after such a batch.
+        # Behind those: the keys of large batches and long ones, which are read in portions, and whatever came later or
+        # behind many keys that are not hashed.
         self._behind: deque[Iterator[Key] | list[_Hash]] = deque()
         self._more_to_index = trio.Event()
         self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
@@ -117,7 +124,7 @@ class Dispatcher:
 
     def batch_appended(self, b: NewBatch, result: AppendResult, elements: list[Element]) -> None:
         """Collect a stored batch's index entries and arrivals."""
-        self._collect_pending()  # index entries are kept in log order
+        self.collect()  # index entries are kept in log order
         self._dispatched_timestamp = result.store_timestamp
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
@@ -130,7 +137,7 @@ class Dispatcher:
         self, b: NewBatch, result: AppendResult, elements: list[Element], last_of_code: dict[int, int]
     ) -> None:
         """`batch_appended` for any number of elements: their keys are read later, in portions."""
-        self._collect_pending()
+        self.collect()
         self._dispatched_timestamp = result.store_timestamp
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
@@ -145,9 +152,9 @@ class Dispatcher:
 
     def run_appended(self, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]) -> None:
         """Take over the index entries and arrivals of records that were encoded elsewhere."""
-        self._collect_pending()  # index entries are kept in log order
+        self.collect()  # index entries are kept in log order
         self._dispatched_timestamp = timestamp
-        if self._behind:
+        if self._behind or len(self._keys) > _INDEXED_AT_ONCE:
             self._behind.append(hashes)
         else:
             self._hash_keys(len(self._keys))
@@ -193,23 +200,13 @@ class Dispatcher:
                     self._behind.popleft()
         return bool(self._hashes)
 
-    def _collect_pending(self) -> None:
+    def collect(self) -> None:
+        """Count the keys of all appends so far among those that wait, and their arrivals among those to announce."""
         pending, self.pending = self.pending, []
         if not pending:
             return
         if self._index is not None:
-            found: list[Key] = []
-            add_key = found.append
-            for r, result, _ in pending:
-                if r.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
-                    continue
-                if r.uniq_key:
-                    add_key((r.topic, r.uniq_key, result.physical_offset, result.store_timestamp))
-                if keys := r.keys:
-                    for key in keys.split(" ") if " " in keys else (keys,):
-                        if key:
-                            add_key((r.topic, key, result.physical_offset, result.store_timestamp))
-            self._add_keys(found)
+            self._collect_keys_of(pending)
         watched = self.watched
         if self.arrival_listeners and (watched is None or watched):
             self._arrivals += [
@@ -218,6 +215,28 @@ class Dispatcher:
                 if enters_queue(r.sys_flag) and (watched is None or (r.topic, r.queue_id) in watched)
             ]
         self._dispatched_timestamp = pending[-1][1].store_timestamp
+
+    def _collect_keys_of(self, pending: list[tuple[NewRecord, AppendResult, int]]) -> None:
+        found: list[Key] = []
+        add_key = found.append
+        for r, result, _ in pending:
+            if r.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
+                continue
+            if r.uniq_key:
+                add_key((r.topic, r.uniq_key, result.physical_offset, result.store_timestamp))
+            keys = r.keys
+            if not keys:
+                continue
+            if len(keys) > MANY_KEYS_CHARACTERS:
+                self._add_keys(found)
+                found = []
+                add_key = found.append
+                self._behind.append(_split(r.topic, keys, result.physical_offset, result.store_timestamp))
+                continue
+            for key in keys.split(" ") if " " in keys else (keys,):
+                if key:
+                    add_key((r.topic, key, result.physical_offset, result.store_timestamp))
+        self._add_keys(found)
 
     # ---- records read back
 
@@ -381,7 +400,7 @@ class Dispatcher:
 
     def index_some(self, most: int = _INDEXED_AT_ONCE) -> bool:
         """Write about `most` of the collected keys to the index; false if it has no space for them."""
-        self._collect_pending()
+        self.collect()
         if self._index is None:
             self._take_waiting(sys.maxsize)
             self._hashes.clear()
@@ -407,9 +426,9 @@ class Dispatcher:
                 await trio.lowlevel.checkpoint()
 
     @property
-    def has_large_batches(self) -> bool:
-        """Whether keys of large batches wait to be read."""
-        return bool(self._behind)
+    def is_far_behind(self) -> bool:
+        """Whether so many keys wait that those who send more should wait too."""
+        return bool(self._behind) or len(self._hashes) + len(self._keys) > _FAR_BEHIND
 
     @property
     def index_is_behind(self) -> bool:
@@ -428,7 +447,8 @@ class Dispatcher:
         """Call `append_listeners`; index what has been collected, or some of it; call `arrival_listeners`."""
         self.announce_end()
         waiting = len(self._hashes) + len(self._keys)
-        if self.index_some(max(_INDEXED_AT_ONCE, waiting // 4)) and self.index_is_behind:
+        most = min(max(_INDEXED_AT_ONCE, waiting // 4), _MOST_INDEXED_AT_ONCE)
+        if self.index_some(most) and self.index_is_behind:
             self._more_to_index.set()
         if self._arrivals:
             arrivals, self._arrivals = self._arrivals, []
@@ -443,6 +463,13 @@ class Dispatcher:
         self.update_index()
         self._arrivals.clear()
         self._announced_offset = self._commitlog.max_offset
+
+
+def _split(topic: str, keys: str, offset: int, timestamp: int) -> Iterator[Key]:
+    """The keys of one message."""
+    for key in keys.split(" "):
+        if key:
+            yield topic, key, offset, timestamp
 
 
 def _keys_of_batch(topic: str, timestamp: int, result: AppendResult, elements: list[Element]) -> Iterator[Key]:

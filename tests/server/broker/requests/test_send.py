@@ -289,6 +289,38 @@ async def test_a_large_batch(open_broker: Any) -> None:
     assert (woken.opaque, woken.code) == (held, 0)
 
 
+async def test_a_large_one_way_batch_is_stored(open_broker: Any) -> None:
+    async with open_broker(mappedFileSizeCommitLog=8 << 20) as broker:
+        peer = await broker.peer()
+        request = peer.put_request(body=batch(*[b"%d" % n for n in range(5000)]), code=320, batch=True)
+        request.flag |= 2
+        await peer.send(request)
+        answer = await peer.put(body=b"behind")
+    assert (answer.code, answer.fields["queueOffset"]) == (0, "5000")
+
+
+async def test_messages_with_many_keys_are_answered_when_the_index_has_them(open_broker: Any) -> None:
+    async with open_broker(maxIndexNum=1 << 18, mappedFileSizeCommitLog=8 << 20) as broker:
+        peer = await broker.peer()
+        requests = [
+            peer.put_request(body=b"x", properties=f"KEYS\x01{' '.join(f'{m}-{n}' for n in range(3000))}")
+            for m in range(10)
+        ]
+        one_way = peer.put_request(body=b"y", properties=f"KEYS\x01{' '.join(map(str, range(3000)))}")
+        one_way.flag |= 2
+        for request in (*requests, one_way):
+            await peer.send(request)
+        answers = [await peer.receive() for _ in requests]
+        behind = await peer.put(body=b"behind")
+        query = {"topic": "T1", "key": "9-2999", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+        found = await peer.ask(Command.request(RequestCode.QUERY_MESSAGE, fields=query))
+    assert [(a.opaque, a.code, a.fields["queueOffset"]) for a in answers] == [
+        (request.opaque, 0, str(n)) for n, request in enumerate(requests)
+    ]
+    assert behind.fields["queueOffset"] == "11"
+    assert found.code == 0
+
+
 @pytest.mark.parametrize(
     ("body", "fields", "code"),
     [

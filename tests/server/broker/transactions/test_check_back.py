@@ -98,7 +98,7 @@ async def test_a_broker_that_becomes_master_again_forgets_what_was_cut(desk: Any
     assert desk.transactions.has_ended(0)
     desk.broker.config.store.broker_role = BrokerRole.SLAVE
     check.read_config()
-    desk.broker.store.cut(cut_at)
+    await desk.broker.store.cut(cut_at)
     desk.broker.config.store.broker_role = BrokerRole.ASYNC_MASTER
     check.read_config()
     assert not desk.transactions.has_ended(0)

@@ -55,14 +55,14 @@ async def test_a_cut_log_is_as_if_nothing_had_ever_stood_behind(
         store.notify_arrivals()
         await store.flush()
         end = store.log_max_offset
-        store.demote()
-        assert store.cut(ends[keep]) == end - ends[keep]
+        await store.demote()
+        assert await store.cut(ends[keep]) == end - ends[keep]
         assert store.log_max_offset == store.dispatched_offset == ends[keep]
         assert store.flushed_offset <= ends[keep]
         assert [store.queue_bounds("T", q)[1] for q in range(2)] == [(keep + 1) // 2, keep // 2]
         for n in range(30):
             assert len(to_the_end(store.query("T", f"k{n}", 9, 0, FOREVER)).records) == (n < keep)
-        store.promote()
+        await store.promote()
         again = store.append(make_record(99, queue_id=keep % 2, keys="again"))
         assert (again.status, again.queue_offset) == (AppendStatus.PUT_OK, keep // 2)
         store.notify_arrivals()
@@ -83,11 +83,11 @@ async def test_foreign_bytes_are_not_dropped_for_a_promotion(
             slave.append_raw(master.log_slice(0, whole), 0)
             slave.append_raw(b"whatever this is", whole)
             with pytest.raises(StoreDamaged, match=f"at offset {whole}: 16 bytes would be lost"):
-                slave.promote()
+                await slave.promote()
             assert slave.log_max_offset == whole + 16
             assert slave.is_slave
-            slave.cut(whole)
-            slave.promote()
+            await slave.cut(whole)
+            await slave.promote()
             assert slave.append(make_record(1)).physical_offset == whole
 
 
