@@ -240,12 +240,12 @@ class MessageStore:
         """
         await self._dispatch_all()
         await self._index_all()
-        with trio.CancelScope(shield=True):
-            dropped = await self._cut(offset)
-        return dropped
-
-    async def _cut(self, offset: int) -> int:
         before = self.commitlog.max_offset
+        with trio.CancelScope(shield=True):
+            await self._cut(offset)
+        return before - self.commitlog.max_offset
+
+    async def _cut(self, offset: int) -> None:
         # The log first: after a kill, a start drops entries of records that are not there, but does not miss entries.
         self.commitlog.truncate(offset)
         end = self.commitlog.max_offset
@@ -267,7 +267,6 @@ class MessageStore:
         await self.consume_queues.removed.truncate_in_background(offset)
         if self.index is not None:
             await in_turns(self.index.truncate(offset, self._stored_at))
-        return before - end
 
     async def _dispatch_all(self) -> None:
         """Dispatch what a master has sent, in turns with other tasks. OSError when the disk is full."""
