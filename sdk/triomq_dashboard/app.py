@@ -29,6 +29,9 @@ from triomq_dashboard.presentation import make_environment
 log = logging.getLogger("triomq.dashboard")
 
 FORM_BYTES_MAX: Final = 16 * 1024
+FORM_S: Final = 10.0
+"""How long a form may take to come."""
+
 REQUESTS_MAX: Final = 64
 """Pages that are made at one time; further requests are refused at once."""
 
@@ -73,6 +76,7 @@ class Dashboard:
     def __init__(self, client: Client, settings: DashboardSettings | None = None) -> None:
         self._settings = settings if settings is not None else DashboardSettings()
         self._client = client
+        self._hosts = {host_of(name) for name in self._settings.hosts} - {""}
         self._logins = Logins(self._settings.password, trio.current_time)
         self._environment = make_environment()
         self._pages = Pages(client, self._render)
@@ -139,7 +143,7 @@ class Dashboard:
         if self._logins.needed:
             return True
         host = host_of(request.headers.get("host", ""))
-        return is_loopback(host) or host in self._settings.hosts
+        return is_loopback(host) or host in self._hosts
 
     def _session(self, request: Request) -> str:
         return request.cookies.get(COOKIE, "")
@@ -262,11 +266,14 @@ class Dashboard:
 async def _form(request: Request) -> dict[str, str]:
     """The fields of a form, of a bounded size."""
     data = b""
-    async with aclosing(request.stream()) as pieces:
-        async for piece in pieces:
-            data += piece
-            if len(data) > FORM_BYTES_MAX:
-                raise PlainError("The form is too large.", 413)
+    with trio.move_on_after(FORM_S) as scope:
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                data += piece
+                if len(data) > FORM_BYTES_MAX:
+                    raise PlainError("The form is too large.", 413)
+    if scope.cancelled_caught:
+        raise PlainError("The form did not come in time.", 408)
     try:
         return dict(parse_qsl(data.decode("ascii"), keep_blank_values=True, max_num_fields=32))
     except ValueError:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import click
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
-from hypercorn.typing import Framework
 
 from triomq import Client, ClientOptions, open_client
 from triomq._cli.options import credentials_given, name_servers_option
 from triomq._cli.tls import dialer_given
 from triomq_dashboard.access import is_loopback
 from triomq_dashboard.app import Dashboard, DashboardSettings
+from triomq_dashboard.serving import serve
 
 PASSWORD_ENVIRONMENT = "TRIOMQ_DASHBOARD_PASSWORD"
-SHUTDOWN_S = 2.0
 PASSWORD_LEAST = 8
 
 
@@ -87,21 +86,35 @@ def dashboard(
     if dial is not None:
         options["dial"] = dial
     settings = DashboardSettings(password=password, allow_changes=allow_changes, hosts=frozenset(host_names))
+    tls = None if certificate is None or key is None else _tls(certificate, key)
+    trio.run(_main, name_servers, options, settings, _listening(host, port), tls)
+
+
+def _tls(certificate: str, key: str) -> ssl.SSLContext | None:
+    """What HTTPS is spoken with.
+
+    Raises:
+        click.UsageError: the files cannot be used.
+    """
     config = Config()
-    config.bind = [_listening(host, port)]
     config.certfile, config.keyfile = certificate, key
-    trio.run(_main, name_servers, options, settings, config)
+    try:
+        return config.create_ssl_context()
+    except (OSError, ValueError) as error:
+        raise click.UsageError(
+            f"--certificate {certificate} and --key {key} cannot be used: {error}; both are PEM files, and belong together"
+        ) from None
 
 
-def _listening(host: str, port: int) -> str:
-    """A socket that listens, as hypercorn's configuration names it.
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens.
 
     Raises:
         click.ClickException: the address cannot be used.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return f"fd://{socket.create_server((host.strip('[]'), port), family=family).detach()}"
+        return socket.create_server((host.strip("[]"), port), family=family)
     except OSError as error:
         raise click.ClickException(
             f"{host} port {port} cannot be listened on: {error.strerror or error}; stop what listens there, or give "
@@ -109,29 +122,35 @@ def _listening(host: str, port: int) -> str:
         ) from None
 
 
-async def _main(name_servers: str, options: ClientOptions, settings: DashboardSettings, config: Config) -> None:
+async def _main(
+    name_servers: str,
+    options: ClientOptions,
+    settings: DashboardSettings,
+    listening: socket.socket,
+    tls: ssl.SSLContext | None,
+) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_client(name_servers, **options) as client:
-            await serve_until(client, settings, config, partial(anext, aiter(signals)))
+            await serve_until(client, settings, listening, partial(anext, aiter(signals)), tls)
 
 
 async def serve_until(
-    client: Client, settings: DashboardSettings, config: Config, end: Callable[[], Awaitable[object]]
+    client: Client,
+    settings: DashboardSettings,
+    listening: socket.socket,
+    end: Callable[[], Awaitable[object]],
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serve the dashboard of a client, and print its address, until what is awaited returns."""
     board = Dashboard(client, settings)
-    config.errorlog = None
-    config.graceful_timeout = SHUTDOWN_S
-    config.include_server_header = False
-
-    async def wait_end() -> None:
-        await end()
-
+    host, port = listening.getsockname()[:2]
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(board.run)
         async with trio.open_nursery() as serving:
-            binds = await serving.start(
-                partial(serve, cast("Framework", board), config, shutdown_trigger=wait_end, mode="asgi")
-            )
-            click.echo(f"the dashboard is at {binds[0]}")
+            await serving.start(partial(serve, board, listener, end, tls=tls))
+            with contextlib.suppress(OSError):  # nobody reads it, as behind `| head -0`: it serves all the same
+                click.echo(
+                    f"the dashboard is at {'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+                )
         nursery.cancel_scope.cancel()

@@ -250,7 +250,7 @@ def triomq_progress(without_master: dict[str, str]) -> Any:
 
 
 async def test_another_sites_name_does_not_lead_here(autojump_clock: object) -> None:
-    async with browser(nobody(), hosts=frozenset({"mq.example"})) as web:
+    async with browser(nobody(), hosts=frozenset({"MQ.example"})) as web:
         assert (await web.get("/", headers={"host": "evil.example"})).status_code == 421
         checked(await web.get("/", headers={"host": "mq.example:8088"}), 503)
         checked(await web.get("/", headers={"host": "[::1]:8088"}), 503)

@@ -13,7 +13,6 @@ import httpx
 import pytest
 import trio
 from click.testing import CliRunner
-from hypercorn.config import Config
 
 import triomq
 from triomq_dashboard import DashboardSettings
@@ -28,8 +27,7 @@ EVIL = "<script>document.title='broken'</script><img src=x onerror=console.error
 async def served(capfd: pytest.CaptureFixture[str]) -> AsyncIterator[tuple[str, triomq.Client]]:
     """The address of a dashboard of a small cluster with a message."""
     end = trio.Event()
-    config = Config()
-    config.bind = ["127.0.0.1:0"]
+    listening = socket.create_server(("127.0.0.1", 0))
     async with (
         open_cluster(slaves=1) as cluster,
         triomq.open_client(cluster.name_servers) as client,
@@ -39,7 +37,7 @@ async def served(capfd: pytest.CaptureFixture[str]) -> AsyncIterator[tuple[str, 
         await client.producer("shop").send(
             triomq.Message("orders", EVIL.encode(), keys="k", tags=EVIL.replace(" ", "/"))
         )
-        nursery.start_soon(serve_until, client, DashboardSettings(allow_changes=True), config, end.wait)
+        nursery.start_soon(serve_until, client, DashboardSettings(allow_changes=True), listening, end.wait)
         out = ""
         with trio.fail_after(60):
             while "the dashboard is at " not in out:
@@ -69,6 +67,7 @@ async def test_it_serves_and_ends(capfd: pytest.CaptureFixture[str]) -> None:
         (["--password-file", "/no/such/file"], {}, "cannot be read"),
         (["--password-file", "{empty}"], {}, "is empty"),
         (["--certificate", "{empty}"], {}, "belong together"),
+        (["--certificate", "{empty}", "--key", "{empty}"], {}, "cannot be used"),
     ],
 )
 def test_mistakes(tmp_path: Path, arguments: list[str], environment: dict[str, str], what: str) -> None:
