@@ -35,3 +35,19 @@ class BodyError(ProtocolError):
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: {reason}")
         self.what = what
+
+
+class BodyTooLongError(BodyError):
+    """A body in an unusual form, such as with objects as keys, that is longer than is read of this form.
+
+    Attributes:
+        size_bytes: its length.
+        limit_bytes: up to which length it would have been read.
+    """
+
+    def __init__(self, what: str, size_bytes: int, limit_bytes: int, reason: str = "") -> None:
+        super().__init__(
+            what, f"{size_bytes} bytes of non-standard JSON, the limit is {limit_bytes}" + (reason and f": {reason}")
+        )
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes

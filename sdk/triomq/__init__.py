@@ -64,7 +64,7 @@ from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.accounts import Account, AccountAdmin, AccountFile, AccountList
 from triomq._admin.messages import MessageAdmin, MessageTrack, QueueEntry, TrackType
-from triomq._examination.doctor import Doctor
+from triomq._examination.doctor import Doctor, LookedAt
 from triomq._examination.findings import Finding, FindingLimits
 from triomq._examination.snapshot import (
     BrokerView,
@@ -167,6 +167,7 @@ __all__ = [
     "Doctor",
     "Finding",
     "FindingLimits",
+    "LookedAt",
     "ClusterSnapshot",
     "NameServerView",
     "BrokerView",

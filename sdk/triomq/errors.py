@@ -376,6 +376,12 @@ class ProtocolViolation(ClosedError):
     advice = "check that the address is a name server or broker"
 
 
+class AnswerTooLong(ProtocolViolation):
+    """The answer is longer than the client reads of its form: it would take seconds and much memory."""
+
+    advice = "ask for less at once: for one group or one topic, not for all of them"
+
+
 class OtherProtocol(ProtocolViolation):
     """The first bytes from the peer were another protocol's: it is no name server or broker, or it expects TLS."""
 

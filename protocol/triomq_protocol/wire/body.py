@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 import msgspec
 
-from triomq_protocol.errors import BodyError
+from triomq_protocol.errors import BodyError, BodyTooLongError
 from triomq_protocol.wire.fastjson import (
     MAX_TOLERANT_BYTES,
     SMALL_KEY_MOST,
@@ -98,8 +98,7 @@ class JsonCodec:
             found = _relaxed_decoder(typing.cast("Any", cls))(data)
             return msgspec.convert(found, cls, from_attributes=True)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            text = f"{len(data)} bytes, and in an unusual form, which is read up to {cls.tolerant_bytes}: {error}"
-            raise BodyError(cls.__name__, text) from error
+            raise BodyTooLongError(cls.__name__, len(data), cls.tolerant_bytes, str(error)) from error
 
     @classmethod
     def from_json(cls, value: object) -> Self:

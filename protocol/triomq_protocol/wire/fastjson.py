@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from triomq_protocol.errors import BodyError
+from triomq_protocol.errors import BodyError, BodyTooLongError
 from triomq_protocol.java_text import java_hash, join_pairs, join_surrogates, parse_integer
 
 _INT32_MOST = (1 << 31) - 1
@@ -232,7 +232,7 @@ def _check_depth(value: object) -> None:
 def loads_tolerant(data: bytes | str, *, tolerant_bytes: int = MAX_TOLERANT_BYTES) -> object:
     """`loads` without the attempt to read standard JSON first. Raises BodyError."""
     if len(data) > tolerant_bytes:
-        raise BodyError("JSON", f"{len(data)} bytes of non-standard JSON, the limit is {tolerant_bytes}")
+        raise BodyTooLongError("JSON", len(data), tolerant_bytes)
     text = data if isinstance(data, str) else bytes(data).decode("utf-8", "replace")
     try:
         return _Reader(text).document()

@@ -122,7 +122,7 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         address = await self._servers.address_of(broker)
         what = f"the accounts of broker {broker}"
         answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG), what)
-        config = body_of(ClusterAclConfig, answer, address, what)
+        config = await body_of(ClusterAclConfig, answer, address, what)
         accounts = sorted((_account_of(each) for each in config.plain_access_configs), key=lambda one: one.access_key)
         return AccountList(accounts=accounts, white_addresses=list(config.global_white_addrs))
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from triomq.errors import ProtocolViolation, error_for_code
+import trio
+
+from triomq.errors import AnswerTooLong, ProtocolViolation, error_for_code
 from triomq_protocol.codes import ResponseCode
-from triomq_protocol.errors import BodyError
+from triomq_protocol.errors import BodyError, BodyTooLongError
 from triomq_protocol.wire.body import Body
 from triomq_protocol.wire.command import Command
 
 B = TypeVar("B", bound=Body)
+
+SHORT_BODY_BYTES: Final = 128 << 10
+"""A longer body is read in a worker thread. Java's dialect takes a quarter of a second per MiB, in which the loop would
+do nothing else."""
 
 
 def checked(answer: Command, what: str, address: str) -> Command:
@@ -29,8 +35,8 @@ def checked(answer: Command, what: str, address: str) -> Command:
     return answer
 
 
-def body_of(kind: type[B], answer: Command, address: str, what: str = "the broker's answer") -> B:
-    """The body of an answer.
+async def body_of(kind: type[B], answer: Command, address: str, what: str = "the broker's answer") -> B:
+    """The body of an answer. Other tasks go on while a long one is read; a cancel then waits for the reader's end.
 
     Args:
         kind: the body's.
@@ -39,9 +45,17 @@ def body_of(kind: type[B], answer: Command, address: str, what: str = "the broke
         what: what an error names.
 
     Raises:
+        AnswerTooLong: it is longer than is read of its form.
         ProtocolViolation: it is no such body.
     """
+    body = answer.body
     try:
-        return kind.decode(answer.body)
+        if len(body) <= SHORT_BODY_BYTES:
+            await trio.lowlevel.checkpoint()
+            return kind.decode(body)
+        return await trio.to_thread.run_sync(kind.decode, body)
+    except BodyTooLongError as error:
+        sizes = f"{error.size_bytes:,} bytes, at most {error.limit_bytes:,} are read of this form"
+        raise AnswerTooLong(what, address=address, remark=f"the answer has {sizes}") from error
     except BodyError as error:
         raise ProtocolViolation(what, address=address, remark=str(error)) from error

@@ -164,7 +164,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         names: set[str] = set()
         for each in found.answers:
             answer = checked(each.answer, "the list of groups", each.address)
-            names.update(body_of(SubscriptionGroupTable, answer, each.address).subscription_group_table)
+            names.update((await body_of(SubscriptionGroupTable, answer, each.address)).subscription_group_table)
         return sorted(names)
 
     # --- settings ----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         settings: dict[str, GroupSettings] = {}
         for each in found.answers:
             answer = checked(each.answer, what, each.address)
-            table = body_of(SubscriptionGroupTable, answer, each.address).subscription_group_table
+            table = (await body_of(SubscriptionGroupTable, answer, each.address)).subscription_group_table
             config = table.get(self._wrap(group))
             if config is not None:
                 settings[each.broker_name] = settings_of(config)
@@ -294,7 +294,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 answer = checked(each.answer, what, each.address)
             except NotFound:
                 continue
-            connection = body_of(ConsumerConnection, answer, each.address)
+            connection = await body_of(ConsumerConnection, answer, each.address)
             if merged is None:
                 merged = connection
                 continue
@@ -332,7 +332,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 # A broker that has no such group, or not this topic.
                 log.info("%s: %s", each.address, error.reason)
                 continue
-            table = body_of(ConsumeStats, answer, each.address).offset_table
+            table = (await body_of(ConsumeStats, answer, each.address)).offset_table
             offsets.update((self._routes.namespace.unwrap_queue(queue), offset) for queue, offset in table.items())
         return GroupProgress(dict(sorted(offsets.items())), found.without_master)
 
@@ -362,7 +362,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             silent.update({each: found.without_master[each] for each in found.silent})
             for each in found.answers:
                 try:
-                    return body_of(ConsumerRunningInfo, checked(each.answer, what, each.address), each.address)
+                    return await body_of(ConsumerRunningInfo, checked(each.answer, what, each.address), each.address)
                 except MQError as error:
                     failure = error
         if silent:
@@ -420,7 +420,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             header = QueryTopicConsumeByWhoRequest(topic=wrapped)
             request = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             answer = await self._ask(address, request, f"the groups of topic {topic}")
-            groups.update(body_of(GroupList, answer, address).group_list)
+            groups.update((await body_of(GroupList, answer, address)).group_list)
             await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
         found = []
         for group in sorted(groups):
@@ -446,7 +446,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             )
         except BrokerFault:
             return
-        stats = body_of(BrokerStatsData, answer, address)
+        stats = await body_of(BrokerStatsData, answer, address)
         minute, hour, day = stats.stats_minute, stats.stats_hour, stats.stats_day
         total[0] += minute.tps if minute is not None else 0.0
         total[1] += next((each.sum for each in (day, hour, minute) if each is not None and each.sum), 0)
@@ -501,7 +501,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
         except NotFound:
             return await self._reset_offline(group, topic, name, time_ms)
-        table = body_of(ResetOffsetBody, answer, address).offset_table
+        table = (await body_of(ResetOffsetBody, answer, address)).offset_table
         unwrap = self._routes.namespace.unwrap_queue
         return [ResetQueue(unwrap(queue), offset, True) for queue, offset in sorted(table.items())]
 

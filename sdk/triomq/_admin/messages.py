@@ -346,7 +346,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         checked(answer, what, link.address)
         if not answer.body:
             raise NotFound(what, address=link.address, remark=answer.remark)
-        found = body_of(QueryConsumeQueueBody, answer, link.address, what).queue_data or []
+        found = (await body_of(QueryConsumeQueueBody, answer, link.address, what)).queue_data or []
         return [
             QueueEntry(
                 offset=offset + number,
@@ -462,7 +462,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         groups: set[str] = set()
         for each in found.answers:
             if each.answer.code == ResponseCode.SUCCESS:
-                groups.update(body_of(GroupList, each.answer, each.address).group_list)
+                groups.update((await body_of(GroupList, each.answer, each.address)).group_list)
         if not groups and found.silent:
             raise BrokerNotFound(f"the groups of topic {message.topic}: {outage_text(found.without_master)}")
         tracks: dict[str, MessageTrack] = {}
@@ -513,7 +513,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         request = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         answer = await link.request(request, STATS_TIMEOUT_S)
         what = f"message {message.message_id} at {client_id} of group {group}"
-        return body_of(ConsumeMessageDirectlyResult, checked(answer, what, address), address)
+        return await body_of(ConsumeMessageDirectlyResult, checked(answer, what, address), address)
 
     async def resend(self, message: ReceivedMessage, group: str) -> SendResult:
         """Send a copy to one group alone, by its retry topic: some member consumes it, and retries count from 0.

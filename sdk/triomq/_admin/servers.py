@@ -95,7 +95,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """What a broker says about its version, traffic and disk."""
         address = await self.address_of(broker)
         answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), "the status")
-        return dict(body_of(KVTable, answer, address, "the answer").table)
+        return dict((await body_of(KVTable, answer, address, "the answer")).table)
 
     async def config(self, broker: str) -> dict[str, str]:
         """A broker's settings."""
@@ -133,7 +133,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """The producers that are connected to a broker, by group."""
         address = await self.address_of(broker)
         answer = await self._ask(address, Command.request(RequestCode.GET_ALL_PRODUCER_INFO), "the producers")
-        return body_of(ProducerTableInfo, answer, address, "the producers")
+        return await body_of(ProducerTableInfo, answer, address, "the producers")
 
     async def set_write_permission(self, broker_name: str, *, allowed: bool) -> dict[str, int]:
         """Take the write permission of all topics of a broker set from the routes, or give it back.
@@ -183,7 +183,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         header = GetConsumeStatsInBrokerRequest(is_order=ordered)
         command = Command.request(RequestCode.GET_BROKER_CONSUME_STATS, header)
         answer = await self._ask(address, command, what, CONSUME_STATS_TIMEOUT_S)
-        parts = body_of(ConsumeStatsList, answer, address, what).consume_stats_list
+        parts = (await body_of(ConsumeStatsList, answer, address, what)).consume_stats_list
         found: dict[str, dict[MessageQueue, OffsetWrapper]] = {}
         for part in parts:
             for group, stats in part.items():
@@ -247,7 +247,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
             return {}
         address = self._name_servers.chosen or ""
         answer = checked(answer, f"pairs of namespace {namespace}", address)
-        return dict(body_of(KVTable, answer, address, "the answer").table)
+        return dict((await body_of(KVTable, answer, address, "the answer")).table)
 
     async def kv_get(self, namespace: str, key: str) -> str:
         """The value of a key.

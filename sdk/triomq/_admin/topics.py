@@ -233,7 +233,7 @@ class Admin(metaclass=NoPublicConstructor):
         for each in found.answers:
             what = f"statistics of topic {topic}"
             answer = checked(each.answer, what, each.address)
-            found_there = body_of(TopicStatsTable, answer, each.address, what).offset_table
+            found_there = (await body_of(TopicStatsTable, answer, each.address, what)).offset_table
             table.update((self._routes.namespace.unwrap_queue(queue), each) for queue, each in found_there.items())
         return TopicStats(table, found.without_master)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 import click
 
-from triomq import Client, Finding, FindingLimits
-from triomq._cli.options import json_option, name_servers_option, positive, say, with_client
+from triomq import Client, Finding, FindingLimits, LookedAt
+from triomq._cli.options import json_option, name_servers_option, positive, printable, say, with_client
 from triomq.errors import ConnectFailed, NoNameServer
 
 COULD_NOT_LOOK = 2
@@ -32,7 +36,9 @@ def doctor(name_servers: str, timeout_s: float, lag: int, only_problems: bool, a
     found: list[Finding] = []
 
     async def work(client: Client) -> None:
-        findings = await client.doctor.findings(timeout_s=timeout_s, limits=FindingLimits(lag=lag))
+        with progress_on(sys.stderr, shown=not as_json) as show:
+            limits = FindingLimits(lag=lag)
+            findings = await client.doctor.findings(timeout_s=timeout_s, limits=limits, progress=show)
         found.extend(each for each in findings if each.level == "problem" or not only_problems)
 
     try:
@@ -48,6 +54,31 @@ def doctor(name_servers: str, timeout_s: float, lag: int, only_problems: bool, a
         click.echo(_summary(problems, len(found) - problems))
     if problems:
         click.get_current_context().exit(1)
+
+
+@contextmanager
+def progress_on(stream: TextIO, *, shown: bool) -> Iterator[Callable[[LookedAt], None] | None]:
+    """Bars on a terminal, one for each kind of what is looked at; they are gone at the end. Nothing elsewhere."""
+    if not (shown and stream.isatty()):
+        yield None
+        return
+    # Only here, since it takes longer to import than most commands run.
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    latest = TextColumn("{task.fields[latest]}")
+    with Progress(*columns, latest, console=Console(file=stream), transient=True) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(seen: LookedAt) -> None:
+            if seen.kind not in tasks:
+                tasks[seen.kind] = progress.add_task(seen.kind, total=seen.total, latest="")
+            name = escape(printable(seen.name))
+            progress.update(tasks[seen.kind], completed=seen.done, total=seen.total, latest=name)
+
+        yield show
 
 
 def _paragraph(finding: Finding) -> str:

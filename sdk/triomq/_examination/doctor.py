@@ -5,7 +5,7 @@ Everything is asked side by side and within one deadline: a dead node costs its 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import attrs
 import trio
 
+from triomq._admin.answers import body_of
 from triomq._admin.broker_sets import addresses_of
 from triomq._admin.groups import GroupAdmin
 from triomq._cluster.identity import Clock
@@ -42,7 +43,6 @@ from triomq.errors import (
     error_for_code,
 )
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError
 from triomq_protocol.requests import (
     ClusterInfo,
     ConsumerConnection,
@@ -101,6 +101,23 @@ class _HaStatus(Body, kw_only=True):
     following: _Following | None = None
 
 
+@attrs.frozen
+class LookedAt:
+    """How far the doctor is.
+
+    Args:
+        kind: what is looked at: name servers, brokers, masters' groups, groups, members.
+        name: the latest; empty when the first is still awaited. Of a member, its group's.
+        done: how many of the kind have been looked at.
+        total: how many there are.
+    """
+
+    kind: str
+    name: str
+    done: int
+    total: int
+
+
 @attrs.define
 class _Asked:
     """What became known so far; it counts, too, when time is up."""
@@ -109,6 +126,27 @@ class _Asked:
     groups: dict[str, GroupView] = attrs.field(factory=dict)
     online_at: dict[str, str] = attrs.field(factory=dict)
     unknown: list[str] = attrs.field(factory=list)
+    progress: Callable[[LookedAt], None] | None = None
+
+    async def each(
+        self, kind: str, call: Callable[[T], Awaitable[None]], items: Collection[T], name: Callable[[T], str] = str
+    ) -> None:
+        """Make a call for each item, side by side, and tell how far it is."""
+        done = 0
+
+        def told(latest: str) -> None:
+            if self.progress is not None:
+                self.progress(LookedAt(kind, latest, done, len(items)))
+
+        async def one(item: T) -> None:
+            nonlocal done
+            await call(item)
+            done += 1
+            told(name(item))
+
+        if items:
+            told("")
+        await _side_by_side(one, items)
 
 
 class Doctor(metaclass=NoPublicConstructor):
@@ -120,20 +158,33 @@ class Doctor(metaclass=NoPublicConstructor):
         self._clock = clock
         self._client_id = f"{client_id}#doctor"
 
-    async def findings(self, *, timeout_s: float = 30.0, limits: FindingLimits | None = None) -> list[Finding]:
+    async def findings(
+        self,
+        *,
+        timeout_s: float = 30.0,
+        limits: FindingLimits | None = None,
+        progress: Callable[[LookedAt], None] | None = None,
+    ) -> list[Finding]:
         """What is wrong with the cluster, and what to do; empty for a healthy one.
 
         Args:
             timeout_s: how long to look at most; what is not known then is a finding of its own.
             limits: from which size on something is a problem.
+            progress: called when something has been looked at.
 
         Raises:
             NoNameServer: none answers.
         """
-        return findings_of(await self.look(timeout_s=timeout_s), limits)
+        return findings_of(await self.look(timeout_s=timeout_s, progress=progress), limits)
 
-    async def look(self, *, timeout_s: float = 30.0) -> ClusterSnapshot:
+    async def look(
+        self, *, timeout_s: float = 30.0, progress: Callable[[LookedAt], None] | None = None
+    ) -> ClusterSnapshot:
         """The cluster's state now.
+
+        Args:
+            timeout_s: how long to look at most.
+            progress: called when something has been looked at.
 
         Nothing is changed. Brokers see one heartbeat of a producer group ``triomq_doctor``, which ends at once.
 
@@ -141,14 +192,14 @@ class Doctor(metaclass=NoPublicConstructor):
             NoNameServer: none answers.
         """
         servers: dict[str, NameServerView] = {}
-        asked = _Asked()
+        asked = _Asked(progress=progress)
         addresses = self._name_servers.addresses
 
         async def ask_server(address: str) -> None:
             servers[address] = await self._name_server(address)
 
         with trio.move_on_after(timeout_s) as scope:
-            await _side_by_side(ask_server, addresses)
+            await asked.each("name servers", ask_server, addresses)
             if all(server.error for server in servers.values()):
                 reasons = "; ".join(f"{each.address}: {each.error}" for each in servers.values())
                 raise NoNameServer("no name server answers", remark=reasons or "no address is known")
@@ -191,7 +242,7 @@ class Doctor(metaclass=NoPublicConstructor):
             view = await self._broker(seen.name, seen.broker_id, address)
             asked.brokers[address] = view
 
-        await _side_by_side(look, list(asked.brokers))
+        await asked.each("brokers", look, list(asked.brokers))
         # Two brokers with one id hide each other: name servers list one.
         hidden = [
             BrokerView(view.name, None, other, "not in time")
@@ -313,13 +364,13 @@ class Doctor(metaclass=NoPublicConstructor):
                     if not GroupAdmin.is_system_group(group):
                         _add_lags(lags.setdefault(group, {}), parts)
 
-        await _side_by_side(progress, masters)
+        await asked.each("masters' groups", progress, masters, lambda view: view.label)
         asked.groups.update({name: GroupView(name, lags[name]) for name in lags})
         order = sorted(asked.groups.values(), key=lambda group: (-group.lag, group.name))
         if len(order) > GROUPS_MAX:
             asked.unknown.append(f"The members of {len(order) - GROUPS_MAX} groups with little lag were not asked for.")
         addresses = [view.address for view in masters]
-        await _side_by_side(partial(self._members, asked, addresses), [each.name for each in order[:GROUPS_MAX]])
+        await asked.each("groups", partial(self._members, asked, addresses), [each.name for each in order[:GROUPS_MAX]])
         await self._look_at_members(asked, order)
 
     async def _members(self, asked: _Asked, addresses: Iterable[str], group: str) -> None:
@@ -361,7 +412,7 @@ class Doctor(metaclass=NoPublicConstructor):
             now[number] = view
             asked.groups[name] = attrs.evolve(asked.groups[name], members=tuple(now))
 
-        await _side_by_side(look, wanted[:MEMBERS_MAX])
+        await asked.each("members", look, wanted[:MEMBERS_MAX], lambda place: place[0])
 
     async def _member(self, address: str, group: str, member: MemberView) -> MemberView:
         header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=member.client_id, jstack_enable=False)
@@ -380,11 +431,7 @@ class Doctor(metaclass=NoPublicConstructor):
     # --- asking --------------------------------------------------------------------------------------------------
 
     async def _body(self, address: str, command: Command, kind: type[B], timeout_s: float = ANSWER_S) -> B:
-        answer = await self._ask(address, command, timeout_s)
-        try:
-            return kind.decode(answer.body)
-        except BodyError as error:
-            raise ProtocolViolation("the answer", address=address, remark=str(error)) from error
+        return await body_of(kind, await self._ask(address, command, timeout_s), address, "the answer")
 
     async def _ask(self, address: str, command: Command, timeout_s: float = ANSWER_S) -> Command:
         with trio.move_on_after(timeout_s):

@@ -76,7 +76,7 @@ def test_a_long_request_must_be_standard() -> None:
     assert (read.client_id, len(read.consumer_data_set)) == ("c", 1000)
     assert type(read.consumer_data_set[-1]).__name__ == "ConsumerData"
     assert read.consumer_data_set[-1].group_name == "g999"
-    with pytest.raises(BodyError, match="unusual form"):
+    with pytest.raises(BodyError, match="non-standard JSON"):
         HeartbeatData.decode(text.replace('"clientID"', "clientID").encode())
     assert HeartbeatData.decode(b"{clientID:'c',unknown:1}").client_id == "c"
 

@@ -18,6 +18,7 @@ import triomq
 from triomq._cli import groups, topics
 from triomq._cli import messages as _commands
 from triomq._cli import options as _options
+from triomq._cli.doctor import progress_on
 from triomq_command import overview
 from triomq_server.commands import admin
 
@@ -319,6 +320,7 @@ _SAY = """
 import click, sys
 from triomq._cli import messages as _commands
 from triomq._cli import options as _options
+from triomq._cli.doctor import progress_on
 from triomq_server.commands import admin
 from triomq._cli import topics
 
@@ -405,3 +407,19 @@ def test_a_strangers_text_cannot_steer_the_terminal(capsys):
     assert _options.printable("a\x1b[2J\x9b\x7f\tb\nc é") == "a\\x1b[2J\\x9b\\x7f\tb\nc é"
     _options.say({"a": "\x1b"}, "name \x1b]0;x\x07", as_json=False)
     assert capsys.readouterr().out == "name \\x1b]0;x\\x07\n"
+
+
+def test_the_progress_of_the_doctor_is_shown_on_a_terminal_alone():
+    seen = triomq.LookedAt("groups", "GROUP\x1b[2J[red]", 3, 7)
+    terminal, pipe = Terminal(), io.StringIO()
+    with progress_on(terminal, shown=True) as show:
+        show(seen)
+    with progress_on(pipe, shown=True) as nothing:
+        assert nothing is None
+    with progress_on(terminal, shown=False) as nothing:
+        assert nothing is None
+    text = terminal.getvalue()
+    assert "3/7" in text
+    assert "groups" in text
+    assert "GROUP\\x1b[2J[red]" in text
+    assert pipe.getvalue() == ""

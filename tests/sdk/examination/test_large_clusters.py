@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from triomq._admin import answers
 from triomq._examination.doctor import AT_ONCE, GROUPS_MAX, MEMBERS_MAX
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
@@ -86,6 +87,12 @@ class LargeBroker:
         return command.answer(0, body=online.encode())
 
 
+@pytest.fixture(autouse=True)
+def _answers_are_read_in_the_loop(monkeypatch):
+    """A virtual clock does not see worker threads, and would pass all deadlines meanwhile."""
+    monkeypatch.setattr(answers, "SHORT_BODY_BYTES", 1 << 30)
+
+
 async def left_out(client) -> str:
     return " ".join(each.what for each in await client.doctor.findings() if each.kind == "not_looked_at")
 
@@ -121,3 +128,24 @@ async def test_progress_that_is_too_long_to_be_read_is_named(autojump_clock, clu
     assert "Broker broker-a:0" in text
     assert "does not say how far its groups are" in text
     assert set(large.asked) == set(large.groups)
+    assert "the answer has" in text
+    assert "bytes, at most 4,194,304 are read of this form" in text
+
+
+async def test_progress_names_what_has_been_looked_at(autojump_clock, cluster) -> None:
+    large = LargeBroker(cluster.broker, 100)
+    seen = []
+    async with cluster.client() as client:
+        await client.doctor.findings(progress=seen.append)
+    by_kind = {kind: [each for each in seen if each.kind == kind] for kind in {each.kind: 0 for each in seen}}
+    assert {kind: steps[0].total for kind, steps in by_kind.items()} == {
+        "name servers": 1, "brokers": 1, "masters' groups": 1, "groups": 100, "members": 200,
+    }  # fmt: skip
+    for steps in by_kind.values():
+        assert [each.done for each in steps] == list(range(steps[0].total + 1))
+        assert steps[0].name == ""
+    assert (
+        {each.name for each in by_kind["groups"][1:]}
+        == {each.name for each in by_kind["members"][1:]}
+        == set(large.groups)
+    )
