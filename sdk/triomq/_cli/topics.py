@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 import attrs
 import click
 import trio
 
-from triomq import Client, TopicRouteData
+from triomq import Client, TopicRouteData, TopicTraffic
 from triomq._cli.options import (
     AS_A_SLAVE,
     ask,
@@ -21,6 +22,7 @@ from triomq._cli.options import (
     say,
     with_client,
 )
+from triomq._side_by_side import side_by_side
 from triomq.errors import BrokerNotFound, MQError, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
 from triomq_protocol.names import (
@@ -38,6 +40,9 @@ PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 ROUTES_AT_ONCE = 16
 """Questions for routes that are under way at one time."""
+
+TOPICS_AT_ONCE = 16
+"""Topics whose traffic is asked for at one time."""
 
 
 @attrs.frozen
@@ -326,21 +331,39 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
     """
 
     async def work(client: Client) -> None:
-        names = [topic] if topic else await client.admin.topics()
+        names = [topic] if topic else await _users_topics(client)
         if not as_json:
             click.echo(
                 f"{'TOPIC':<32} {'GROUP':<32} {'LAG':>12} {'IN/S':>10} {'OUT/S':>10} {'IN/DAY':>12} {'OUT/DAY':>12}"
             )
-        for name in names:
-            if not topic and name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                continue
-            for each in await client.groups.traffic(name):
-                if active and not each.in_day:
-                    continue
-                text = (
-                    f"{each.topic:<32} {each.group or '-':<32} {'unknown' if each.lag is None else each.lag:>12} "
-                    f"{each.in_per_s:>10.2f} {each.out_per_s:>10.2f} {each.in_day:>12} {each.out_day:>12}"
-                )
-                say(attrs.asdict(each), text, as_json=as_json)
+        found: dict[str, list[TopicTraffic]] = {}
+
+        async def ask_topic(name: str) -> None:
+            try:
+                found[name] = await client.groups.traffic(name)
+            except RouteNotFound:
+                if topic:
+                    raise  # of all topics, it has been deleted meanwhile
+
+        for begin in range(0, len(names), TOPICS_AT_ONCE):
+            some = names[begin : begin + TOPICS_AT_ONCE]
+            try:
+                await side_by_side(*(partial(ask_topic, name) for name in some))
+            finally:
+                shown = (each for name in some for each in found.pop(name, ()) if each.in_day or not active)
+                for each in shown:
+                    say(attrs.asdict(each), _traffic_line(each), as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
+
+
+async def _users_topics(client: Client) -> list[str]:
+    return [name for name in await client.admin.topics() if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+
+
+def _traffic_line(traffic: TopicTraffic) -> str:
+    lag = "unknown" if traffic.lag is None else traffic.lag
+    return (
+        f"{traffic.topic:<32} {traffic.group or '-':<32} {lag:>12} {traffic.in_per_s:>10.2f} "
+        f"{traffic.out_per_s:>10.2f} {traffic.in_day:>12} {traffic.out_day:>12}"
+    )

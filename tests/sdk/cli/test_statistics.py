@@ -7,8 +7,11 @@ import json
 import sys
 
 import pytest
+import trio
 
-from triomq import MessageQueue
+from triomq import Admin, GroupAdmin, MessageQueue, TopicTraffic
+from triomq._cli.topics import TOPICS_AT_ONCE
+from triomq.errors import BrokerFault, RouteNotFound
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import (
     BrokerStatsData,
@@ -152,3 +155,38 @@ def test_traffic_of_a_topic_that_nobody_uses(command_line, active):
     code, out, _ = command_line("traffic", "T", "--json", *["--active"] * active)
     assert code == 0
     assert (out == "") is active
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_traffic_of_all_topics_is_asked_for_side_by_side(command_line, monkeypatch, fails):
+    names = [f"T{n:03}" for n in range(3 * TOPICS_AT_ONCE + 1)]
+    now = most = 0
+
+    async def all_topics(_self):
+        await trio.lowlevel.checkpoint()
+        return [*names[:5], "%RETRY%G", "%DLQ%G", *names[5:]]
+
+    async def traffic(_self, topic):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await trio.sleep(1)
+        now -= 1
+        if topic == names[1]:
+            raise RouteNotFound(f"no route to topic {topic}")
+        if fails and topic == names[7]:
+            raise BrokerFault("the counter")
+        return [TopicTraffic(topic=topic)]
+
+    monkeypatch.setattr(Admin, "topics", all_topics)
+    monkeypatch.setattr(GroupAdmin, "traffic", traffic)
+    code, out, err = command_line("traffic", "--json")
+    there = [name for name in names if name != names[1]]
+    printed = [json.loads(line)["topic"] for line in out.splitlines()]
+    if fails:
+        assert (code, printed) == (1, [name for name in there[: TOPICS_AT_ONCE - 1] if name != names[7]])
+        assert "the counter" in err
+    else:
+        assert (code, printed) == (0, there)
+        assert command_line.passed_s == pytest.approx(4, abs=0.5)
+    assert most == TOPICS_AT_ONCE
