@@ -12,8 +12,11 @@ from typing import Final, Literal
 import attrs
 import trio
 
+from triomq._admin.answers import checked
+from triomq._admin.group_settings import GroupSettings, config_of
 from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import PAGE, MessageAdmin, origin_topic
+from triomq._admin.topics import ADMIN_TIMEOUT_S
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._cluster.queue_bounds import QueueBounds
@@ -24,8 +27,10 @@ from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
 from triomq._numbers import check_count
-from triomq.errors import InvalidCall, NotFound, RouteNotFound, TopicNotFound
+from triomq.errors import GroupNotFound, InvalidCall, NotFound, RouteNotFound, TopicNotFound
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import DLQ_PREFIX, ORIGIN_MESSAGE_ID
+from triomq_protocol.wire.command import Command
 
 REDRIVE_GROUP: Final = "triomq_redrive"
 """Its offset in a queue of dead letters is that of the first one which has not been redriven."""
@@ -84,6 +89,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         self._groups = groups
         self._messages = messages
         self._routes = routes
+        self._brokers = brokers
         self._bounds = bounds
         self._progress = BrokerOffsets(REDRIVE_GROUP, brokers)
 
@@ -189,16 +195,20 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
     ) -> None:
         noted = await self._begin(queue, again=False)
         done = await self._begin(queue, again=again)
+        can_note = False
 
         async def note() -> None:
             nonlocal noted
             # What was redriven before stays so.
             if done > noted:
-                await self._progress.commit({queue: done})
+                await self._note(queue, done)
                 noted = done
 
         async def step(letter: DeadLetter) -> bool:
-            nonlocal done
+            nonlocal done, can_note
+            if not can_note:  # what cannot be noted would be sent again by the next redrive
+                await self._note(queue, noted)
+                can_note = True
             go_on = await send(letter)
             done = letter.message.queue_offset + 1
             if done - noted >= PAGE:
@@ -210,6 +220,18 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         finally:
             with trio.move_on_after(COMMIT_S, shield=True):
                 await note()
+
+    async def _note(self, queue: MessageQueue, offset: int) -> None:
+        """Commit how far the redrive is."""
+        try:
+            await self._progress.commit({queue: offset})
+        except GroupNotFound:  # RocketMQ 5 keeps offsets only of groups that it knows
+            link = await self._brokers.of(queue, only_master=True)
+            body = config_of(REDRIVE_GROUP, GroupSettings()).encode()
+            request = Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            answer = await link.request(request, ADMIN_TIMEOUT_S)
+            checked(answer, f"creating group {REDRIVE_GROUP}, which notes how far the redrive is", link.address)
+            await self._progress.commit({queue: offset})
 
     async def _walk(self, queue: MessageQueue, take: Callable[[DeadLetter], Awaitable[bool]], *, again: bool) -> None:
         """Give the letters of one queue to `take`, until it returns False or the queue ends."""

@@ -10,7 +10,8 @@ import pytest
 import trio
 
 import triomq
-from triomq.errors import ConnectFailed, NotFound
+from triomq._admin.dead_letters import REDRIVE_GROUP
+from triomq.errors import ConnectFailed, GroupNotFound, NotFound, PermissionDenied
 
 LETTERS = 40
 
@@ -132,6 +133,32 @@ async def test_what_was_sent_is_noted_when_a_redrive_ends_early(client, dead, mo
     assert scope.cancelled_caught
     assert await client.dead_letters.count("G") == LETTERS - 10
     assert await client.dead_letters.redrive("G") == LETTERS - 10
+
+
+async def test_a_redrive_that_cannot_note_anything_sends_nothing(client, dead, monkeypatch):
+    async def refuse(_offsets):
+        await trio.lowlevel.checkpoint()
+        raise PermissionDenied("committing offset 0 of group triomq_redrive")
+
+    sent = []
+    monkeypatch.setattr(client.dead_letters._progress, "commit", refuse)
+    with pytest.raises(PermissionDenied):
+        await client.dead_letters.redrive("G", report=sent.append)
+    assert sent == []
+
+
+async def test_the_group_that_notes_is_created_where_a_broker_demands_it(client, dead, monkeypatch):
+    commit = client.dead_letters._progress.commit
+
+    async def demand(offsets):
+        if not await client.groups.settings(REDRIVE_GROUP):
+            raise GroupNotFound("committing an offset")
+        await commit(offsets)
+
+    monkeypatch.setattr(client.dead_letters._progress, "commit", demand)
+    assert await client.dead_letters.redrive("G", limit=2) == 2
+    assert list(await client.groups.settings(REDRIVE_GROUP)) == ["broker-a"]
+    assert await client.dead_letters.count("G") == LETTERS - 2
 
 
 async def test_a_letter_that_does_not_say_where_it_comes_from(client):
