@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,44 @@ def test_the_other_broker_opens_a_store(
         with servers.broker(writer, name, address, SETTINGS, port):
             seen = java_client.pull_all(address, topic, len(before) + 20)
             assert len(seen) == len(before) + 20
+            assert [one for one in seen if one in before] == before
+        java_client.close(address)
+
+
+@writers
+def test_a_repaired_store_is_served_by_both(
+    writer: Kind, servers: Any, java_client: Any, topic: str, make_samples: Any
+) -> None:
+    """Queues, index and checkpoint are damaged or gone; `triomq admin repair-store` builds them again."""
+    name = f"repaired-{writer}"
+    store = servers.scratch / name / "store"
+    with servers.namesrv(Kind.OURS, f"{name}-namesrv") as names:
+        address = names.address
+        with servers.broker(writer, name, address, SETTINGS) as broker:
+            everything = fill(java_client, address, topic, make_samples)
+            before = java_client.pull_all(address, topic, len(everything))
+            java_client.eventually(partial(saved_offsets, servers.scratch / name, topic), bool)
+            port = int(broker.address.rpartition(":")[2])
+            end(broker, "stopped")
+        first, second, *_ = sorted((store / "consumequeue" / topic).iterdir())
+        with (first / f"{0:020d}").open("r+b") as file:
+            file.seek(20 * 3 + 7)
+            file.write(b"?")
+        shutil.rmtree(second)
+        shutil.rmtree(store / "index")
+        (store / "checkpoint").write_bytes(b"?")
+        command = [sys.executable, "-m", "triomq_server", "admin", "repair-store", str(store), "--yes", "--json"]
+        done = subprocess.run(
+            [*command, "-c", str(servers.scratch / name / "broker.conf")],
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert {one["kind"] for one in json.loads(done.stdout)["problems"]} == {"queue", "index", "checkpoint"}
+        with servers.broker(Kind.JAVA, name, address, SETTINGS, port) as broker:
+            serve_and_compare(java_client, address, topic, before, make_samples)
+            end(broker, "stopped")
+        with servers.broker(Kind.OURS, name, address, SETTINGS, port):
+            seen = java_client.pull_all(address, topic, len(before) + 20)
             assert [one for one in seen if one in before] == before
         java_client.close(address)
 

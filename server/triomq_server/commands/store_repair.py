@@ -18,7 +18,8 @@ import trio
 from triomq_command.connection_options import with_connection_options
 from triomq_protocol.codes import RequestCode
 from triomq_server.commands.account import signed_opener_given
-from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
+from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, config_file, fail
+from triomq_server.commands.whole_repair import repair_from_log
 
 if TYPE_CHECKING:
     from triomq_server.replication.log_copy import LogCopy
@@ -98,8 +99,9 @@ class _Run:
 @click.command("repair-store")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--from", "sources", multiple=True, required=True, metavar="HOST:PORT",
-    help="A broker of the same set, its main port; may be repeated, the first one with a sound copy is taken.",
+    "--from", "sources", multiple=True, metavar="HOST:PORT",
+    help="A broker of the same set, its main port; may be repeated, the first one with a sound copy is taken. "
+    "Without it, the store is repaired from its own log.",
 )  # fmt: skip
 @click.option(
     "--log", type=click.Path(exists=True, file_okay=False, path_type=Path), help="storePathCommitLog, if set."
@@ -107,16 +109,32 @@ class _Run:
 @click.option(
     "--trust-peer", is_flag=True, help="Take tables also where the logs have no record in common to be compared."
 )
+@config_file
 @with_connection_options
-@click.option("--yes", is_flag=True, help="Write; without it nothing is changed.")
+@click.option("--yes", is_flag=True, help="Repair without a question.")
+@click.option("--dry-run", is_flag=True, help="Say what is wrong; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def repair_store(
-    directory: Path, sources: tuple[str, ...], log: Path | None, trust_peer: bool, yes: bool, as_json: bool
+    directory: Path,
+    sources: tuple[str, ...],
+    log: Path | None,
+    trust_peer: bool,
+    config_file: str | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Repair damaged records, missing log files and tables of the store in DIRECTORY (storePathRootDir) from a broker of its set.
+    """Repair the store in DIRECTORY (storePathRootDir), whose broker must be stopped.
 
-    The broker of this store must be stopped. Exit status 1: something is damaged still.
+    With --from, damaged records, missing log files and tables are taken from another broker of the set. Without it,
+    the whole log is read, and queues, index and checkpoint are built again where they do not agree with it; what is
+    damaged is moved to triomq/damaged. Exit status 1: something is damaged still.
     """
+    if yes and dry_run:
+        raise click.UsageError("--yes and --dry-run contradict each other")
+    if not sources:
+        repair_from_log(directory, log, config_file, yes=yes, dry_run=dry_run, as_json=as_json)
+        return
     from triomq_server.store import StoreDamaged, StoreLocked
     from triomq_server.wire import error_text
 

@@ -22,9 +22,9 @@ if COMPILED:
 
 _log = logging.getLogger(__name__)
 
-_HEADER = struct.Struct(">qqqqii")
-_ENTRY = struct.Struct(">iqii")
-_SLOT = struct.Struct(">i")
+HEADER = struct.Struct(">qqqqii")
+ENTRY = struct.Struct(">iqii")
+SLOT = struct.Struct(">i")
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
 _ENTRIES_PER_SLICE = 8192
@@ -69,7 +69,7 @@ class IndexFile:
         self.count: int
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.used_slots, self.count,
-        ) = _HEADER.unpack_from(self.buffer, 0)  # fmt: skip
+        ) = HEADER.unpack_from(self.buffer, 0)  # fmt: skip
         self.count = max(1, self.count)
         self._reserved = 0
 
@@ -90,7 +90,7 @@ class IndexFile:
             begin = self.entries_at + _ENTRY_BYTES
             return self.begin_offset != self.end_offset or (exact and any(self.buffer[begin : begin + _ENTRY_BYTES]))
         (_, first, _, _), (_, last, _, _) = (
-            _ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES) for number in (1, self.count - 1)
+            ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES) for number in (1, self.count - 1)
         )
         ends_right = self.end_offset == last if exact else first <= self.end_offset <= last
         return first != self.begin_offset or not ends_right or self.end_timestamp < self.begin_timestamp
@@ -106,7 +106,7 @@ class IndexFile:
         They do not count before `publish`.
         """
         buffer, slots, at = self.buffer, self.slots, self.entries_at + self.count * _ENTRY_BYTES
-        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
+        read_slot, write_slot, write_entry = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack_into
         first = number = self.count
         stop = min(self.capacity, number + len(entries) - start)
         if number == 1 and stop > 1:
@@ -154,7 +154,7 @@ class IndexFile:
 
     def publish(self) -> None:
         """Write the header, which makes the entries inserted so far part of the file."""
-        _HEADER.pack_into(
+        HEADER.pack_into(
             self.buffer, 0, self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.used_slots,
             self.count,
         )  # fmt: skip
@@ -173,8 +173,8 @@ class IndexFile:
         limit = self.capacity
         number = published
         while number < limit:
-            key_hash, _, _, previous = _ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES)
-            (head,) = _SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
+            key_hash, _, _, previous = ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES)
+            (head,) = SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
             if key_hash < 0 or previous >= number or not published <= head < limit:
                 break
             number += 1
@@ -186,10 +186,10 @@ class IndexFile:
     def _take_back(self, number: int) -> bool:
         """Remove the newest entry from its chain; true if the chain is empty now."""
         at = self.entries_at + number * _ENTRY_BYTES
-        key_hash, _, _, previous = _ENTRY.unpack_from(self.buffer, at)
+        key_hash, _, _, previous = ENTRY.unpack_from(self.buffer, at)
         slot_at = _HEADER_BYTES + key_hash % self.slots * 4
-        if _SLOT.unpack_from(self.buffer, slot_at)[0] == number:
-            _SLOT.pack_into(self.buffer, slot_at, previous)
+        if SLOT.unpack_from(self.buffer, slot_at)[0] == number:
+            SLOT.pack_into(self.buffer, slot_at, previous)
         self.buffer[at : at + _ENTRY_BYTES] = bytes(_ENTRY_BYTES)
         return bool(previous == 0)
 
@@ -197,7 +197,7 @@ class IndexFile:
         """Take back the entries of records at or behind `log_end`; returns how many. Yields after each slice."""
         removed = 0
         while self.count > 1:
-            _, offset, _, _ = _ENTRY.unpack_from(self.buffer, self.entries_at + (self.count - 1) * _ENTRY_BYTES)
+            _, offset, _, _ = ENTRY.unpack_from(self.buffer, self.entries_at + (self.count - 1) * _ENTRY_BYTES)
             if offset < log_end:
                 break
             self.count -= 1
@@ -219,7 +219,7 @@ class IndexFile:
         """How many entries at the end belong to the record at `end_offset`."""
         number = self.count
         while number > 1:
-            _, offset, _, _ = _ENTRY.unpack_from(self.buffer, self.entries_at + (number - 1) * _ENTRY_BYTES)
+            _, offset, _, _ = ENTRY.unpack_from(self.buffer, self.entries_at + (number - 1) * _ENTRY_BYTES)
             if offset != self.end_offset:
                 break
             number -= 1
@@ -236,9 +236,9 @@ class IndexFile:
         Yields after each slice: all messages may have the same key.
         """
         looked_at = 0
-        (number,) = _SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
+        (number,) = SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
         while 0 < number < self.count and len(found) < most:
-            entry_hash, offset, seconds, previous = _ENTRY.unpack_from(
+            entry_hash, offset, seconds, previous = ENTRY.unpack_from(
                 self.buffer, self.entries_at + number * _ENTRY_BYTES
             )
             if seconds < 0:

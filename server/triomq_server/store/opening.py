@@ -18,6 +18,8 @@ from triomq_server.store.recovery import Recovery
 from triomq_server.store.repaired import forget_repaired
 from triomq_server.store.retention import LocalTime
 
+_CLEAN = b"clean"
+
 
 def wall_ms() -> int:
     """Milliseconds since the epoch: the default clock of the store's time stamps."""
@@ -84,10 +86,39 @@ async def open_store(
         release()
 
 
+def note_repair(disk: Disk, root: str) -> None:
+    """From now on every start reads the whole log, and builds again what queues and index lack, until one has closed the
+    store in order. Called before anything is changed, and again after a kill."""
+    path = _repair_file(root)
+    if not disk.exists(path):
+        disk.make_directory(f"{root}/triomq")
+        disk.write(path, b"" if disk.exists(f"{root}/abort") else _CLEAN)
+
+
+async def recover_whole(config: StoreConfig, disk: Disk) -> None:
+    """Recover a locked store after `note_repair`, and close it in order; nothing expires meanwhile.
+
+    Raises:
+        StoreDamaged: a log file has a wrong length or name.
+        OSError: a file cannot be read or written, or is not known to be on the disk.
+    """
+    store = MessageStore(config, disk, wall_ms, wall_calendar, is_slave=True)
+    await _load(store, config)
+    store.close()
+    await _unload(store, config)
+    if disk.exists(_repair_file(config.store_path_root_dir)):
+        raise OSError(f"the repair of {config.store_path_root_dir} is not on the disk: do it again")
+
+
 async def _load(store: MessageStore, config: StoreConfig) -> None:
     disk, root = store.disk, config.store_path_root_dir
     clean = not disk.exists(f"{root}/abort")
     same_boot = not config.compat_49 and _same_boot(disk, _boot_file(root))
+    repair = _repair_file(root)
+    is_repair = disk.exists(repair)
+    if is_repair:
+        # All that is on the disk is read and compared, and nothing was being written: what is sound is kept.
+        clean, same_boot = disk.read(repair) == _CLEAN, True
     store.commitlog.segments.load()
     store.consume_queues.load()
     store.checkpoint.load()
@@ -102,7 +133,7 @@ async def _load(store: MessageStore, config: StoreConfig) -> None:
             known = file.end_timestamp <= newest and (file.full or config.compat_49)
             return clean or same_boot or known
 
-        reindex_from = store.index.load(keep, exact=clean, rebuild=not config.compat_49)
+        reindex_from = store.index.load(keep, exact=clean and not is_repair, rebuild=not config.compat_49)
     disk.write(f"{root}/abort", b"")
     recovery = Recovery(
         config,
@@ -115,6 +146,7 @@ async def _load(store: MessageStore, config: StoreConfig) -> None:
         clean=clean,
         same_boot=same_boot,
         reindex_from=reindex_from,
+        whole=is_repair,
     )
     for _ in recovery.steps():
         await trio.lowlevel.checkpoint()
@@ -135,7 +167,13 @@ async def _unload(store: MessageStore, config: StoreConfig) -> None:
     if safe:
         forget_repaired(store.disk, config.store_path_root_dir)
     if safe and not store.dispatcher.index_is_behind:
+        store.disk.remove(_repair_file(config.store_path_root_dir))
         store.disk.remove(f"{config.store_path_root_dir}/abort")
+
+
+def _repair_file(root: str) -> str:
+    """Says that a repair has begun, and whether the store had been closed in order before."""
+    return f"{root}/triomq/repairing"
 
 
 def _boot_file(root: str) -> str:

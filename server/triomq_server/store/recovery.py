@@ -84,6 +84,7 @@ class Recovery:
         clean: bool,
         same_boot: bool,
         reindex_from: int | None,
+        whole: bool = False,
     ) -> None:
         self._config = config
         self._commitlog = log
@@ -93,6 +94,8 @@ class Recovery:
         self._dispatcher = dispatcher
         self._disk = disk
         self._clean = clean
+        self._whole = whole
+        """Whether all of the log is checked and dispatched, whatever is known to be on the disk."""
         self._same_boot = same_boot
         self._damaged: list[tuple[int, int]] = []
         self._reindex_from = reindex_from
@@ -110,7 +113,7 @@ class Recovery:
         first = self._first_to_check(segments)
         checked_from = segments[first].base
         for queue in self._queues:
-            queue.recover(None if self._clean else checked_from)
+            queue.recover(None if self._clean and not self._whole else checked_from)
             yield
         end, finding = yield from self._check(segments[first:])
         for start, stop in self._damaged:
@@ -129,7 +132,7 @@ class Recovery:
 
         damaged = yield from self._damaged_queues(checked_from)
         built = max(self._queues.max_physical_offset(), self._commitlog.min_offset)
-        begin = built if self._clean else checked_from
+        begin = built if self._clean and not self._whole else checked_from
         for queue in damaged:
             begin = min(begin, max(queue.max_physical_offset, self._commitlog.min_offset))
         yield from self._index_again(begin)
@@ -248,6 +251,8 @@ class Recovery:
 
     def _first_to_check(self, segments: list[Segment]) -> int:
         """After a clean stop the third-last file; else the last one whose beginning the checkpoint covers."""
+        if self._whole:
+            return 0
         if self._clean:
             return max(0, len(segments) - _FILES_CHECKED_AFTER_CLEAN_STOP)
         safe = self._checkpoint.min_timestamp

@@ -79,6 +79,36 @@ def refused_files(root: Path) -> Iterator[tuple[str, str]]:
             yield name, why
 
 
+def outdated_files(root: Path) -> Iterator[tuple[str, str]]:
+    """The files that are missing or cannot be parsed while their backups can, which a start takes; and what is wrong."""
+    for name in _READERS:
+        file, backup = root / name, root / f"{name}.bak"
+        if _is_json(backup) and not _is_json(file):
+            yield name, "it cannot be parsed, its backup can" if file.exists() else "it is missing, its backup is there"
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        text = path.read_bytes()
+        fastjson.loads(text, tolerant_bytes=len(text))
+    except (OSError, ProtocolError):
+        return False
+    return bool(text.strip())
+
+
+def topics_of(root: Path) -> set[str] | None:
+    """The topics of a store, with those that every broker has; None if the table is missing or cannot be read."""
+    file = ConfigFile(f"{root}/{TOPICS}", RealDisk())
+    table = TopicTable(BrokerConfig(), file, _no_clock)
+    try:
+        if file.load() is None:
+            return None
+        table.load()
+    except (ConfigFileDamaged, ProtocolError):
+        return None
+    return set(table.table)
+
+
 def _refusal(name: str, file: ConfigFile) -> str:
     try:
         _READERS[name](file).load()
