@@ -62,6 +62,40 @@ ACCESS_ADVICE: Final = (
 )
 """What a remark of a refusal holds -> what to do; the texts are RocketMQ 4.9's."""
 
+USER_ADVICE: Final = (
+    (
+        re.compile("username cannot be null"),
+        (
+            "the request was not signed: give open_client(credentials=triomq.Credentials(user, password)), or "
+            "--credentials-file FILE to a command"
+        ),
+    ),
+    (
+        re.compile("User:.* is not found"),
+        "the broker does not know this user: check the access key, which is the user's name, or create the user: mqadmin createUser",
+    ),
+    (re.compile("check signature failed"), "the secret key is not the user's password"),
+    (
+        re.compile("has no permission to access"),
+        (
+            "give the user this right: mqadmin createAcl -s User:NAME -r Topic:TOPIC, Group:GROUP or Cluster:CLUSTER, "
+            "-a Pub to send, Sub to consume, Get, List, Create, Update or Delete to administrate, -d Allow"
+        ),
+    ),
+)
+"""The same with the users and rules of RocketMQ 5."""
+
+ACCOUNTS_GONE: Final = (
+    (
+        re.compile("request type 5[0-4] not supported"),
+        (
+            "the broker has no accounts of plain_acl.yml; of RocketMQ 5 it has users and rules: mqadmin listUser, listAcl, "
+            "createUser, createAcl"
+        ),
+    ),
+)
+"""What to do where requests 50 to 54, about accounts, are not known."""
+
 
 class MQError(Exception):
     """The root of all errors this package raises on purpose.
@@ -286,6 +320,8 @@ class PermissionDenied(RouteError):
 
     advice = "check the rights of topic, group and broker"
 
+    _advice_by_remark = USER_ADVICE
+
 
 class WrongUnit(RouteError):
     """The broker's unit does not serve this client (codes 204 and 205)."""
@@ -327,6 +363,8 @@ class UnsupportedRequest(CallError):
     """The peer does not know this request (codes 3 and 15)."""
 
     advice = "the peer is too old or of another kind"
+
+    _advice_by_remark = ACCOUNTS_GONE
 
 
 class SubscriptionRefused(CallError):

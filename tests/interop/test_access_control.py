@@ -212,11 +212,15 @@ USERS_OF_5 = {
 }
 
 
-async def test_our_client_signs_as_a_user_of_5_5_0(servers_5: Any) -> None:
+async def test_our_client_signs_as_a_user_of_5_5_0(servers_5: Any, scratch: Path, fresh_java_client_5: Any) -> None:
     """The name of a user is the access key, the password the secret key."""
+    tools = scratch / "acl-5-operator" / "conf" / "tools.yml"
+    tools.parent.mkdir(parents=True)
+    tools.write_text("accessKey: operator\nsecretKey: operator-secret\n")
     with (
         servers_5.namesrv(Kind.JAVA, "acl-5-namesrv") as names,
-        servers_5.broker(Kind.JAVA, "acl-5-broker", names.address, USERS_OF_5),
+        servers_5.broker(Kind.JAVA, "acl-5-broker", names.address, USERS_OF_5) as broker,
+        fresh_java_client_5("acl-5-operator") as tool,
     ):
         user = triomq.Credentials("operator", "operator-secret")
         async with triomq.open_client(names.address, credentials=user) as client:
@@ -230,11 +234,43 @@ async def test_our_client_signs_as_a_user_of_5_5_0(servers_5: Any) -> None:
                         async with delivery:
                             assert delivery.message.body == b"signed"
                         break
-        for wrong in (triomq.Credentials("operator", "another-secret"), None):
+                with pytest.raises(triomq.errors.UnsupportedRequest, match="users and rules"):
+                    await client.accounts.list("broker-a")
+        for command in (
+            ("createUser", "-u", "sender", "-p", "sender-secret", "-t", "Normal"),
+            ("createAcl", "-s", "User:sender", "-r", "Topic:Guarded", "-a", "Pub", "-d", "Allow"),
+        ):
+            printed = await trio.to_thread.run_sync(
+                tool.admin, names.address, command[0], "-b", broker.address, *command[1:]
+            )
+            assert "success" in printed
+        await send_alone(names.address, triomq.Credentials("sender", "sender-secret"))
+        for wrong, advice in (
+            (triomq.Credentials("operator", "another-secret"), "not the user's password"),
+            (triomq.Credentials("nobody", "nobody-secret"), "does not know this user"),
+            (None, "was not signed"),
+        ):
             async with triomq.open_client(names.address, credentials=wrong) as client:
-                with trio.fail_after(240), pytest.raises(triomq.errors.PermissionDenied):
+                with trio.fail_after(240), pytest.raises(triomq.errors.PermissionDenied, match=advice):
                     async with client.producer("P-guarded") as producer:
                         await producer.send(triomq.Message("Guarded", b"not signed"))
                 with trio.fail_after(60), pytest.raises(triomq.errors.PermissionDenied):
                     await client.admin.create_topic("Unguarded")
                 assert [each.kind for each in await client.doctor.findings()] == ["access_refused"]
+
+
+async def send_alone(servers: str, account: triomq.Credentials) -> None:
+    """As a user who may send to the topic, and nothing else."""
+    async with triomq.open_client(servers, credentials=account) as client:
+        with trio.fail_after(240):
+            async with client.producer("P-guarded") as producer:
+                await producer.send(triomq.Message("Guarded", b"signed"))
+            for refused in (
+                lambda: client.admin.create_topic("Unguarded"),
+                lambda: client.groups.traffic("Guarded"),
+                lambda: client.servers.consume_stats("broker-a"),
+                lambda: client.messages.entries(triomq.MessageQueue("Guarded", "broker-a", 0), 0),
+                lambda: client.groups.owners("G-guarded"),
+            ):
+                with pytest.raises(triomq.errors.PermissionDenied, match="mqadmin createAcl"):
+                    await refused()

@@ -89,6 +89,30 @@ def test_a_refused_account_is_told_what_to_do(remark, advice):
     assert error.advice in str(error)
 
 
+@pytest.mark.parametrize(
+    ("code", "remark", "advice"),
+    [
+        (ResponseCode.NO_PERMISSION, "username cannot be null.", "the request was not signed"),
+        (ResponseCode.NO_PERMISSION, "User:nobody is not found.", "createUser"),
+        (ResponseCode.NO_PERMISSION, "check signature failed.", "not the user's password"),
+        (
+            ResponseCode.NO_PERMISSION,
+            "User:visitor has no permission to access Topic:Other from 127.0.0.1, no matched policies.",
+            "createAcl",
+        ),
+        (ResponseCode.NO_PERMISSION, "the broker[broker-a] sending message is forbidden", "check the rights of topic"),
+        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 54 not supported", "users and rules"),
+        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 540 not supported", "too old or of another kind"),
+        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 29001 not supported", "too old or of another kind"),
+    ],
+)
+def test_a_refused_user_of_rocketmq_5_is_told_what_to_do(code, remark, advice):
+    error = error_for_code(code, remark, what="send to topic T", address="b:1")
+    assert type(error) in (errors.PermissionDenied, errors.UnsupportedRequest)
+    assert advice in error.advice
+    assert error.advice in str(error)
+
+
 def test_an_error_shows_what_was_asked_the_answer_the_advice_and_the_attempts():
     lost = errors.LinkLost("the connection broke", address="a:1")
     error = errors.BrokerUnavailable(
