@@ -313,6 +313,10 @@ class RocketMQPublisher(PublisherUsecase):
         return await publish(made, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
 
 
+_MESSAGE_ID_CHARACTERS = 32
+"""Of the log; ids of one process differ at their ends."""
+
+
 class _LoggerStorage(DefaultLoggerStorage):
     def register_subscriber(self, params: dict[str, Any]) -> None:
         """Nothing: columns are not aligned."""
@@ -326,8 +330,8 @@ class _LoggerStorage(DefaultLoggerStorage):
             found = get_broker_logger(
                 name="rocketmq",
                 default_context={"topic": "", "group": ""},
-                message_id_ln=10,
-                fmt="%(asctime)s %(levelname)-8s - %(topic)s | %(group)s | %(message_id)-10s - %(message)s",
+                message_id_ln=_MESSAGE_ID_CHARACTERS,
+                fmt="%(asctime)s %(levelname)-8s - %(topic)s | %(group)s | %(message_id)s - %(message)s",
                 context=context,
                 log_level=getattr(self, "_level", logging.INFO),
             )

@@ -17,10 +17,14 @@ _LOCK = "in-use"
 @contextlib.contextmanager
 def temporary_directory() -> Iterator[Path]:
     """A directory as long as the block lasts. What is in use is locked, so that no other process removes it."""
-    home = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    while True:
+        home = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            break
+        os.close(lock)  # another process has taken it for left behind before it was locked
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield home
     finally:
         shutil.rmtree(home, ignore_errors=True)

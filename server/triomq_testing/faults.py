@@ -41,6 +41,12 @@ class Faults:
         self._calls = calls
         self._possible = possible
 
+    @property
+    def broker_sets(self) -> frozenset[str]:
+        """The names of the broker sets, also of those that do not run."""
+        plans = (self._cluster[node].plan for node in self._nodes)
+        return frozenset(plan.properties["brokerName"] for plan in plans if plan.kind == "broker")
+
     def kill(self, name: str | None = None) -> None:
         """End a node as SIGKILL would: connections break, and nothing more is written or unregistered."""
 

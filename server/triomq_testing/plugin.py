@@ -40,6 +40,8 @@ def rocketmq(request: pytest.FixtureRequest, _rocketmq_servers: Servers) -> Iter
     """A name server and a broker of the test's own, gone when the test ends; the marker `rocketmq` changes them."""
     options: dict[str, Any] = {}
     for marker in request.node.iter_markers("rocketmq"):
+        if marker.args:
+            raise TypeError(f"pytest.mark.rocketmq takes arguments by name, such as masters=2, and not {marker.args!r}")
         options = marker.kwargs | options
     with _rocketmq_servers.open(**options, faults="rocketmq_faults" in request.fixturenames) as rocketmq:
         yield rocketmq

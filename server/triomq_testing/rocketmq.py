@@ -101,13 +101,26 @@ class RocketMQ:
         such topic.
 
         Delayed messages come into their topic when they are due. Dead letters are in ``%DLQ%`` and the group's name.
+
+        Raises:
+            BrokerNotFound: a broker set is down, so that its messages cannot be known.
         """
 
         async def read(client: triomq.Client) -> list[triomq.ReceivedMessage]:
+            registered = (await client.admin.cluster_info()).broker_addr_table or {}
+            down = dict.fromkeys(self.faults.broker_sets - registered.keys(), "it is not registered")
+            bounds: Mapping[triomq.MessageQueue, triomq.TopicOffset] = {}
             try:
-                bounds = (await client.admin.topic_stats(topic)).offset_table
+                stats = await client.admin.topic_stats(topic)
             except triomq.errors.RouteNotFound:
-                return []
+                pass
+            else:
+                bounds = stats.offset_table
+                answered = {queue.broker_name for queue in bounds}
+                down |= {name: why for name, why in stats.without_master.items() if name not in answered}
+            if down:
+                texts = "; ".join(f"{name}: {why}" for name, why in sorted(down.items()))
+                raise triomq.errors.BrokerNotFound(f"not all messages of {topic} can be read ({texts})")
             found: list[triomq.ReceivedMessage] = []
             for queue, ends in bounds.items():
                 offset = ends.min_offset

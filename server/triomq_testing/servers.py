@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from triomq._blocking.loop_thread import LoopThread
 from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import NodePlan
+from triomq_server.config import BrokerConfig, ConfigError
 from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.clock import Clock, SteeredClock
 from triomq_testing.directories import remove_left_behind, temporary_directory
@@ -69,8 +71,15 @@ class Servers:
         Raises:
             OSError: no free ports, or the disk fails.
             ValueError: counts that are out of range, or settings with which a broker must not start.
+            TypeError: topics or settings that are no names and texts.
+
+        Warns:
+            UserWarning: a setting that brokers ignore, such as a key that there is not.
         """
-        options = {"masters": masters, "slaves": slaves, "settings": SETTINGS | dict(settings or {})}
+        if isinstance(topics, str):
+            raise TypeError(f"topics is {topics!r}, not a list of names: [{topics!r}]")
+        checked = _checked(settings or {})
+        options = {"masters": masters, "slaves": slaves, "settings": SETTINGS | checked}
         with temporary_directory() as home:
             running = _Running(self._loop, faults=faults, options=options | {"directory": home})
             rocketmq: RocketMQ = self._loop.call(partial(self._loop.session.start, running.run))
@@ -80,6 +89,17 @@ class Servers:
                 yield rocketmq
             finally:
                 self._loop.call(running.stop)
+
+
+def _checked(settings: Mapping[str, str]) -> dict[str, str]:
+    for key, value in settings.items():
+        if not isinstance(value, str):
+            raise TypeError(f"the setting {key} is {value!r}, not text as in a broker.conf: {str(value).lower()!r}")
+    checked = dict(settings)
+    with contextlib.suppress(ConfigError):  # raised when the broker starts
+        for warning in BrokerConfig.from_properties(checked)[1]:
+            warnings.warn(f"settings of the cluster: {warning}", stacklevel=4)
+    return checked
 
 
 @asynccontextmanager

@@ -119,3 +119,16 @@ def test_a_cluster_without_faults_says_how_to_get_them(rocketmq: RocketMQ) -> No
 def test_a_node_that_is_not_there(rocketmq_faults: Faults) -> None:
     with pytest.raises(ValueError, match="there is no node broker-z; known: namesrv-0, broker-a"):
         rocketmq_faults.kill("broker-z")
+
+
+@pytest.mark.rocketmq(masters=2, topics=["orders"])
+def test_what_a_dead_broker_has_is_not_taken_for_nothing(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    rocketmq.send("orders", *[b"one"] * 8)
+    rocketmq_faults.kill("broker-a")
+    with pytest.raises(triomq.errors.BrokerNotFound, match="broker-a"):
+        rocketmq.messages("orders")
+    rocketmq_faults.kill("broker-b")
+    with pytest.raises(triomq.errors.BrokerNotFound, match=r"broker-a.*broker-b"):
+        rocketmq.messages("orders")
+    rocketmq_faults.start()
+    assert len(rocketmq.messages("orders")) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import triomq
 import triomq.aio
 import triomq.blocking
 from triomq_server.cluster import Cluster, open_cluster
-from triomq_testing import RocketMQ, Servers
+from triomq_testing import RocketMQ, Servers, directories
 
 pytest_plugins = ["pytester"]
 
@@ -214,6 +215,59 @@ def test_a_cluster_that_cannot_start_says_why() -> None:
             pass
         with servers.open() as rocketmq:
             rocketmq.send("orders", b"one")
+
+
+def test_a_directory_that_is_removed_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, others = fcntl.flock, [directories.remove_left_behind]
+
+    def late(descriptor: int, how: int) -> None:
+        while others:
+            others.pop()()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", late)
+    with directories.temporary_directory() as home:
+        assert [path.name for path in home.iterdir()] == ["in-use"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"topics": "orders"}, "not a list of names"),
+        ({"settings": {"autoCreateTopicEnable": False}}, "autoCreateTopicEnable is False, not text.*'false'"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(options: dict[str, Any], what: str) -> None:
+    with Servers() as servers, pytest.raises(TypeError, match=what), servers.open(**options):
+        pass
+
+
+def test_settings_that_brokers_ignore_are_warnings() -> None:
+    with (
+        Servers() as servers,
+        pytest.warns(UserWarning, match="fileReservedTim"),
+        servers.open(settings={"fileReservedTim": "48"}),
+    ):
+        pass
+
+
+def test_the_marker_takes_names_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.rocketmq(2)
+        def test_it(rocketmq):
+            pass
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:randomly").stdout.fnmatch_lines(
+        ["*takes arguments by name, such as masters=2*"]
+    )
 
 
 def test_a_cluster_that_breaks_does_not_break_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -213,5 +212,13 @@ def _permissions(items: Sequence[str]) -> dict[str, str] | None:
 def _secret(file: str | None) -> str:
     if file is None:
         return str(click.prompt("Secret of the account", hide_input=True, confirmation_prompt=True))
-    text = sys.stdin.read(4096) if file == "-" else Path(file).read_text(encoding="utf-8")
+    try:
+        text = sys.stdin.read(4096) if file == "-" else _beginning(file)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--secret-file {file} cannot be read: {error}; its first line is the secret") from None
     return text.partition("\n")[0].strip()
+
+
+def _beginning(file: str) -> str:
+    with open(file, encoding="utf-8") as opened:
+        return opened.read(4096)

@@ -175,6 +175,8 @@ def test_a_broker_without_access_control_is_named(command_line):
         (["set", "bookings", "--secret-file", "SECRET"], "give --yes"),
         (["set", "bookings", "--secret-file", "SECRET", "--topic", "A", "--yes"], "is not NAME=PERM"),
         (["set", "bookings", "--secret-file", "SECRET", "--topic", "A=ALL", "--yes"], "none of DENY"),
+        (["set", "bookings", "--secret-file", "/no/such", "--yes"], "--secret-file /no/such cannot be read"),
+        (["set", "bookings", "--secret-file", sys.executable, "--yes"], "its first line is the secret"),
         (["set", "short", "--secret-file", "SECRET", "--yes"], "access_key has 5 characters"),
         (["delete", "bookings"], "give --yes"),
         (["white-list"], "give --yes"),
