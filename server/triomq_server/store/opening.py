@@ -95,6 +95,11 @@ def note_repair(disk: Disk, root: str) -> None:
         disk.write(path, b"" if disk.exists(f"{root}/abort") else _CLEAN)
 
 
+def is_repair_unfinished(disk: Disk, root: str) -> bool:
+    """Whether a start would read the whole log, since a repair has not come to its end."""
+    return disk.exists(_repair_file(root))
+
+
 async def recover_whole(config: StoreConfig, disk: Disk) -> None:
     """Recover a locked store after `note_repair`, and close it in order; nothing expires meanwhile.
 
@@ -106,7 +111,7 @@ async def recover_whole(config: StoreConfig, disk: Disk) -> None:
     await _load(store, config)
     store.close()
     await _unload(store, config)
-    if disk.exists(_repair_file(config.store_path_root_dir)):
+    if is_repair_unfinished(disk, config.store_path_root_dir):
         raise OSError(f"the repair of {config.store_path_root_dir} is not on the disk: do it again")
 
 

@@ -31,7 +31,7 @@ from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
 from triomq_server.store.files.disk import RealDisk
 from triomq_server.store.files.segments import Segment, segment_name
 from triomq_server.store.index import ENTRY, HEADER, SLOT
-from triomq_server.store.opening import note_repair, recover_whole
+from triomq_server.store.opening import is_repair_unfinished, note_repair, recover_whole
 from triomq_server.store.removed_queues import RemovedQueue, RemovedQueues
 
 _CHECKPOINT_BYTES = 4096
@@ -50,7 +50,7 @@ class Problem:
 
     Attributes:
         kind: "record" or "missing" for places of the log, "lost" for those that an earlier start or repair has put
-            aside, "queue", "index", "checkpoint", or "table".
+            aside, "queue", "index", "checkpoint", "table", or "repair" for one that was not finished.
         where: which file, queue, or log offset.
         what: what is wrong, in words.
         remedy: what a repair does about it; empty if it can do nothing.
@@ -314,6 +314,9 @@ def look(config: StoreConfig, topics: Collection[str] | None = None, progress: P
     if index is not None and (flaw := index.conclude()):
         findings.problems.append(Problem("index", "index", flaw, "moved aside, and built again from the log"))
     findings.problems += _checkpoint_problems(Path(config.store_path_root_dir))
+    if is_repair_unfinished(RealDisk(), config.store_path_root_dir):
+        what = "an earlier repair was stopped before its end"
+        findings.problems.append(Problem("repair", "triomq/repairing", what, "done to its end"))
     for segment in segments:
         segment.close()
     return findings

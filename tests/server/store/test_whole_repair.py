@@ -243,6 +243,16 @@ async def test_without_a_table_all_queues_are_built(root: Path, make_config: Mak
     await check_all(root, make_config(root, mapped_file_size_commit_log=FILE_BYTES), record_number)
 
 
+async def test_a_repair_that_was_killed_at_its_end_is_finished(root: Path) -> None:
+    (root / "triomq" / "repairing").write_bytes(b"clean")
+    (root / "abort").touch()
+    told = await run_in_thread(root, "--dry-run")
+    assert (told.exit_code, "an earlier repair was stopped" in told.output) == (1, True)
+    assert (await run_in_thread(root, "--yes")).exit_code == 0
+    assert not (root / "triomq" / "repairing").exists()
+    assert not (root / "abort").exists()
+
+
 async def test_a_sound_store_is_left_alone(root: Path) -> None:
     before = files(root)
     done = await run_in_thread(root, "--yes")
