@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from triomq import Account, Client
+from triomq import Account, Client, MQError
 from triomq._cli.options import ask, check_can_ask, json_option, name_servers_option, say, with_client
 
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -155,16 +155,31 @@ def versions(brokers: tuple[str, ...], name_servers: str, as_json: bool) -> None
     """Show the versions of the brokers' access control files."""
 
     async def work(client: Client) -> None:
-        for each in await client.accounts.versions(brokers=brokers or None):
-            row = {
-                "broker": each.broker,
-                "address": each.address,
-                "path": each.path,
-                "changes": each.changes,
-                "changed_ms": each.changed_ms,
-            }
-            text = f"{each.broker:<20} {each.address:<21} {each.path}: {each.changes} changes, the last at {each.changed_ms}"
-            say(row, text, as_json=as_json)
+        sets = {} if brokers else await client.admin.broker_sets()
+        wanted = list(brokers) or [address for _, addresses in sorted(sets.items()) for address in addresses.values()]
+        failures: dict[str, MQError] = {}
+        if not wanted:
+            await client.accounts.versions()  # raises: no broker is registered
+        for broker in wanted:
+            try:
+                files = await client.accounts.versions(brokers=[broker])
+            except MQError as error:
+                failures[broker] = error
+                continue
+            for each in files:
+                row = {
+                    "broker": each.broker,
+                    "address": each.address,
+                    "path": each.path,
+                    "changes": each.changes,
+                    "changed_ms": each.changed_ms,
+                }
+                text = f"{each.broker:<20} {each.address:<21} {each.path}: {each.changes} changes, the last at {each.changed_ms}"
+                say(row, text, as_json=as_json)
+        if failures:
+            first = next(iter(failures.values()))
+            first.add_note(f"Not known of {', '.join(failures)}.")
+            raise first
 
     with_client(name_servers, work, route_wait_s=0)
 

@@ -153,6 +153,18 @@ def test_versions(command_line, all_files, found):
     assert [(row["path"], row["changes"], row["changed_ms"]) for row in rows] == found
 
 
+def test_versions_of_other_brokers_are_shown_where_one_does_not_tell(command_line):
+    command_line.cluster.broker.script(
+        VERSIONS,
+        lambda command: command.answer(ResponseCode.SYSTEM_ERROR, "no"),
+        versions_of('{"f":{"counter":1,"timestamp":7}}'),
+    )
+    code, out, err = command_line("accounts", "versions", "--broker", "broker-a:0", "--broker", "broker-a")
+    assert code == 1
+    assert "f: 1 changes" in out
+    assert "Not known of broker-a:0." in err
+
+
 @pytest.mark.parametrize("all_files", ["[", '{"f":3}', '"x"'])
 async def test_versions_that_cannot_be_read_are_an_error(autojump_clock, cluster, all_files):
     cluster.broker.script(VERSIONS, versions_of(all_files))
