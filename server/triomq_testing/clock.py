@@ -18,6 +18,7 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.store import wall_ms
 
 _HOUR_MS = 3_600_000
+_LONGEST = timedelta(days=3660)
 
 
 class SteeredClock:
@@ -73,17 +74,32 @@ class Calls(Protocol):
         ...
 
 
+class ClockHand(Protocol):
+    """Sets a cluster's clock, in this process or in another one; every method waits for its end."""
+
+    def now_ms(self) -> int:
+        """What the clock shows."""
+        ...
+
+    def advance(self, by_ms: int) -> None:
+        """See `SteeredClock.advance`."""
+        ...
+
+    def fast_forward(self) -> contextlib.AbstractContextManager[None]:
+        """See `SteeredClock.fast_forward`."""
+        ...
+
+
 class Clock:
     """The wall clock of all brokers of a cluster; every method may be called from any thread, and from tests of trio
     and asyncio, which it blocks for milliseconds."""
 
-    def __init__(self, steered: SteeredClock, calls: Calls) -> None:
-        self._steered = steered
-        self._calls = calls
+    def __init__(self, hand: ClockHand) -> None:
+        self._hand = hand
 
     def now(self) -> datetime:
         """What it shows."""
-        return datetime.fromtimestamp(self._steered() / 1000, UTC)
+        return datetime.fromtimestamp(self._hand.now_ms() / 1000, UTC)
 
     def advance(
         self,
@@ -102,19 +118,55 @@ class Clock:
             by: how far, or in days, hours, minutes and seconds; all of them are added.
 
         Raises:
-            ValueError: a negative time.
+            ValueError: a negative time, or more than ten years.
         """
         total = (by or timedelta()) + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        if total < timedelta():
-            raise ValueError(f"the clock goes forward only, not by {total}")
-        self._calls.call(lambda: self._steered.advance(round(total.total_seconds() * 1000)))
+        self._hand.advance(whole_ms(total))
 
-    @contextlib.contextmanager
-    def fast_forward(self) -> Iterator[None]:
+    def fast_forward(self) -> contextlib.AbstractContextManager[None]:
         """Let no message wait: as long as the block lasts, the clock goes to the next due time whenever there is one.
 
         The test, and clients in other processes, go on meanwhile. Between two due times nothing waits for them.
         """
+        return self._hand.fast_forward()
+
+
+def whole_ms(by: timedelta) -> int:
+    """How far a clock is to go.
+
+    Raises:
+        ValueError: a negative time, or more than ten years.
+    """
+    if by < timedelta():
+        raise ValueError(f"the clock goes forward only, not by {by}")
+    if by > _LONGEST:
+        raise ValueError(f"the clock goes forward by {_LONGEST.days} days at once at the most, not by {by}")
+    return round(by.total_seconds() * 1000)
+
+
+class LocalHand:
+    """A `ClockHand` in the process of the servers.
+
+    Args:
+        steered: the clock.
+        calls: reach the loop of the servers.
+    """
+
+    def __init__(self, steered: SteeredClock, calls: Calls) -> None:
+        self._steered = steered
+        self._calls = calls
+
+    def now_ms(self) -> int:
+        """What the clock shows."""
+        return self._steered()
+
+    def advance(self, by_ms: int) -> None:
+        """Go forward."""
+        self._calls.call(lambda: self._steered.advance(by_ms))
+
+    @contextlib.contextmanager
+    def fast_forward(self) -> Iterator[None]:
+        """Go forward as long as the block lasts."""
         scope = trio.CancelScope()
         started, ended = trio.Event(), trio.Event()
 

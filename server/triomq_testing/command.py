@@ -11,13 +11,12 @@ import re
 import signal
 import socket
 import sys
+from typing import Any
 
 import click
 
 from triomq_testing.child import NOT_EXECUTABLE, NOT_FOUND, Child
-
-VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
-"""Where the command finds the name server's address; Java's client reads the second one by itself."""
+from triomq_testing.variables import ADDRESS_VARIABLES, URL_VARIABLE
 
 _BACKLOG = 128
 _EXIT_FAILED = 1
@@ -55,6 +54,7 @@ def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: 
     callback=_read_settings,
     help="Any RocketMQ key; may be repeated.",
 )
+@click.option("--faults", is_flag=True, help="Let `triomq faults` break brokers; connections are a little slower.")
 @click.option(
     "--grace",
     "grace_s",
@@ -66,7 +66,13 @@ def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: 
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    topics: list[str], masters: int, slaves: int, settings: dict[str, str], grace_s: float, command: tuple[str, ...]
+    topics: list[str],
+    masters: int,
+    slaves: int,
+    settings: dict[str, str],
+    faults: bool,
+    grace_s: float,
+    command: tuple[str, ...],
 ) -> None:
     """Run COMMAND with a cluster of its own, which ends with it.
 
@@ -74,19 +80,34 @@ def run(
     leaves running is ended. Write -- before it:
 
         triomq run --topics orders -- mvn test
+
+    In COMMAND, `triomq clock` sets the brokers' clock forward, and with --faults `triomq faults` breaks brokers.
     """
-    # An ordinary connection takes this port for no other purpose: it listens from now on.
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(_BACKLOG)
+    # An ordinary connection takes these ports for no other purpose: they listen from now on.
+    with _listen() as listening, _listen() as steering:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
+        secret = os.urandom(16).hex()
+        variables = dict.fromkeys(ADDRESS_VARIABLES, address)
+        variables[URL_VARIABLE] = f"http://127.0.0.1:{steering.getsockname()[1]}/{secret}"
         try:
-            child = Child(command, {**os.environ, **dict.fromkeys(VARIABLES, address)}, grace_s)
+            child = Child(command, {**os.environ, **variables}, grace_s)
         except OSError as error:
             click.echo(f"Error: {command[0]} cannot be started: {error.strerror}", err=True)
             sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
         try:
-            failure = _lend(child, listening, topics, masters, slaves, settings)
+            failure = _lend(
+                child,
+                {
+                    "listening": listening,
+                    "steering": steering,
+                    "secret": secret,
+                    "masters": masters,
+                    "slaves": slaves,
+                    "topics": topics,
+                    "settings": settings,
+                    "faults": faults,
+                },
+            )
         finally:
             child.end_descendants()
     if failure is not None:
@@ -95,9 +116,14 @@ def run(
     sys.exit(child.status)
 
 
-def _lend(
-    child: Child, listening: socket.socket, topics: list[str], masters: int, slaves: int, settings: dict[str, str]
-) -> Exception | None:
+def _listen() -> socket.socket:
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(_BACKLOG)
+    return listening
+
+
+def _lend(child: Child, options: dict[str, Any]) -> Exception | None:
     """Run the cluster until the command has ended; what went wrong, in which case the command is ended, too."""
     import trio  # noqa: F401 - a third of what there is to import
 
@@ -106,7 +132,7 @@ def _lend(
     from triomq_testing.lending import lend
 
     try:
-        lend(child, listening, masters=masters, slaves=slaves, topics=topics, settings=settings)
+        lend(child, **options)
     except Exception as error:  # noqa: BLE001 - told when the command has ended
         child.send(signal.SIGTERM)
         while isinstance(error, ExceptionGroup):

@@ -32,19 +32,27 @@ class Faults:
     """
 
     def __init__(
-        self, cluster: Cluster, nodes: dict[str, Weaknesses], clock: SteeredClock, calls: Calls, *, possible: bool
+        self,
+        cluster: Cluster | None,
+        nodes: dict[str, Weaknesses],
+        clock: SteeredClock,
+        calls: Calls,
+        *,
+        possible: bool,
+        how: str = "ask for the fixture `rocketmq_faults` among the test's arguments, or for `Servers.open(faults=True)`",
     ) -> None:
-        self._cluster = cluster
+        self._nodes_by_name = {} if cluster is None else cluster.nodes
         self._nodes = nodes
         self._clock = clock
         clock.passed.append(self._expire_frozen)
         self._calls = calls
         self._possible = possible
+        self._how = how
 
     @property
     def broker_sets(self) -> frozenset[str]:
         """The names of the broker sets, also of those that do not run."""
-        plans = (self._cluster[node].plan for node in self._nodes)
+        plans = (self._nodes_by_name[node].plan for node in self._nodes)
         return frozenset(plan.properties["brokerName"] for plan in plans if plan.kind == "broker")
 
     def kill(self, name: str | None = None) -> None:
@@ -54,7 +62,7 @@ class Faults:
             for node, weak in self._chosen(name):
                 weak.disk.dead = True
                 await weak.network.cut()
-                await self._cluster[node].stop()
+                await self._nodes_by_name[node].stop()
                 weak.disk.dead = False
                 weak.network.mend()
 
@@ -65,7 +73,7 @@ class Faults:
 
         async def stop() -> None:
             for node, _ in self._chosen(name):
-                await self._cluster[node].stop()
+                await self._nodes_by_name[node].stop()
 
         self._calls.call(stop)
 
@@ -74,7 +82,7 @@ class Faults:
 
         async def start() -> None:
             for node, _ in self._chosen(name):
-                await self._cluster[node].start()
+                await self._nodes_by_name[node].start()
 
         self._calls.call(start)
 
@@ -139,12 +147,11 @@ class Faults:
 
     def _chosen(self, name: str | None) -> Iterable[tuple[str, Weaknesses]]:
         if not self._possible:
-            raise RuntimeError(
-                "this cluster was started without faults: ask for the fixture `rocketmq_faults` among the test's "
-                "arguments, or for `Servers.open(faults=True)`"
-            )
+            raise RuntimeError(f"this cluster was started without faults: {self._how}")
         if name is None:
-            return [(node, weak) for node, weak in self._nodes.items() if self._cluster[node].plan.kind == "broker"]
+            return [
+                (node, weak) for node, weak in self._nodes.items() if self._nodes_by_name[node].plan.kind == "broker"
+            ]
         if name not in self._nodes:
             raise ValueError(f"there is no node {name}; known: {', '.join(self._nodes)}")
         return [(name, self._nodes[name])]

@@ -18,14 +18,19 @@ from triomq_protocol.flags import PERM_READ, PERM_WRITE
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.cluster.embedded import run_cluster
 from triomq_server.cluster.nodes import Machine
-from triomq_server.cluster.plan import ClusterPlan, free_ports, plan_cluster
+from triomq_server.cluster.plan import ClusterPlan, NodePlan, free_ports, plan_cluster
 from triomq_server.config import BrokerConfig
 from triomq_server.store import RealDisk, wall_ms
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import dial_tcp, listen_tcp
 from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.child import Child
+from triomq_testing.clock import SteeredClock
+from triomq_testing.control import Control, ThreadCalls
 from triomq_testing.directories import remove_left_behind, temporary_directory
+from triomq_testing.disk import SteeredDisk
+from triomq_testing.faults import Faults, Weaknesses
+from triomq_testing.network import SteeredNetwork
 
 QUEUES = 4
 """Of each topic, on every master."""
@@ -33,22 +38,28 @@ QUEUES = 4
 
 def lend(
     child: Child,
-    listening: socket.socket,
     *,
+    listening: socket.socket,
+    steering: socket.socket,
+    secret: str,
     masters: int,
     slaves: int,
     topics: Sequence[str],
     settings: Mapping[str, str],
+    faults: bool,
 ) -> None:
     """Run the cluster until the command has ended.
 
     Args:
         child: the command.
         listening: listens where the command looks for the name server.
+        steering: listens where the command finds the clock and the faults.
+        secret: begins the paths there.
         masters: broker sets.
         slaves: slaves of each master.
         topics: are there before the command gets an answer.
         settings: RocketMQ keys for every broker.
+        faults: whether brokers can be broken.
 
     Raises:
         OSError: no free ports, or the disk fails.
@@ -59,16 +70,33 @@ def lend(
         ports = [listening.getsockname()[1], *free_ports(masters * (1 + slaves))]
         plan = plan_cluster(home, masters=masters, slaves=slaves, settings=SETTINGS | dict(settings), ports=ports)
         _write_topics(plan, topics)
-        trio.run(_lend, child, plan, HeldPort(listening))
+        trio.run(_lend, child, plan, HeldPort(listening), steering, secret, faults)
 
 
-async def _lend(child: Child, plan: ClusterPlan, port: HeldPort) -> None:
-    machine = Machine(dial=port.dial, listen=port.listen)
+async def _lend(
+    child: Child, plan: ClusterPlan, port: HeldPort, steering: socket.socket, secret: str, faults: bool
+) -> None:
+    clock = SteeredClock()
+    nodes: dict[str, Weaknesses] = {}
+
+    def machine(node: NodePlan) -> Machine:
+        weak = Weaknesses(SteeredDisk(clock), SteeredNetwork(port.dial))
+        if not faults or node.kind != "broker":
+            return Machine(weak.disk, port.dial, port.listen, clock, clock.waits)
+        nodes[node.name] = weak
+        return Machine(weak.disk, weak.network.dial, weak.network.listen, clock, clock.waits)
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_wait_for, child, nursery.cancel_scope)
-        async with run_cluster(plan, lambda _: machine):
+        async with run_cluster(plan, machine) as cluster:
             port.open()
-            await trio.sleep_forever()
+            control = Control(
+                cluster.name_servers,
+                clock,
+                Faults(cluster, nodes, clock, ThreadCalls(), possible=faults, how="start it by `triomq run --faults`"),
+                secret,
+            )
+            await control.serve(steering)
 
 
 async def _wait_for(child: Child, scope: trio.CancelScope) -> None:

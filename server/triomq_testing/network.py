@@ -7,17 +7,21 @@ from collections.abc import Sequence
 
 import trio
 
-from triomq_server.wire import dial_tcp, listen_tcp
+from triomq_server.wire import Dial, dial_tcp, listen_tcp
 
 
 class SteeredNetwork:
     """What one node listens on and dials.
 
+    Args:
+        dial: how it connects.
+
     Attributes:
         delay_s: how long each piece of data is held up, in both directions.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dial: Dial = dial_tcp) -> None:
+        self._dial = dial
         self.delay_s = 0.0
         self._is_cut = False
         self._thawed = trio.Event()
@@ -29,7 +33,7 @@ class SteeredNetwork:
         """Connect; refused while the node is cut off."""
         if self._is_cut:
             raise ConnectionRefusedError(f"the test has cut this node off: {address}")
-        stream = self._steer(await dial_tcp(address))
+        stream = self._steer(await self._dial(address))
         self._dialled.add(stream)
         return stream
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:  # every run of pytest imports this module
     from triomq_testing.faults import Faults
     from triomq_testing.rocketmq import RocketMQ
     from triomq_testing.servers import Servers
+    from triomq_testing.sharing import SharedCluster
+
+_URL = "triomq_testing_url"
+_shared: pytest.StashKey[SharedCluster] = pytest.StashKey()
 
 _NAME_CHARACTERS = 40
 
@@ -25,6 +29,27 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "rocketmq(masters=1, slaves=0, topics=(), settings=None): what the broker of the fixture `rocketmq` is like",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let a worker of `pytest-xdist` know where the run's cluster is; called in the controller."""
+    from triomq_testing.sharing import SharedCluster
+
+    if not node.gateway.spec.popen:
+        return  # on another machine, maybe: it has a cluster of its own
+    if _shared not in node.config.stash:
+        node.config.stash[_shared] = SharedCluster()
+    node.workerinput[_URL] = node.config.stash[_shared].url
+
+
+@pytest.hookimpl
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the run's cluster, after the workers."""
+    shared = config.stash.get(_shared, None)
+    if shared is not None:
+        del config.stash[_shared]
+        shared.close()
 
 
 @pytest.fixture(scope="session")
@@ -54,8 +79,9 @@ def rocketmq_faults(rocketmq: RocketMQ) -> Faults:
 
 
 @pytest.fixture(scope="session")
-def _rocketmq_session(_rocketmq_servers: Servers) -> Iterator[RocketMQ]:
-    with _rocketmq_servers.open() as rocketmq:
+def _rocketmq_session(pytestconfig: pytest.Config, _rocketmq_servers: Servers) -> Iterator[RocketMQ]:
+    url = getattr(pytestconfig, "workerinput", {}).get(_URL)
+    with _rocketmq_servers.open() if url is None else _rocketmq_servers.join(url) as rocketmq:
         yield rocketmq
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import socket
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,11 +20,13 @@ from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import NodePlan
 from triomq_server.config import BrokerConfig, ConfigError
 from triomq_testing.broker_settings import SETTINGS
-from triomq_testing.clock import Clock, SteeredClock
+from triomq_testing.clock import Clock, LocalHand, SteeredClock
+from triomq_testing.control import Control
 from triomq_testing.directories import remove_left_behind, temporary_directory
 from triomq_testing.disk import SteeredDisk
 from triomq_testing.faults import Faults, Weaknesses
 from triomq_testing.network import SteeredNetwork
+from triomq_testing.remote import Remote
 from triomq_testing.rocketmq import RocketMQ
 
 _ATTEMPTS = 5
@@ -90,6 +93,54 @@ class Servers:
             finally:
                 self._loop.call(running.stop)
 
+    @contextlib.contextmanager
+    def open_shared(self, listening: socket.socket, secret: str) -> Iterator[None]:
+        """Run a cluster as long as the block lasts, for `join` in other processes.
+
+        Args:
+            listening: where they ask for it.
+            secret: begins the path there.
+        """
+        with temporary_directory() as home:
+            options = {"masters": 1, "slaves": 0, "settings": SETTINGS, "directory": home}
+            running = _Running(self._loop, faults=False, options=options, control=(listening, secret))
+            self._loop.call(partial(self._loop.session.start, running.run))
+            try:
+                yield
+            finally:
+                self._loop.call(running.stop)
+
+    @contextlib.contextmanager
+    def join(self, url: str) -> Iterator[RocketMQ]:
+        """Use the cluster of another process as long as the block lasts.
+
+        Args:
+            url: of its control, with its secret.
+
+        Raises:
+            ConnectionError: it has gone.
+            ValueError: it could not be started.
+        """
+        remote = Remote(url)
+        namesrv_addr = remote.state()["namesrv_addr"]
+        faults = Faults(None, {}, SteeredClock(), self._loop, possible=False)
+        scope = trio.CancelScope()
+
+        async def serve(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    task_status.started(nursery)
+                    await trio.sleep_forever()
+
+        async def stop() -> None:
+            scope.cancel()
+
+        nursery: trio.Nursery = self._loop.call(partial(self._loop.session.start, serve))
+        try:
+            yield RocketMQ(namesrv_addr, Clock(remote), faults, _SharedClient(namesrv_addr, nursery), self._loop)
+        finally:
+            self._loop.call(stop)
+
 
 def _checked(settings: Mapping[str, str]) -> dict[str, str]:
     for key, value in settings.items():
@@ -139,9 +190,17 @@ class _SharedClient:
 class _Running:
     """One cluster in the loop."""
 
-    def __init__(self, loop: LoopThread[trio.Nursery], *, faults: bool, options: dict[str, object]) -> None:
+    def __init__(
+        self,
+        loop: LoopThread[trio.Nursery],
+        *,
+        faults: bool,
+        options: dict[str, object],
+        control: tuple[socket.socket, str] | None = None,
+    ) -> None:
         self._loop = loop
         self._faults = faults
+        self._control = control
         self._options = options
         self._clock = SteeredClock()
         self._nodes: dict[str, Weaknesses] = {}
@@ -179,14 +238,12 @@ class _Running:
         async with open_cluster(**self._options, machine=self._machine) as cluster, trio.open_nursery() as nursery:  # type: ignore[arg-type]
             sdk = _SharedClient(cluster.name_servers, nursery)
             self._started = True
+            faults = Faults(cluster, self._nodes, self._clock, self._loop, possible=self._faults)
+            if self._control is not None:
+                listening, secret = self._control
+                nursery.start_soon(Control(cluster.name_servers, self._clock, faults, secret).serve, listening.dup())
             task_status.started(
-                RocketMQ(
-                    cluster.name_servers,
-                    Clock(self._clock, self._loop),
-                    Faults(cluster, self._nodes, self._clock, self._loop, possible=self._faults),
-                    sdk,
-                    self._loop,
-                )
+                RocketMQ(cluster.name_servers, Clock(LocalHand(self._clock, self._loop)), faults, sdk, self._loop)
             )
             await self._stopping.wait()
             await cluster.stop()  # first, so that the client need not unregister

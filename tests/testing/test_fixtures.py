@@ -24,6 +24,7 @@ import triomq.aio
 import triomq.blocking
 from triomq_server.cluster import Cluster, open_cluster
 from triomq_testing import RocketMQ, Servers, directories
+from triomq_testing.sharing import SharedCluster
 
 pytest_plugins = ["pytester"]
 
@@ -303,10 +304,119 @@ def test_own(rocketmq, number):
 @pytest.mark.parametrize("number", range(4))
 def test_shared(rocketmq_cluster, number):
     assert write(rocketmq_cluster, os.environ["PYTEST_XDIST_WORKER"]).startswith(os.environ["PYTEST_XDIST_WORKER"])
+    before = rocketmq_cluster.clock.now()
+    with rocketmq_cluster.clock.fast_forward():
+        rocketmq_cluster.clock.advance(hours=1)
+    assert (rocketmq_cluster.clock.now() - before).total_seconds() >= 3600
+    with pytest.raises(ValueError, match="forward only"):
+        rocketmq_cluster.clock.advance(hours=-1)
+    with pytest.raises(RuntimeError, match="without faults"):
+        rocketmq_cluster.faults.kill()
+    pathlib.Path(f"address-{number}").write_text(rocketmq_cluster.namesrv_addr)
+"""
+# No other plug-ins: three processes would import them.
+WORKERS = ["-p", "xdist", "-p", "triomq_testing.plugin", "-p", "no:cacheprovider", "-n", "2", "--dist", "load"]
+
+
+@pytest.fixture
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+def test_two_workers_at_once(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = pytester.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    pytester.makepyfile(USERS_TESTS)
+    done = pytester.runpytest_subprocess(*WORKERS, timeout=120)
+    done.assert_outcomes(passed=8)
+    assert len({path.read_text() for path in pytester.path.glob("address-*")}) == 1
+    assert list(temporary.glob("triomq-*")) == []
+
+
+A_WORKER_IS_KILLED = """
+import os, pytest, signal
+
+@pytest.mark.parametrize("number", range(6))
+def test_shared(rocketmq_cluster, number):
+    topic = rocketmq_cluster.topic("orders")
+    rocketmq_cluster.send(topic, b"one")
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert [message.body for message in rocketmq_cluster.messages(topic)] == [b"one"]
 """
 
 
-def test_two_workers_at_once(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(USERS_TESTS)
-    done = pytester.runpytest_subprocess("-n", "2", "--dist", "load", "-p", "no:cacheprovider", timeout=120)
-    done.assert_outcomes(passed=8)
+@pytest.mark.usefixtures("no_other_plugins")
+def test_the_shared_cluster_outlives_a_killed_worker(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = pytester.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    pytester.makepyfile(A_WORKER_IS_KILLED)
+    done = pytester.runpytest_subprocess(*WORKERS, timeout=120)
+    done.assert_outcomes(passed=5, failed=1)
+    done.stdout.fnmatch_lines(["*crashed while running*test_shared?1?*"])
+    assert list(temporary.glob("triomq-*")) == []
+
+
+def test_workers_get_why_the_shared_cluster_could_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("triomq_testing.servers.SETTINGS", {"storePathRootDir": "/proc/none"})
+    before = left()
+    shared = SharedCluster()
+    with Servers() as servers:
+        for _ in range(2):
+            with (
+                pytest.raises(ValueError, match=r"the cluster of this run failed: .*/proc/none"),
+                servers.join(shared.url),
+            ):
+                pass
+        shared.close()
+        with pytest.raises(ConnectionError, match="has the process that ran it ended"), servers.join(shared.url):
+            pass
+    assert left() == before
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_shared_cluster_for_which_nobody_asks_is_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("triomq_testing.servers.Servers")
+    before = left()
+    SharedCluster().close()
+    assert left() == before
+
+
+THE_CONTROLLER_IS_KILLED = """
+import os, pathlib, pytest, time
+
+@pytest.mark.parametrize("number", range(2))
+def test_shared(rocketmq_cluster, number):
+    rocketmq_cluster.topic("orders")
+    pathlib.Path(f"written-{number}").write_text(str(os.getpid()))
+    os.rename(f"written-{number}", f"pid-{number}")
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+def test_when_the_controller_is_killed_workers_end_and_the_next_run_cleans_up(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = pytester.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    pytester.makepyfile(THE_CONTROLLER_IS_KILLED)
+    command = [sys.executable, "-m", "pytest", *WORKERS]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as controller:
+        try:
+            while len(list(pytester.path.glob("pid-*"))) < 2:
+                assert controller.poll() is None
+                time.sleep(0.02)
+        finally:
+            controller.kill()
+    for path in pytester.path.glob("pid-*"):
+        while Path(f"/proc/{path.read_text()}").exists():
+            time.sleep(0.02)
+    assert len(list(temporary.glob("triomq-testing-*"))) == 1
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with Servers():
+        assert list(temporary.glob("triomq-testing-*")) == []

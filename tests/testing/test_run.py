@@ -5,14 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from triomq_testing.steering import Duration, clock
 
 RUN = [sys.executable, "-c", "from triomq_command import main; main()", "run"]
 SEND_AND_PULL = """
@@ -184,6 +190,126 @@ def test_when_it_is_killed_itself_the_command_ends_and_the_next_run_cleans_up(te
         time.sleep(0.01)
     assert len(list(temporary.glob("triomq-testing-*"))) == 1
     assert run("--topics", "A,B", "--", sys.executable, "-c", SEND_AND_PULL).returncode == 0
+
+
+STEER = """
+import os, subprocess, sys, threading, urllib.error, urllib.request, triomq.blocking
+TRIOMQ = [sys.executable, "-c", "from triomq_command import main; main()"]
+URL = os.environ["TRIOMQ_RUN_URL"]
+
+def command(*arguments):
+    done = subprocess.run([*TRIOMQ, *arguments], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+def post(path):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(URL + path, method="POST"), timeout=120) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+client = triomq.blocking.open_client(os.environ["NAMESRV_ADDR"])
+producer = client.producer("writers")
+
+def delayed(body, level=18):
+    producer.send(triomq.Message("A", body, delay_level=level))
+
+def bodies():
+    consumer = client.pull_consumer("readers")
+    return sorted(
+        message.body for queue in consumer.fetch_queues("A")
+        for message in consumer.pull(queue, 0, suspend_s=0).messages
+    )
+"""
+PASS_TIME = """
+delayed(b"one")
+assert bodies() == []
+assert command("clock", "advance", "1h59m")[0] == 0
+assert bodies() == []
+assert post("/clock/advance?minutes=1")[0] == 200
+assert bodies() == [b"one"]
+before = command("clock", "now")[1]
+with subprocess.Popen([*TRIOMQ, "clock", "fast-forward"], stdout=subprocess.PIPE, text=True) as forward:
+    assert forward.stdout.readline() == "no message waits until Ctrl-C\\n"
+    delayed(b"two")
+    while bodies() != [b"one", b"two"]:
+        pass
+    forward.terminate()
+assert forward.returncode == 0
+assert "T" in before and command("clock", "now")[1] > before
+delayed(b"three", 1)
+assert bodies() == [b"one", b"two"]
+status, text = command("faults", "kill", "broker-a")
+assert status == 1 and "start it by `triomq run --faults`" in text, text
+"""
+BREAK = """
+producer.send(triomq.Message("A", b"one"))
+assert command("faults", "kill", "broker-a")[0] == 0
+assert post("/faults/start")[0] == 200
+assert bodies() == [b"one"]
+assert post("/faults/fill_disk")[0] == 200
+try:
+    producer.send(triomq.Message("A", b"two"))
+    raise SystemExit("sent to a full disk")
+except triomq.MQError:
+    pass
+assert command("faults", "mend", "--json")[0] == 0
+producer.send(triomq.Message("A", b"two"))
+for path, code, text in [
+    ("/faults/kill?node=nobody", 400, "there is no node nobody; known: broker-a"),
+    ("/faults/slow", 400, "slow needs seconds"),
+    ("/faults/slow?seconds=nan", 400, "slow needs seconds"),
+    ("/faults/kill?seconds=1", 400, "'seconds' is not known here: only node"),
+    ("/faults/mendd", 404, "there is no faults/mendd"),
+    ("/clock/advance?hours=nan", 400, "NaN"),
+    ("/clock/advance?hours=-1", 400, "forward only"),
+    ("/clock/advance?hours=1e9", 400, "3660 days"),
+    ("/clock/advance?hours=1e300", 400, ""),
+    ("/", 405, "use GET here"),
+    ("/../", 404, ""),
+    ("/" + 20000 * "x", 431, "at most 8192 bytes"),
+]:
+    status, answer = post(path)
+    assert status == code and text in answer, (path, status, answer)
+"""
+
+
+@pytest.mark.parametrize(("options", "script"), [([], PASS_TIME), (["--faults"], BREAK)])
+def test_the_command_steers_its_cluster(options: list[str], script: str) -> None:
+    done = run(*options, "--topics", "A", "--", sys.executable, "-c", STEER + script + "client.close()")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [
+        ("2h", timedelta(hours=2)),
+        ("1h30m", timedelta(hours=1, minutes=30)),
+        ("1.5d", timedelta(days=1.5)),
+        ("500ms", timedelta(milliseconds=500)),
+        *[(text, None) for text in ("", "2", "h", "2 h", "-2h", "2h!", "9" * 400 + "d")],
+    ],
+)
+def test_durations(text: str, by: timedelta | None) -> None:
+    if by is None:
+        with pytest.raises(click.BadParameter):
+            Duration().convert(text, None, None)
+    else:
+        assert Duration().convert(text, None, None) == by
+
+
+def test_steering_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIOMQ_RUN_URL", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    for url, text in [
+        ("", "under `triomq run"),
+        ("nonsense", "is no address of a cluster"),
+        (f"http://127.0.0.1:{port}/x", "has the process that ran it ended?"),
+    ]:
+        done = CliRunner().invoke(clock, ["now"], env={"TRIOMQ_RUN_URL": url})
+        assert done.exit_code == 1
+        assert text in done.output
 
 
 def test_it_takes_little_memory_and_time(figures: Callable[[str], None]) -> None:

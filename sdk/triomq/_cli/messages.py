@@ -44,6 +44,8 @@ EXTRAS = {
     "cluster": "server",
     "admin": "server",
     "run": "testing",
+    "clock": "testing",
+    "faults": "testing",
     "dashboard": "dashboard",
     "quickstart": "demo",
     "demo": "demo",

@@ -1,0 +1,85 @@
+"""A cluster of another process, as its clock and faults are steered from this one; the other side is `control`."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from datetime import datetime
+from urllib.parse import urlencode, urlsplit
+
+ANSWER_WITHIN_S = 120.0
+"""Advancing a clock by years, with all that is due meanwhile, takes seconds."""
+
+
+class Remote:
+    """Asks the process that runs a cluster; every method waits for the answer, and may be called from any thread.
+
+    Args:
+        url: of the cluster's control, with its secret.
+
+    Methods raise ConnectionError when the cluster has gone, and ValueError for what it refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or not parts.port:
+            raise ValueError(f"{url!r} is no address of a cluster: http://127.0.0.1:PORT/SECRET")
+        self._host, self._port = parts.hostname, parts.port
+        self._path = parts.path.rstrip("/")
+
+    def state(self) -> dict[str, str]:
+        """The name servers and the time."""
+        return self._ask("GET", "")
+
+    def do(self, what: str, **query: str | float) -> dict[str, str]:
+        """Have something done, such as ``clock/advance``; what it is like afterwards."""
+        return self._ask("POST", what, **query)
+
+    def now_ms(self) -> int:
+        """What the clock shows."""
+        return round(datetime.fromisoformat(self.state()["time"]).timestamp() * 1000)
+
+    def advance(self, by_ms: int) -> None:
+        """Let the clock go forward."""
+        self.do("clock/advance", seconds=by_ms / 1000)
+
+    @contextlib.contextmanager
+    def fast_forward(self) -> Iterator[None]:
+        """Let no message wait as long as the block lasts."""
+        with self._asked("POST", "clock/fast-forward", {}) as (connection, response):
+            try:
+                yield
+            finally:
+                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):
+                    response.read()
+
+    def _ask(self, method: str, what: str, **query: str | float) -> dict[str, str]:
+        with self._asked(method, what, query) as (_, response):
+            answer: dict[str, str] = json.loads(response.read())
+            return answer
+
+    @contextlib.contextmanager
+    def _asked(
+        self, method: str, what: str, query: dict[str, str | float]
+    ) -> Iterator[tuple[socket.socket, http.client.HTTPResponse]]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_WITHIN_S)
+        try:
+            try:
+                connection.connect()
+                link = connection.sock
+                connection.request(method, f"{self._path}/{what}?{urlencode(query)}")
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise ConnectionError(
+                    f"the cluster at {self._host}:{self._port} does not answer ({error}); has the process that ran it ended?"
+                ) from error
+            with response:
+                if response.status != 200:
+                    raise ValueError(json.loads(response.read())["error"])
+                yield link, response
+        finally:
+            connection.close()
