@@ -6,6 +6,7 @@ cluster, so that they need not wait for it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -42,6 +43,12 @@ def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: 
 
 
 # What follows the command's name belongs to it, also without --.
+def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of seconds", ctx, param)
+    return value
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @click.option("--topics", default="", metavar="A,B", callback=_read_topics, help="Topics that are there at once.")
 @click.option("--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets.")
@@ -59,6 +66,7 @@ def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: 
     "--grace",
     "grace_s",
     type=click.FloatRange(0),
+    callback=_finite,
     default=10,
     show_default=True,
     metavar="SECONDS",

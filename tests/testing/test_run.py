@@ -18,6 +18,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from triomq_testing import command
 from triomq_testing.steering import Duration, clock
 
 RUN = [sys.executable, "-c", "from triomq_command import main; main()", "run"]
@@ -319,3 +320,10 @@ def test_it_takes_little_memory_and_time(figures: Callable[[str], None]) -> None
     high_water_kib = int(done.stdout.split()[1])
     figures(f"triomq run -- sleep 1: {took - 1:.2f} s more than the command, {high_water_kib / 1024:.0f} MiB")
     assert high_water_kib <= 60 * 1024 or "coverage" in sys.modules or os.environ.get("COVERAGE_PROCESS_START")
+
+
+@pytest.mark.parametrize("grace", ["nan", "inf", "-1", "soon"])
+def test_a_grace_that_is_no_time_is_refused(grace: str) -> None:
+    """With nan the command would never be killed."""
+    done = CliRunner().invoke(command.run, ["--grace", grace, "--", "true"])
+    assert (done.exit_code, "'--grace'" in done.output) == (2, True), done.output

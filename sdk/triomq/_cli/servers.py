@@ -104,7 +104,10 @@ def producers(broker: str, name_servers: str, as_json: bool) -> None:
     """List the producers that are connected to BROKER."""
 
     async def work(client: Client) -> None:
-        for group, clients in sorted((await client.servers.producers(broker)).data.items()):
+        found = (await client.servers.producers(broker)).data
+        if not any(found.values()) and not as_json:
+            click.echo(f"no producer is connected to {broker}", err=True)
+        for group, clients in sorted(found.items()):
             for each in clients:
                 row = {
                     "group": group,
@@ -243,7 +246,10 @@ def kv_get(namespace: str, key: str | None, name_servers: str, as_json: bool) ->
 
     async def work(client: Client) -> None:
         if key is None:
-            _say_table(await client.servers.kv_list(namespace), as_json=as_json)
+            table = await client.servers.kv_list(namespace)
+            if not table and not as_json:
+                click.echo(f"namespace {namespace} has no keys", err=True)
+            _say_table(table, as_json=as_json)
             return
         _say_table({key: await client.servers.kv_get(namespace, key)}, as_json=as_json)
 

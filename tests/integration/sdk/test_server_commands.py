@@ -49,7 +49,8 @@ async def test_pairs_write_permission_producers_and_cleaning(call, client, clust
     assert (await call("kv", "get", "ORDER_TOPIC_CONFIG", "T"))[1] == "T=broker-a:4\n"
     assert (await call("kv", "get", "ORDER_TOPIC_CONFIG"))[1] == "T=broker-a:4\n"
     assert (await call("kv", "delete", "ORDER_TOPIC_CONFIG", "T", "--yes"))[0] == 0
-    assert (await call("kv", "get", "ORDER_TOPIC_CONFIG"))[1] == ""
+    assert (await call("kv", "get", "ORDER_TOPIC_CONFIG"))[1:] == ("", "namespace ORDER_TOPIC_CONFIG has no keys\n")
+    assert (await call("brokers", "producers", "broker-a"))[1:] == ("", "no producer is connected to broker-a\n")
 
     await client.admin.create_topic("T")
 
