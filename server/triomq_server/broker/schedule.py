@@ -199,7 +199,10 @@ class Schedule:
                 continue
             if (record := self._copy(delayed)) is not None:
                 log_end = await self._append_until_taken(record)
-                _log.info("a delayed message for %s, repaired at log offset %d, is delivered", record.topic, unit[0])
+                _log.info(
+                    "a delayed message for %s, repaired at log offset %d, is delivered",
+                    record.topic, unit[0], extra={"topic": record.topic},
+                )  # fmt: skip
             self._undelivered.remove(queue_id, number)
             await trio.lowlevel.checkpoint()
         if log_end:
@@ -219,6 +222,7 @@ class Schedule:
                 "it will be at the first start after a repair%s",
                 queue_id + 1, number, SCHEDULE_TOPIC, physical_offset,
                 f" ({due[0] - 1} more since the last such line)" if due[0] > 1 else "",
+                extra={"topic": SCHEDULE_TOPIC, "queue": queue_id, "offset": number},
             )  # fmt: skip
 
     def _note_refusal(self, topic: str, status: AppendStatus) -> None:
@@ -227,6 +231,7 @@ class Schedule:
                 "delayed messages wait: the store answered %s to a message for %s; it is tried again",
                 status.name,
                 topic,
+                extra={"topic": topic},
             )
         self._refused = True
 
@@ -249,6 +254,7 @@ class Schedule:
                 delayed.physical_offset,
                 topic,
                 queue_id,
+                extra={"topic": topic},
             )
             return None
         return NewRecord(

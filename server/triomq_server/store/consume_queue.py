@@ -117,6 +117,11 @@ class ConsumeQueue:
     def __str__(self) -> str:
         return f"queue {self.topic}-{self.queue_id}"
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What a log record about the queue has beside its text."""
+        return {"topic": self.topic, "queue": self.queue_id}
+
     # ---- writing
 
     def make_space(self) -> None:
@@ -202,7 +207,7 @@ class ConsumeQueue:
                 return False
             _log.warning(
                 "%s: numbered from 0 again at log offset %d; its entries 0 to %d are dropped",
-                self, physical_offset, self.max_offset - 1,
+                self, physical_offset, self.max_offset - 1, extra=self.log_fields,
             )  # fmt: skip
             self.segments.destroy()
             self._enter(None)
@@ -211,7 +216,10 @@ class ConsumeQueue:
             if self.segments.items:
                 if not fill:
                     raise QueueGap(self, queue_offset)
-                _log.error("%s: no entries for offsets %d to %d; left blank", self, self.max_offset, queue_offset - 1)
+                _log.error(
+                    "%s: no entries for offsets %d to %d; left blank",
+                    self, self.max_offset, queue_offset - 1, extra=self.log_fields,
+                )  # fmt: skip
                 # With a log offset that is gone when the last entry's record is, so that offsets never decrease.
                 before = max(0, self.max_physical_offset - 1)
                 while self.max_offset < queue_offset:
@@ -306,6 +314,7 @@ class ConsumeQueue:
         _log.error(
             "%s: files are damaged or missing from entry %d on (%s); they are built again from the log",
             self, end // UNIT_BYTES, ", ".join(f"{f.path} has {f.length} bytes" for f in unusable[:3]) or "a gap",
+            extra=self.log_fields,
         )  # fmt: skip
 
     def _numbers_in(self, data: bytes, base: int) -> int:
@@ -352,7 +361,9 @@ class ConsumeQueue:
 
     def _found_damaged(self, at: int) -> None:
         if not self.damaged:
-            _log.error("%s: damaged from entry %d on; built again from the log", self, at // UNIT_BYTES)
+            _log.error(
+                "%s: damaged from entry %d on; built again from the log", self, at // UNIT_BYTES, extra=self.log_fields
+            )
         self.damaged = True
 
     def cut_at_first_wrong(self, fits: Callable[[ConsumeQueue, int, int, int], bool]) -> None:

@@ -190,4 +190,5 @@ class EntryRepair:
         """Log it now and then: damage may have hit thousands of entries."""
         if due := self._outcomes.add(str(queue)):
             more = f" ({due[0] - 1} more entries since the last such line)" if due[0] > 1 else ""
-            _log.error("%s: entry %d was damaged: %s%s", queue, number, outcome, more)
+            fields = {**queue.log_fields, "offset": number}
+            _log.error("%s: entry %d was damaged: %s%s", queue, number, outcome, more, extra=fields)

@@ -76,7 +76,7 @@ class QueueRemoval:
             queue = self._queues.get(one.topic, one.queue_id)
             if queue is not None:
                 count += 1
-                _log.info("%s removed, as by the master", queue)
+                _log.info("%s removed, as by the master", queue, extra=queue.log_fields)
                 self._remove_older(queue, one)
         return count
 
@@ -110,7 +110,7 @@ class QueueRemoval:
             if self._queues.get(queue.topic, queue.queue_id) is queue:
                 self._remove_older(queue, one)
         more = f" and {len(queues) - 1} more" if len(queues) > 1 else ""
-        _log.info("%s%s removed", queues[0], more)
+        _log.info("%s%s removed", queues[0], more, extra=queues[0].log_fields)
 
     def _remove_older(self, queue: ConsumeQueue, removed: RemovedQueue) -> None:
         """Remove a queue, or what it had when its removal was noted."""

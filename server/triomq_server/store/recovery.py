@@ -213,7 +213,11 @@ class Recovery:
                 and not self._fits(queue, queue.max_offset - 1, last[0], last[1])
             ):  # fmt: skip
                 if not queue.damaged:
-                    _log.error("%s: its end does not agree with the log; built again from the log", queue)
+                    _log.error(
+                        "%s: its end does not agree with the log; built again from the log",
+                        queue,
+                        extra=queue.log_fields,
+                    )
                 queue.damaged = True
         found = []
         for queue in self._queues:
@@ -444,7 +448,7 @@ class Recovery:
             _log.error(
                 "%s: %d messages between queue offsets %d and %d have been repaired and can be read again; groups whose "
                 "offsets are behind them get them after a reset",
-                queue, len(numbers), min(numbers), max(numbers),
+                queue, len(numbers), min(numbers), max(numbers), extra=queue.log_fields,
             )  # fmt: skip
 
     def _restore_entry(self, queue: ConsumeQueue, record: LogRecord) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_disk import MemoryDisk
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.record.view import RecordView
@@ -206,3 +207,14 @@ async def test_a_flipped_bit_of_the_checkpoint_does_not_count(closed: StoreConfi
             again.load()
             times = again.physic_timestamp, again.logics_timestamp, again.index_timestamp
             assert max(times) <= 1_795_300_000_000
+
+
+async def test_lines_about_a_queue_have_fields(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_store(make_config("/store"), disk=memory_disk) as store:
+        store.append(make_record(1))
+        with caplog.at_level("INFO"):
+            await store.queue_removal.remove_topic("T")
+    (line,) = [record for record in caplog.records if record.getMessage() == "queue T-0 removed"]
+    assert (line.__dict__["topic"], line.__dict__["queue"]) == ("T", 0)
