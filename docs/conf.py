@@ -22,7 +22,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"triomq_protocol\..*"),
     (r"py:.*", r"triomq\._.*"),
     # Arguments of constructors that the fixtures call.
-    (r"py:class", r"(Calls|Cluster|SharedClient|SteeredClock|Weaknesses)"),
+    (r"py:class", r"(Calls|ClockHand|Cluster|SharedClient|SteeredClock|Weaknesses)"),
     # an alias, of which Sphinx knows no class
     (r"py:class", r"NameServers"),
     # in constructors that only our own code calls: of what is made per message
