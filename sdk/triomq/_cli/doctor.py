@@ -62,10 +62,14 @@ def progress_on(stream: TextIO, *, shown: bool) -> Iterator[Callable[[LookedAt],
     if not (shown and stream.isatty()):
         yield None
         return
-    # Only here, since it takes longer to import than most commands run.
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+    # Only here, since it takes longer to import than most commands run; the extra `server` is without it.
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError:
+        yield None
+        return
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     latest = TextColumn("{task.fields[latest]}")

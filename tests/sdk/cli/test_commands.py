@@ -423,3 +423,10 @@ def test_the_progress_of_the_doctor_is_shown_on_a_terminal_alone():
     assert "groups" in text
     assert "GROUP\\x1b[2J[red]" in text
     assert pipe.getvalue() == ""
+
+
+def test_without_rich_the_doctor_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `server` is without it."""
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with progress_on(Terminal(), shown=True) as show:
+        assert show is None
