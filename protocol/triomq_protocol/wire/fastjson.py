@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -465,8 +465,15 @@ SLICE_WEIGHT = 4096
 _CONTAINER_WEIGHT = 16
 
 
+_ABSENT: Final = object()
+
+
 class _SlicedWriter:
-    """`_Writer` as generators; a container is copied when its turn comes."""
+    """`_Writer` as generators. The keys of a dict are copied when its turn comes.
+
+    No pairs are made of them: hundreds of thousands of tuples would make the garbage collector look at all of them in one
+    go.
+    """
 
     def __init__(self) -> None:
         self._writer = _Writer(pretty=False)
@@ -478,10 +485,11 @@ class _SlicedWriter:
         if isinstance(value, list):
             yield from self.items(list(value))
         elif isinstance(value, dict):
-            yield from self.pairs(list(value.items()), self._writer.key)
+            yield from self.pairs(list(value), value.get, self._writer.key)
         elif isinstance(value, msgspec.Struct):
-            members = [(name, getattr(value, attribute)) for attribute, name in _members_of(type(value))]
-            yield from self.pairs([pair for pair in members if pair[1] is not None], self._parts.append)
+            members = {name: getattr(value, attribute) for attribute, name in _members_of(type(value))}
+            names = [name for name, member in members.items() if member is not None]
+            yield from self.pairs(names, members.get, self._parts.append)
         else:
             self._writer.value(value)
             yield from self.weigh(1)
@@ -495,11 +503,17 @@ class _SlicedWriter:
         self._parts.append("]")
         yield from self.weigh(_CONTAINER_WEIGHT)
 
-    def pairs(self, pairs: list[Any], write_key: Callable[[Any], None]) -> Generator[None, None, None]:
+    def pairs(
+        self, keys: list[Any], value_of: Callable[[Any, object], object], write_key: Callable[[Any], None]
+    ) -> Generator[None, None, None]:
         self._parts.append("{")
-        for number, (key, member) in enumerate(pairs):
-            if number:
-                self._parts.append(",")
+        separator = ""
+        for key in keys:
+            member = value_of(key, _ABSENT)
+            if member is _ABSENT:
+                continue  # it was removed since the keys were copied
+            self._parts.append(separator)
+            separator = ","
             write_key(key)
             yield from self.value(member)
         self._parts.append("}")
@@ -521,7 +535,8 @@ class _SlicedWriter:
 def dumps_in_slices(value: object) -> Generator[None, None, bytes]:
     """`dumps`, which yields after each slice, so that a caller can do other work in between; returns the bytes.
 
-    Every container is copied when its turn comes, so it may change meanwhile.
+    Lists and the keys of maps are copied when their turn comes, so they may change meanwhile: what is removed before it
+    is written is left out, what is added is not there, and what is replaced is written as it is then.
     """
     writer = _SlicedWriter()
     yield from writer.value(value)

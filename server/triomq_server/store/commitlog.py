@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
+from triomq_protocol.errors import BodyError
 from triomq_protocol.names import MAX_PROPERTIES_BYTES
 from triomq_protocol.record.batch import Batch, Element, split_batch, split_in_slices
 from triomq_protocol.record.encode import (
@@ -62,6 +63,8 @@ _PROPERTIES_TOO_LONG = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCEEDED)
 _SLICE_BYTES = 1 << 15
 """Of a large batch's body, or of its records, that are done at a time."""
 _SLICE_ELEMENTS = 1 << 11
+MOST_BATCH_MESSAGES = 1 << 16
+"""Their records are written in one go, since readers must not see a part of a batch; so many take 20 ms."""
 
 
 def enters_queue(sys_flag: int) -> bool:
@@ -193,6 +196,9 @@ class CommitLog:
             return _ILLEGAL
         head, sys_flag = head_for(b.born_host, b.store_host, b.sys_flag)
         batch = yield from split_in_slices(b.body, b.properties, _SLICE_BYTES)
+        if len(batch.elements) > MOST_BATCH_MESSAGES:
+            text = f"{len(batch.elements)} messages; at most {MOST_BATCH_MESSAGES} can be stored at once"
+            raise BodyError("batch", text)
         total = self._records_bytes(batch, head.size + len(topic))
         if isinstance(total, AppendResult):
             return total

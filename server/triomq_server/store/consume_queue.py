@@ -406,18 +406,37 @@ class ConsumeQueue:
                 break
             self.segments.delete_last()
         if items:
-            valid = self._scan(items[-1], physical_offset)
+            valid = self._scan(items[-1], physical_offset, self._sound_before(items[-1], physical_offset))
             self.segments.truncate(items[-1].base + valid)
         self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
-    def _scan(self, segment: Segment, physical_offset: int | None) -> int:
+    def _sound_before(self, segment: Segment, physical_offset: int) -> int:
+        """A position before which all entries are of records before this log offset, close to the first that is not.
+
+        Reads one entry of each page: a full file has 300,000, which would take 45 ms.
+        """
+        at = 0
+        for following in range(_SCAN_BYTES, segment.size, _SCAN_BYTES):
+            offset, size, _ = UNIT.unpack_from(segment.buffer, following)
+            if offset < 0 or size <= 0 or offset >= physical_offset:
+                break
+            if size != BLANK_SIZE:  # `_scan` has to find an entry that has a record
+                at = following
+        return at
+
+    def _scan(self, segment: Segment, physical_offset: int | None, at: int = 0) -> int:
         """Bytes of valid entries at the start of a segment; sets `max_physical_offset` to the last one's end.
 
         Reads little further than it must, because most of a file is a hole. On tmpfs, reading a hole takes a page of
         memory, and kills the process when there is none.
+
+        Args:
+            segment: one of the queue's files.
+            physical_offset: entries of records at or behind this log offset count as invalid; None for none.
+            at: all entries before this position are known to be valid.
         """
-        at = before = last = 0
+        before = last = 0
         while at < segment.size:
             for offset, size, _ in UNIT.iter_unpack(segment.buffer[at : min(at + _SCAN_BYTES, segment.size)]):
                 if offset < 0 or size <= 0 or (physical_offset is not None and offset >= physical_offset):

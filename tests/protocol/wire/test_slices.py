@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 
 import msgspec
@@ -71,6 +72,19 @@ def test_what_is_written_in_slices(value: object) -> None:
     text, yields = count(dumps_in_slices(value))
     assert text == dumps(value)
     assert yields <= len(text) / 100
+
+
+def test_a_map_that_changes_while_it_is_written() -> None:
+    value = {f"k{n:06}": n for n in range(3 * SLICE_WEIGHT)}
+    slices = dumps_in_slices(value)
+    next(slices)
+    last = list(value)[-1]
+    del value["k000000"], value[last]
+    value["new"] = 1
+    text, _ = count(slices)
+    written = json.loads(text)
+    assert (written["k000000"], last in written, "new" in written) == (0, False, False)
+    assert len(written) == 3 * SLICE_WEIGHT - 1
 
 
 def test_a_long_body_is_written_in_many_slices() -> None:

@@ -11,7 +11,7 @@ from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import BodyError
-from triomq_protocol.requests import HeartbeatData, SubscriptionGroupConfig
+from triomq_protocol.requests import HeartbeatData, LockBatchRequestBody, MessageQueue, SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.command import Command
@@ -145,6 +145,44 @@ async def test_long_lists_of_topics_and_groups_are_written_in_slices(desk: Any) 
     least = 1000 * 16 // SLICE_WEIGHT
     assert slices(desk, RequestCode.GET_ALL_TOPIC_CONFIG) >= least
     assert slices(desk, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) >= least
+
+
+async def test_long_lock_requests_are_answered_in_slices(desk: Any) -> None:
+    code = RequestCode.LOCK_BATCH_MQ
+    queues = [MessageQueue("T", "broker-a", number) for number in range(10_000)]
+    body = LockBatchRequestBody(client_id="c", consumer_group="g", mq_set=queues).encode()
+    assert sum(1 for _ in desk.handlers.sliced[code](None, Command.request(code, body=body))) >= 30
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG])
+async def test_a_long_list_is_written_once_for_all_who_ask(desk: Any, code: int) -> None:
+    def ask() -> Any:
+        return desk.handlers.sliced[code](None, Command.request(code))
+
+    def change(number: int) -> None:
+        desk.broker.topics.ensure(f"T{number}", 1)
+        desk.broker.groups.find(f"G{number}")
+
+    def body_of(slices: Any) -> bytes:
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return end.value.body
+
+    for number in range(1000):
+        change(number)
+    left, first, second = ask(), ask(), ask()
+    next(left)
+    left.close()  # its link has gone
+    for slices in (first, second):
+        next(slices)
+    body = body_of(first)
+    assert body_of(second) is body_of(ask()) is body
+    last = list(desk.broker.topics.table)[-1], list(desk.broker.groups.table)[-1]
+    change(1000)
+    assert any(name.encode() in body for name in last)
+    assert b"1000" in body_of(ask()) != body
 
 
 async def test_a_heartbeat_with_long_property_filters_is_refused(desk: Any, client_link: Any) -> None:

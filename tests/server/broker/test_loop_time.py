@@ -135,7 +135,6 @@ BOUNDED = {
     Code.HEART_BEAT: "MOST_GROUPS, MOST_SUBSCRIPTIONS and MOST_FILTER_CHARACTERS bound it; members are notified in turns",
     Code.GET_CONSUMER_LIST_BY_GROUP: "a list of ids of at most maxConnections members: 10,000 take 5 ms",
     Code.GET_BROKER_RUNTIME_INFO: "sums MOST_COUNTERS counters: 20,000 take 4 ms",
-    Code.LOCK_BATCH_MQ: "10,000 queues in a request",
     Code.UNLOCK_BATCH_MQ: "10,000 queues in a request",
 }
 """Codes whose work grows with a table that has a bound, and why it takes little time at the bound."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from loop_lines import lines_of_turns
+from loop_lines import lines_of, lines_of_turns
 from memory_disk import MemoryDisk
 
 from triomq_server.store import MessageStore, open_store
@@ -158,3 +158,17 @@ async def test_a_demotion_indexes_in_turns_and_refuses_at_once(
         assert store.index is not None
         assert store.index.files == [] or store.index.files[-1].count > 1
     assert max(lines) < MOST_LINES
+
+
+async def test_a_cut_of_a_long_queue_reads_one_entry_of_a_page(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config("/m", mapped_file_size_consume_queue=20 * 3000), disk=memory_disk) as store:
+        ends = []
+        for n in range(2500):
+            store.append(make_record(n, size=8))
+            ends.append(store.log_max_offset)
+        queue = store.consume_queues.get("T", 0)
+        for kept in (2300, 1837, 204, 205, 203, 1):
+            assert lines_of(lambda kept=kept: queue.truncate(ends[kept - 1])) < 2500  # type: ignore[misc]
+            assert (queue.max_offset, queue.max_physical_offset) == (kept, ends[kept - 1])

@@ -110,7 +110,7 @@ def set_request_mode(_link: Link, command: Command) -> Command:
 
 def list_groups(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
     """201: all groups with their version; slaves copy it."""
-    return command.answer(body=(yield from broker.groups.snapshot().encode_in_slices()))
+    return command.answer(body=(yield from broker.groups.encoded_in_slices()))
 
 
 async def delete_group(broker: Broker, _link: Link, command: Command) -> Command:

@@ -8,7 +8,7 @@ DefaultConsumerIdsChangeListener).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import NoReturn
 
@@ -71,7 +71,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.plain[RequestCode.UNREGISTER_CLIENT] = partial(unregister, broker)
     handlers.plain[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = partial(list_consumers, broker)
     handlers.plain[RequestCode.CHECK_CLIENT_CONFIG] = partial(check_client, broker)
-    handlers.plain[RequestCode.LOCK_BATCH_MQ] = partial(lock_queues, locks)
+    handlers.sliced[RequestCode.LOCK_BATCH_MQ] = partial(lock_queues, locks)
     handlers.plain[RequestCode.UNLOCK_BATCH_MQ] = partial(unlock_queues, locks)
 
 
@@ -239,13 +239,13 @@ async def watch_clients(broker: Broker) -> NoReturn:
 # -- queue locks
 
 
-def lock_queues(locks: LockTable, _link: Link, command: Command) -> Command:
+def lock_queues(locks: LockTable, _link: Link, command: Command) -> Generator[None, None, Command]:
     """41: lock queues for one client of an orderly consumer group."""
     body = LockBatchRequestBody.decode(command.body)
     now_ms = round(trio.current_time() * 1000)  # a wall clock that is set must not free locks
     locks.drop_expired(now_ms)
     granted = locks.lock(body.consumer_group or "", body.client_id or "", body.mq_set, now_ms)
-    return command.answer(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
+    return command.answer(body=(yield from LockBatchResponseBody(lock_ok_mq_set=granted).encode_in_slices()))
 
 
 def unlock_queues(locks: LockTable, _link: Link, command: Command) -> Command:

@@ -25,6 +25,7 @@ from triomq_protocol.requests.offset import (
     UpdateConsumerOffsetResponse,
 )
 from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.fastjson import SMALL_KEY_MOST
 from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.consumer_offsets import UNKNOWN_OFFSET
@@ -71,11 +72,15 @@ def _everything_at_hand(broker: Broker, topic: str, queue_id: int) -> bool:
 
 
 def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Command:
-    """Code 15: any offset for any queue; mostly one-way. Slaves take it too.
+    """Code 15: any offset for a queue; mostly one-way. Slaves take it too.
 
-    Of groups, topics and queues that the broker does not know, a limited number is taken.
+    Of groups, topics and queues that the broker does not know, a limited number is taken; numbers that no queue can have
+    are refused.
     """
     header = command.header(UpdateConsumerOffsetRequest)
+    if not (0 <= header.queue_id <= SMALL_KEY_MOST or broker.compat_49):
+        remark = f"queueId[{header.queue_id}] cannot be a queue's number: they are 0 to {SMALL_KEY_MOST}"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark, Header())
     if not (_is_expected(broker, header) or broker.compat_49):
         offsets = broker.offsets
         if offsets.query(header.consumer_group, header.topic, header.queue_id) == UNKNOWN_OFFSET:

@@ -166,6 +166,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         if default_topic == DEFAULT_TOPIC and not self._config.auto_create_topic_enable:
             template = msgspec.structs.replace(template, perm=PERM_READ_WRITE)
             self.table[default_topic] = template
+            self._forget_encoded()
         if not template.perm & PERM_INHERIT:
             return None
         queues = max(0, min(wished_queues, template.write_queue_nums))
@@ -225,6 +226,7 @@ class TopicTable(VersionedTable[TopicConfig]):
                 self.table[name] = msgspec.structs.replace(topic, order=name in wanted)
                 changed = True
         if changed:
+            self._forget_encoded()
             self.version = self._next_version()
             self._save()
 

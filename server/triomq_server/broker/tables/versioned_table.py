@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, NoReturn, TypeVar
 
@@ -55,6 +55,9 @@ class VersionedTable(ABC, Generic[V]):
         """Name to configuration. The hot path reads it; only its class changes it."""
         self.version = DataVersion(counter=0, timestamp=0 if follows else clock())
         self.unsaved = False
+        self._revision = 0  # of the table's content; a slave's version stays when it changes the table itself
+        self._encoded: tuple[int, bytes] | None = None
+        self._encoding = -1  # the revision that a generator is encoding
         self._collecting = False
         self._change = 0
         self._tried = 0  # the last change that the task has written, or tried to
@@ -70,6 +73,25 @@ class VersionedTable(ABC, Generic[V]):
     @abstractmethod
     def snapshot(self) -> JsonCodec:
         """The table as it is now, in the form of its file."""
+
+    def encoded_in_slices(self) -> Generator[None, None, bytes]:
+        """`snapshot().encode()`, made in slices and once for all who ask until the table changes."""
+        while True:
+            revision = self._revision
+            if self._encoded is not None and self._encoded[0] == revision:
+                return self._encoded[1]
+            if self._encoding != revision:
+                break
+            yield  # somebody else's request makes it
+        self._encoding = revision
+        try:
+            encoded = yield from self.snapshot().encode_in_slices()
+            if revision == self._revision:
+                self._encoded = revision, encoded
+            return encoded
+        finally:
+            if self._encoding == revision:
+                self._encoding = -1
 
     def pretty(self) -> bytes:
         """The file's text."""
@@ -168,6 +190,7 @@ class VersionedTable(ABC, Generic[V]):
         self.version = version
         self.table.clear()
         self.table.update(table)
+        self._forget_encoded()
         self._save()
         return True
 
@@ -183,12 +206,17 @@ class VersionedTable(ABC, Generic[V]):
 
     def _count_change(self) -> None:
         """Increment the version and have the file written, or at the end of `saved_once`."""
+        self._forget_encoded()
         if not self.follows:
             self.version = self._next_version()
         if self._collecting:
             self.unsaved = True
         else:
             self._save()
+
+    def _forget_encoded(self) -> None:
+        self._revision += 1
+        self._encoded = None
 
     def _next_version(self) -> DataVersion:
         return DataVersion(counter=self.version.counter + 1, timestamp=self._clock())

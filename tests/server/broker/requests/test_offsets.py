@@ -38,6 +38,19 @@ async def test_commits_are_unconditional(open_broker: Any) -> None:
     assert answer.body == b'{"offsetTable":{"Nope@CG":{77:3}}}'
 
 
+@pytest.mark.parametrize("compat", [False, True])
+async def test_numbers_that_no_queue_can_have_are_refused(open_broker: Any, compat: bool) -> None:
+    async with open_broker(**({"compat": "4.9"} if compat else {})) as broker:
+        peer = await broker.peer()
+        for queue_id in (-1, 65_536):
+            fields = {"consumerGroup": "CG", "topic": "T", "queueId": queue_id, "commitOffset": 1}
+            answer = await peer.ask(ask(C.UPDATE_CONSUMER_OFFSET, **fields))
+            assert answer.code == (0 if compat else 1)
+            assert compat or f"queueId[{queue_id}] cannot be a queue's number" in answer.remark
+        answer = await peer.ask(Command.request(C.GET_ALL_CONSUMER_OFFSET))
+    assert (b"T@CG" in answer.body) == compat
+
+
 @pytest.mark.parametrize(
     ("code", "fields", "answered"),
     [

@@ -289,6 +289,17 @@ async def test_a_large_batch(open_broker: Any) -> None:
     assert (woken.opaque, woken.code) == (held, 0)
 
 
+async def test_the_largest_number_of_messages_in_a_batch(open_broker: Any) -> None:
+    async with open_broker(mappedFileSizeCommitLog=16 << 20) as broker:
+        peer = await broker.peer()
+        element = encode_batch_element(b"", b"")
+        refused = await peer.put(body=element * 65_537, code=320, batch=True)
+        answer = await peer.put(body=element * 65_536, code=320, batch=True)
+        behind = await peer.put(body=b"behind")
+    assert "65537 messages; at most 65536 can be stored at once" in refused.remark
+    assert (answer.code, behind.fields["queueOffset"]) == (0, "65536")
+
+
 async def test_a_large_one_way_batch_is_stored(open_broker: Any) -> None:
     async with open_broker(mappedFileSizeCommitLog=8 << 20) as broker:
         peer = await broker.peer()
@@ -327,6 +338,7 @@ async def test_messages_with_many_keys_are_answered_when_the_index_has_them(open
         (b"", {}, 1),
         (batch(*[b"a"] * 5000)[:-3], {}, 1),
         (batch(*[b"a"] * 300_000), {}, 13),
+        (encode_batch_element(b"", b"") * 65_537, {}, 1),
         (batch(b"a", b"b")[:-3], {}, 1),
         (b"\0\0", {}, 1),
         (batch(b"a"), {"properties": "DELAY\x011"}, 13),
