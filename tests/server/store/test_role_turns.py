@@ -169,6 +169,6 @@ async def test_a_cut_of_a_long_queue_reads_one_entry_of_a_page(
             store.append(make_record(n, size=8))
             ends.append(store.log_max_offset)
         queue = store.consume_queues.get("T", 0)
-        for kept in (2300, 1837, 204, 205, 203, 1):
+        for kept in (2300, 1837, 205, 204, 203, 1):
             assert lines_of(lambda kept=kept: queue.truncate(ends[kept - 1])) < 2500  # type: ignore[misc]
             assert (queue.max_offset, queue.max_physical_offset) == (kept, ends[kept - 1])
