@@ -15,14 +15,16 @@ group after 16 times. ``TestRocketMQBroker`` runs handlers without a server.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Annotated, Any
 
 import anyio
 from faststream import Context
-from faststream._internal.broker import BrokerUsecase
+from faststream._internal.broker import BrokerRouter, BrokerUsecase
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import ArgsContainer, SubscriberRoute
 from faststream._internal.configs import (
     BrokerConfig,
     PublisherSpecificationConfig,
@@ -31,6 +33,8 @@ from faststream._internal.configs import (
     SubscriberUsecaseConfig,
 )
 from faststream._internal.constants import EMPTY as UNSET
+from faststream._internal.context import ContextRepo
+from faststream._internal.di import FastDependsConfig
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
@@ -64,7 +68,16 @@ from triomq_adapters.faststream_messages import (
 )
 from triomq_adapters.topics import ensure_topic
 
-__all__ = ["RocketMQBroker", "RocketMQMessage", "RocketMQPublisher", "RocketMQSubscriber", "TestRocketMQBroker"]
+__all__ = [
+    "RocketMQBroker",
+    "RocketMQMessage",
+    "RocketMQPublisher",
+    "RocketMQRoute",
+    "RocketMQRoutePublisher",
+    "RocketMQRouter",
+    "RocketMQSubscriber",
+    "TestRocketMQBroker",
+]
 
 RocketMQMessage = Annotated[ReceivedStreamMessage, Context("message")]
 """The annotation by which a handler gets its message."""
@@ -196,7 +209,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         """Become a member of the group, and call handlers if there are any."""
         await super().start()
         self._post_start()
-        if self.calls:
+        if self.calls and not isinstance(self._outer_config.producer, _MemoryProducer):
             await self._join()
             for _ in range(self._workers):
                 # The client reconnects by itself; what ends a consumer ends it for good.
@@ -233,14 +246,22 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     async def get_one(self, *, timeout: float = 5.0) -> Any:  # noqa: ASYNC109 - FastStream's name
         """The next message, or None when none comes in time; for subscribers without a handler."""
+        self._check_no_handlers()
         consumer = await self._join()
         delivery = await consumer.poll(timeout)
         return None if delivery is None else await self._processed(delivery)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Message after message, for subscribers without a handler; answer each by ``ack`` or ``nack``."""
+        self._check_no_handlers()
         async for delivery in await self._join():
             yield await self._processed(delivery)
+
+    def _check_no_handlers(self) -> None:
+        if self.calls:  # the class of the error is FastStream's
+            raise AssertionError(
+                f"the handlers of the subscriber of {self.topic} take its messages: use one without handlers"
+            )
 
     async def _processed(self, delivery: triomq.aio.Delivery) -> Any:
         raw: Any = incoming(delivery.message, delivery)
@@ -339,107 +360,8 @@ class _LoggerStorage(DefaultLoggerStorage):
         return found
 
 
-class RocketMQBroker(BrokerUsecase[Any, Any, Any]):
-    """Connects an application of FastStream to RocketMQ.
-
-    Args:
-        name_servers: as for :func:`triomq.open_client`; None: the environment says.
-        group: the producer group.
-        queues: queues per broker of a topic that is created for a subscriber.
-        send_timeout_s: how long a publication may take.
-        graceful_timeout: how many seconds the end waits for handlers.
-        client_options: further arguments of :func:`triomq.open_client`.
-        options: ``middlewares``, ``dependencies``, ``parser``, ``decoder``, ``codec`` and ``ack_policy``, as other brokers of
-            FastStream have them.
-        logger: where the broker's log lines go.
-    """
-
-    def __init__(
-        self,
-        name_servers: str | None = None,
-        *,
-        group: str = "faststream",
-        queues: int = 8,
-        send_timeout_s: float = 10.0,
-        graceful_timeout: float | None = 15.0,
-        client_options: triomq.ClientOptions | None = None,
-        middlewares: Sequence[Any] = (),
-        dependencies: Sequence[Any] = (),
-        parser: Any = None,
-        decoder: Any = None,
-        codec: Any = None,
-        ack_policy: AckPolicy = UNSET,
-        logger: Any = UNSET,
-    ) -> None:
-        config = _BrokerConfig(
-            producer=RocketMQProducer(parser, decoder),
-            broker_middlewares=middlewares,
-            broker_dependencies=dependencies,
-            broker_parser=parser,
-            broker_decoder=decoder,
-            broker_codec=codec,
-            ack_policy=ack_policy,
-            graceful_timeout=graceful_timeout,
-            logger=make_logger_state(logger=logger, log_level=logging.INFO, default_storage_cls=_LoggerStorage),
-            extra_context={"broker": self},
-            id_generator=gen_cor_id,
-        )
-        config.queues = queues
-        super().__init__(
-            config=config,
-            routers=(),
-            specification=BrokerSpec(
-                url=[f"rocketmq://{name_servers or ''}"],
-                protocol="rocketmq",
-                protocol_version="4.9",
-                description=None,
-                tags=[],
-                security=None,
-            ),
-        )
-        self._name_servers = name_servers
-        self._group = group
-        self._send_timeout_s = send_timeout_s
-        self._client_options = client_options or {}
-
-    async def _connect(self) -> triomq.aio.Client:
-        client = await triomq.aio.open_client(self._name_servers, **self._client_options)
-        config = self.config.broker_config
-        config.client = client
-        config.producer.sender = client.producer(self._group, send_timeout_s=self._send_timeout_s)
-        config.producer.serializer = config.fd_config._serializer  # noqa: SLF001
-        config.producer.codec = config.broker_codec or config.producer.codec
-        return client
-
-    async def start(self) -> None:
-        """Connect, and start subscribers."""
-        await self.connect()
-        await super().start()
-
-    async def stop(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_val: BaseException | None = None,
-        exc_tb: TracebackType | None = None,
-    ) -> None:
-        """Stop subscribers, and close the client."""
-        await super().stop(exc_type, exc_val, exc_tb)
-        client, self._connection = self._connection, None
-        self.config.broker_config.client = self.config.broker_config.producer.sender = None
-        if client is not None:
-            await client.aclose()
-
-    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's name
-        """Whether a name server answers."""
-        if self._connection is None:
-            return False
-        with anyio.move_on_after(timeout):
-            try:
-                await self._connection.admin.cluster_info()
-            except triomq.MQError:
-                return False
-            return True
-        return False
+class _Endpoints(Registrator[Any, Any]):
+    """How a broker and its routers get subscribers and publishers."""
 
     def subscriber(  # type: ignore[override]
         self,
@@ -548,6 +470,165 @@ class RocketMQBroker(BrokerUsecase[Any, Any, Any]):
         super().publisher(made, persistent=persistent)
         return made
 
+
+class RocketMQRouter(_Endpoints, BrokerRouter[Any, Any]):
+    """Subscribers and publishers of a module of the program, for ``broker.include_router``.
+
+    Args:
+        prefix: begins the names of their topics.
+        handlers: functions that are no decorated ones, as :class:`RocketMQRoute`.
+        routers: further ones, within this one.
+        include_in_schema: whether AsyncAPI shows them.
+        middlewares: as the following ones: what brokers of FastStream take.
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        handlers: Iterable[SubscriberRoute] = (),
+        *,
+        routers: Sequence[Registrator[Any, Any]] = (),
+        include_in_schema: bool | None = None,
+        middlewares: Sequence[Any] = (),
+        dependencies: Sequence[Any] = (),
+        parser: Any = None,
+        decoder: Any = None,
+        codec: Any = None,
+        ack_policy: AckPolicy = UNSET,
+    ) -> None:
+        config = _BrokerConfig(
+            prefix=prefix,
+            include_in_schema=include_in_schema,
+            broker_middlewares=middlewares,
+            broker_dependencies=dependencies,
+            broker_parser=parser,
+            broker_decoder=decoder,
+            broker_codec=codec,
+            ack_policy=ack_policy,
+        )
+        super().__init__(config=config, handlers=handlers, routers=routers)
+
+
+class RocketMQRoute(SubscriberRoute):
+    """A function, the arguments of its ``subscriber``, and ``publishers`` for what it returns."""
+
+
+class RocketMQRoutePublisher(ArgsContainer):
+    """The arguments of a ``publisher``, for :class:`RocketMQRoute`."""
+
+
+class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
+    """Connects an application of FastStream to RocketMQ.
+
+    Args:
+        name_servers: as for :func:`triomq.open_client`; None: the environment says.
+        group: the producer group.
+        queues: queues per broker of a topic that is created for a subscriber.
+        send_timeout_s: how long a publication may take.
+        graceful_timeout: how many seconds the end waits for handlers.
+        client_options: further arguments of :func:`triomq.open_client`.
+        routers: included from the start.
+        logger: where the broker's log lines go.
+        tags: for AsyncAPI.
+        middlewares: as the following ones: what other brokers of FastStream take.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | None = None,
+        *,
+        group: str = "faststream",
+        queues: int = 8,
+        send_timeout_s: float = 10.0,
+        graceful_timeout: float | None = 15.0,
+        client_options: triomq.ClientOptions | None = None,
+        routers: Sequence[Registrator[Any, Any]] = (),
+        logger: Any = UNSET,
+        tags: Iterable[Any] = (),
+        middlewares: Sequence[Any] = (),
+        dependencies: Sequence[Any] = (),
+        parser: Any = None,
+        decoder: Any = None,
+        codec: Any = None,
+        ack_policy: AckPolicy = UNSET,
+        apply_types: bool = True,
+        serializer: Any = UNSET,
+        context: ContextRepo | None = None,
+        id_generator: Callable[[], str] = gen_cor_id,
+    ) -> None:
+        config = _BrokerConfig(
+            producer=RocketMQProducer(parser, decoder),
+            broker_middlewares=middlewares,
+            broker_dependencies=dependencies,
+            broker_parser=parser,
+            broker_decoder=decoder,
+            broker_codec=codec,
+            ack_policy=ack_policy,
+            graceful_timeout=graceful_timeout,
+            logger=make_logger_state(logger=logger, log_level=logging.INFO, default_storage_cls=_LoggerStorage),
+            extra_context={"broker": self},
+            id_generator=id_generator,
+            fd_config=FastDependsConfig(
+                use_fastdepends=apply_types, serializer=serializer, context=context or ContextRepo()
+            ),
+        )
+        config.queues = queues
+        super().__init__(
+            config=config,
+            routers=routers,
+            specification=BrokerSpec(
+                url=[f"rocketmq://{name_servers or ''}"],
+                protocol="rocketmq",
+                protocol_version="4.9",
+                description=None,
+                tags=list(tags),
+                security=None,
+            ),
+        )
+        self._name_servers = name_servers
+        self._group = group
+        self._send_timeout_s = send_timeout_s
+        self._client_options = client_options or {}
+
+    async def _connect(self) -> triomq.aio.Client:
+        client = await triomq.aio.open_client(self._name_servers, **self._client_options)
+        config = self.config.broker_config
+        config.client = client
+        config.producer.sender = client.producer(self._group, send_timeout_s=self._send_timeout_s)
+        config.producer.serializer = config.fd_config._serializer  # noqa: SLF001
+        config.producer.codec = config.broker_codec or config.producer.codec
+        return client
+
+    async def start(self) -> None:
+        """Connect, and start subscribers."""
+        await self.connect()
+        await super().start()
+
+    async def stop(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> None:
+        """Stop subscribers, and close the client."""
+        await super().stop(exc_type, exc_val, exc_tb)
+        client, self._connection = self._connection, None
+        self.config.broker_config.client = self.config.broker_config.producer.sender = None
+        if client is not None:
+            await client.aclose()
+
+    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's name
+        """Whether a name server answers."""
+        if self._connection is None:
+            return False
+        with anyio.move_on_after(timeout):
+            try:
+                await self._connection.admin.cluster_info()
+            except triomq.MQError:
+                return False
+            return True
+        return False
+
     async def publish(
         self,
         message: Any = None,
@@ -611,7 +692,7 @@ class RocketMQBroker(BrokerUsecase[Any, Any, Any]):
         """Send a message, and wait for what its handler returns.
 
         Raises:
-            ReplyTimeout: no reply came in time.
+            TimeoutError: no reply came in time.
         """
         command = RocketMQPublishCommand(
             message,
@@ -640,8 +721,7 @@ class _MemoryProducer(RocketMQProducer):
         every: Iterator[Any] = (each for broker in self._brokers for each in broker.subscribers)
         return [each for each in every if each.takes(message)]
 
-    async def _deliver(self, cmd: RocketMQPublishCommand, bodies: Sequence[Any]) -> list[Any]:
-        messages = [await self.message(cmd, body) for body in bodies]
+    async def _deliver(self, cmd: RocketMQPublishCommand, messages: Sequence[triomq.Message]) -> list[Any]:
         made = tuple(Incoming(m.topic, m.body, m.properties or {}, cmd.correlation_id or "", m.tags) for m in messages)
         results = []
         for taker in self._takers(messages[0]) if messages else ():
@@ -650,20 +730,20 @@ class _MemoryProducer(RocketMQProducer):
         return results
 
     async def publish(self, cmd: RocketMQPublishCommand) -> None:
-        await self._deliver(cmd, [cmd.body])
+        await self._deliver(cmd, [await self.message(cmd)])
 
     async def publish_batch(self, cmd: RocketMQPublishCommand) -> None:
-        await self._deliver(cmd, cmd.batch_bodies)
+        await self._deliver(cmd, await self.messages(cmd))
 
     async def request(self, cmd: RocketMQPublishCommand) -> Incoming:
         with anyio.fail_after(cmd.timeout_s):
-            results = await self._deliver(cmd, [cmd.body])
+            results = await self._deliver(cmd, [await self.message(cmd)])
         if not results:
             raise SubscriberNotFound
         reply = RocketMQPublishCommand(
             results[0].body, headers=results[0].headers, correlation_id=results[0].correlation_id
         )
-        message = await self.message(reply, reply.body)
+        message = await self.message(reply)
         return Incoming(cmd.destination, message.body, message.properties or {}, reply.correlation_id or "")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 from faststream._internal.endpoint.utils import ParserComposition
-from faststream._internal.parser import DefaultCodec
+from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream.message import StreamMessage, decode_message
 from faststream.response.publish_type import PublishType
@@ -24,9 +24,9 @@ REQUEST = "(the client that asked)"
 """Where the reply to a request goes; no topic has such a name."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Incoming:
-    """A message as it was received, or as a test made it up.
+    """A message as it was received, or as a test made it up; middlewares may change it.
 
     Args:
         topic: it was received from.
@@ -190,7 +190,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
     def __init__(self, parser: Any = None, decoder: Any = None) -> None:
         self._parser = ParserComposition(parser, parse_message)
         self._decoder = ParserComposition(decoder, decode)
-        self.codec = DefaultCodec()
+        self.codec: Any = DefaultCodec()
         self.serializer: Any = None
         self.sender: triomq.aio.Producer | None = None
 
@@ -200,9 +200,19 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
             raise triomq.errors.InvalidCall("the broker is not connected: await broker.connect() or start() first")
         return self.sender
 
-    async def message(self, cmd: RocketMQPublishCommand, body: Any) -> triomq.Message:
-        """The message of one body of a command."""
-        data, content_type = await self.codec.encode(body, self.serializer)
+    async def message(self, cmd: RocketMQPublishCommand) -> triomq.Message:
+        """The message of a command."""
+        return self._message(cmd, *await self.codec.encode(cmd.body, self.serializer))
+
+    async def messages(self, cmd: RocketMQPublishCommand) -> list[triomq.Message]:
+        """The messages of a batch."""
+        if isinstance(self.codec, BatchCodecProto):
+            encoded = await self.codec.encode_batch(cmd.batch_bodies, self.serializer)
+        else:
+            encoded = [await self.codec.encode(body, self.serializer) for body in cmd.batch_bodies]
+        return [self._message(cmd, *each) for each in encoded]
+
+    def _message(self, cmd: RocketMQPublishCommand, data: bytes, content_type: str | None) -> triomq.Message:
         properties = {name: str(value) for name, value in cmd.headers.items() if value is not None}
         own = {CONTENT_TYPE: content_type, CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to}
         properties |= {name: value for name, value in own.items() if value}
@@ -219,7 +229,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
 
     async def publish(self, cmd: RocketMQPublishCommand) -> triomq.SendResult | None:
         """Send it, or reply with it; None: it is a reply."""
-        message = await self.message(cmd, cmd.body)
+        message = await self.message(cmd)
         if cmd.delivery is not None:
             await cmd.delivery.reply(message.body, properties=message.properties)
             return None
@@ -229,8 +239,12 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         """Send its messages in one request."""
         if not cmd.batch_bodies:
             return None
-        return await self._sender.send_batch([await self.message(cmd, body) for body in cmd.batch_bodies])
+        return await self._sender.send_batch(await self.messages(cmd))
 
     async def request(self, cmd: RocketMQPublishCommand) -> Incoming:
         """Send it, and wait for the reply."""
-        return incoming(await self._sender.request(await self.message(cmd, cmd.body), cmd.timeout_s))
+        message = await self.message(cmd)
+        try:
+            return incoming(await self._sender.request(message, cmd.timeout_s))
+        except triomq.errors.RequestTimeout as error:
+            raise TimeoutError(str(error)) from error  # as other brokers of FastStream

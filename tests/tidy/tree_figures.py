@@ -49,6 +49,7 @@ PUBLIC = {
     "triomq.errors",
     "triomq.blocking",
     "triomq_adapters.faststream",
+    "triomq_adapters.faststream_fastapi",
     "triomq_adapters.kombu",
     "triomq_adapters.opentelemetry",
     "triomq_adapters.taskiq",

@@ -1,17 +1,28 @@
-"""The broker of FastStream: handlers over a server and without one, replies, batches, failures."""
+"""The broker of FastStream: handlers over a server and without one, replies, batches, failures, routers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
+import httpx
 import pydantic
 import pytest
+from fastapi import Depends, FastAPI
 from faststream import AckPolicy, FastStream, Header
 from faststream.exceptions import SubscriberNotFound
 
 import triomq
-from triomq_adapters.faststream import RocketMQBroker, RocketMQMessage, TestRocketMQBroker
+from triomq_adapters.faststream import (
+    RocketMQBroker,
+    RocketMQMessage,
+    RocketMQRoute,
+    RocketMQRoutePublisher,
+    RocketMQRouter,
+    TestRocketMQBroker,
+)
+from triomq_adapters.faststream_fastapi import RocketMQRouter as WebRouter
 from triomq_testing import RocketMQ
 
 TIMEOUT_S = 120
@@ -209,6 +220,117 @@ def test_without_a_server() -> None:
                 await test.request("?", "nobody")
             with pytest.raises(pydantic.ValidationError):
                 await test.publish("no order", "orders", tags="new")
+
+    run(main)
+
+
+def test_routers(rocketmq: RocketMQ) -> None:
+    """Also nested, and with handlers that are no decorated ones; their prefixes begin their topics."""
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    async def bill(order: Order) -> Order:
+        return Order(number=order.number * 10)
+
+    inner = RocketMQRouter(
+        "b-", handlers=[RocketMQRoute(bill, "orders", publishers=[RocketMQRoutePublisher("bills", tags="paper")])]
+    )
+    outer = RocketMQRouter("a-", routers=[inner])
+
+    @outer.subscriber("answers")
+    async def take(text: str) -> None:
+        await seen.put(text)
+
+    @inner.subscriber("bills")
+    async def post(order: Order, message: RocketMQMessage) -> None:
+        raw = message.raw_message
+        await seen.put((order.number, raw.topic, raw.tags))
+
+    publisher = outer.publisher("answers")
+    broker = broker_of(rocketmq)
+    broker.include_router(outer)
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            await broker.publish(Order(number=2), "a-b-orders")
+            assert await seen.get() == (20, "a-b-bills", "paper")
+            await publisher.publish("thanks")
+            assert await seen.get() == "thanks"
+
+    run(main)
+
+
+def test_a_router_of_fastapi(rocketmq: RocketMQ) -> None:
+    router = WebRouter(rocketmq.namesrv_addr, prefix="/shop")
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    @router.post("/orders")
+    async def order(text: str) -> None:
+        await router.broker.publish(text, "orders")
+
+    @router.subscriber("orders")
+    @router.publisher("bills")
+    async def bill(text: str, opened: Annotated[str, Depends(lambda: "a book")]) -> str:
+        return f"{text} in {opened}"
+
+    @router.subscriber("bills")
+    async def post(text: str) -> None:
+        await seen.put(text)
+
+    app = FastAPI()
+    app.include_router(router)
+
+    async def main() -> None:
+        web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://example")
+        async with app.router.lifespan_context(app), web:
+            assert (await web.post("/shop/orders", params={"text": "one"})).status_code == 200
+            assert await seen.get() == "one in a book"
+        assert not await router.broker.ping()
+
+    run(main)
+
+
+def test_a_request_without_a_reply_ends_in_time(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+
+    async def main() -> None:
+        async with broker:
+            await broker.connect()
+            with pytest.raises(TimeoutError, match="orders"):
+                await broker.request("?", "orders", timeout=0.2)
+
+    run(main)
+
+
+def test_messages_are_taken_by_handlers_or_one_by_one() -> None:
+    broker = RocketMQBroker("127.0.0.1:1")
+    subscriber = broker.subscriber("orders")
+
+    @subscriber
+    async def take(_: str) -> None: ...
+
+    async def main() -> None:
+        async with TestRocketMQBroker(broker):
+            with pytest.raises(AssertionError, match="use one without handlers"):
+                await subscriber.get_one()
+
+    run(main)
+
+
+def test_a_subscriber_that_a_test_adds() -> None:
+    """It starts without a server, as the others."""
+    broker = RocketMQBroker("127.0.0.1:1")
+
+    async def take(_: str) -> None: ...
+
+    async def main() -> None:
+        async with TestRocketMQBroker(broker) as test:
+            handler = test.subscriber("orders")
+            wrapped = handler(take)
+            await handler.start()
+            wrapped.set_test()
+            await test.publish("one", "orders")
+            wrapped.mock.assert_called_once_with("one")
 
     run(main)
 

@@ -105,7 +105,10 @@ OF_WEB = [f"docs/how-to/{name}.md" for name in ("jupyter", "web/django", "web/fa
 
 WORKERS = {
     "docs/how-to/celery.md": (["celery", "-A", "tasks", "worker", "-c", "1"], ["hello world", "hello later"]),
-    "docs/how-to/faststream.md": (["faststream", "run", "service:app"], ["bill of 20", "answered 30"]),
+    "docs/how-to/faststream.md": (
+        ["faststream", "run", "service:app"],
+        ["bill of 20", "answered 30", "order 4 is back", "credit of 4"],
+    ),
     "docs/how-to/taskiq.md": (["taskiq", "worker", "tasks:broker"], ["hello world", "hello later"]),
 }
 """Pages whose examples are files: how a worker of theirs is started, and what it prints once the others have run."""

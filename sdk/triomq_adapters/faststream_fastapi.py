@@ -1,0 +1,62 @@
+"""FastStream's plug-in for FastAPI: a router of routes that also has subscribers and publishers.
+
+::
+
+    router = RocketMQRouter("127.0.0.1:9876")
+
+    @router.subscriber("orders")
+    async def take(order: Order, shop: Annotated[Shop, Depends(open_shop)]) -> None: ...
+
+    app = FastAPI()
+    app.include_router(router)
+
+The application's lifespan starts and stops the broker, which is ``router.broker``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faststream._internal.context import ContextRepo
+from faststream._internal.fastapi.context import Context
+from faststream._internal.fastapi.router import StreamRouter
+
+from triomq_adapters.faststream import RocketMQBroker, RocketMQPublisher
+
+__all__ = ["Context", "RocketMQRouter"]
+
+_OF_ROUTES: dict[str, Any] = {
+    "dependencies": (),
+    "response_model": None,
+    "response_model_include": None,
+    "response_model_exclude": None,
+    "response_model_by_alias": True,
+    "response_model_exclude_unset": False,
+    "response_model_exclude_defaults": False,
+    "response_model_exclude_none": False,
+}
+"""What FastStream wants to be given."""
+
+
+class RocketMQRouter(StreamRouter[Any]):
+    """Routes, subscribers and publishers.
+
+    Args:
+        name_servers: as those of the broker.
+        context: FastStream's; default: a new one.
+        options: those of FastAPI's ``APIRouter``, ``schema_url`` (of AsyncAPI's pages), and those of the broker.
+    """
+
+    broker_class = RocketMQBroker
+    broker: RocketMQBroker
+
+    def __init__(self, name_servers: str | None = None, *, context: ContextRepo | None = None, **options: Any) -> None:
+        super().__init__(name_servers, context=context, **options)
+
+    def subscriber(self, topic: str, **options: Any) -> Any:  # type: ignore[override]
+        """Call a handler with the messages of a topic; options as those of the broker and of FastAPI's routes."""
+        return super().subscriber(topic, **(_OF_ROUTES | options))
+
+    def publisher(self, topic: str, **options: Any) -> RocketMQPublisher:  # type: ignore[override]
+        """Send what a handler returns to a topic; options as those of the broker."""
+        return self.broker.publisher(topic, **options)
