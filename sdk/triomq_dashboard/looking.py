@@ -5,7 +5,7 @@ Whatever cannot be had is an error text in its row, so that one dead broker leav
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -196,6 +196,7 @@ class TopicFigures:
 
     queues: Mapping[MessageQueue, TopicOffset]
     without_master: Mapping[str, str]
+    refused: Mapping[str, str]
 
     @property
     def messages(self) -> int:
@@ -213,10 +214,15 @@ class TopicFigures:
         return max((each.last_update_timestamp for each in self.queues.values()), default=0)
 
 
+def merged(answers: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What several answers say of the same brokers, each broker once."""
+    return {name: why for each in answers for name, why in each.items()}
+
+
 async def topic(client: Client, name: str) -> TopicFigures:
     """A topic's queues."""
     stats = await client.admin.topic_stats(name)
-    return TopicFigures(dict(sorted(stats.offset_table.items())), stats.without_master)
+    return TopicFigures(dict(sorted(stats.offset_table.items())), stats.without_master, stats.refused)
 
 
 @attrs.frozen
@@ -245,8 +251,9 @@ class GroupFigures:
     """A group with its members and queues.
 
     Attributes:
-        lag: over all queues; None when a set has no master.
+        lag: over all queues; None when a set has no master or refuses the account.
         without_master: broker name -> why.
+        refused: broker name -> who refuses the account, why, and what to do.
         members: those online.
         members_error: why they are not known.
         more_members: how many were not asked for their queues.
@@ -258,6 +265,7 @@ class GroupFigures:
 
     lag: int | None
     without_master: Mapping[str, str]
+    refused: Mapping[str, str]
     members: Sequence[Member]
     members_error: str
     more_members: int
@@ -289,6 +297,7 @@ async def group(client: Client, name: str) -> GroupFigures:
     return GroupFigures(
         progress.lag,
         progress.without_master,
+        progress.refused,
         [
             Member(row.name, by_id[row.name].client_addr or "", by_id[row.name].language or "", row.value, row.error)
             for row in asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from triomq import Client, Finding, MessageQueue, MQError
+from triomq import Client, Finding, GroupNames, MessageQueue, MQError
 from triomq_dashboard import looking
 from triomq_dashboard.history import History
 from triomq_dashboard.presentation import body_text, chart, link
@@ -148,7 +148,18 @@ class Pages:
             row.name: self.topic_history.seen(row.name, None if row.value is None else row.value.ends).rate
             for row in found
         }
-        return self._render(request, "topics.html", page=page, rows=found, rates=rates, search=search, system=system)
+        figures = [row.value for row in found if row.value is not None]
+        return self._render(
+            request,
+            "topics.html",
+            page=page,
+            rows=found,
+            rates=rates,
+            search=search,
+            system=system,
+            without_master=looking.merged(each.without_master for each in figures),
+            refused=looking.merged(each.refused for each in figures),
+        )
 
     async def topic(self, request: Request) -> Response:
         """One topic with its queues."""
@@ -181,7 +192,8 @@ class Pages:
 
     async def groups(self, request: Request) -> Response:
         """Consumer groups with their lag, a page of them."""
-        names: list[str] = await self._group_names.get(self._client.groups.names)
+        listed: GroupNames = await self._group_names.get(self._client.groups.names)
+        names: Sequence[str] = listed
         system = request.query_params.get("system") == "1"
         if not system:
             names = [name for name in names if not self._client.groups.is_system_group(name)]
@@ -191,7 +203,17 @@ class Pages:
         for row in found:
             if row.value is not None:
                 self.lag_history.seen(row.name, row.value[0].lag)
-        return self._render(request, "groups.html", page=page, rows=found, search=search, system=system)
+        progress = [row.value[0] for row in found if row.value is not None]
+        return self._render(
+            request,
+            "groups.html",
+            page=page,
+            rows=found,
+            search=search,
+            system=system,
+            without_master=looking.merged(each.without_master for each in progress),
+            refused=looking.merged([*(each.refused for each in progress), listed.refused]),
+        )
 
     async def _summary(self, name: str) -> object:
         return await self._client.groups.progress(name), *await looking.members(self._client, name)

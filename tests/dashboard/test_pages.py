@@ -219,34 +219,59 @@ async def test_a_dead_cluster_is_a_sentence(autojump_clock: object, address: str
 
 
 async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object) -> None:
-    async def names() -> list[str]:
-        return ["readers"]
+    async def names() -> triomq.GroupNames:
+        return triomq.GroupNames(["readers"], {})
 
     async def progress(_name: str) -> Any:
-        return triomq_progress({"broker-b": "it does not answer"})
+        return progress_of({"broker-b": "it does not answer"}, {})
 
     groups = SimpleNamespace(names=names, progress=progress, members=nobody(), is_system_group=lambda name: False)
     async with browser(SimpleNamespace(groups=groups, name_servers=[])) as web:  # type: ignore[arg-type]
         page = checked(await web.get("/groups"))
         assert "readers" in page
+        assert "broker-b: it does not answer" in page
         assert page.count("unknown") == 2, "lag and members"
         page = checked(await web.get("/group?name=readers"))
         assert "broker-b: it does not answer" in page
         assert "no name server can be reached" in page
 
 
-def triomq_progress(without_master: dict[str, str]) -> Any:
-    """A group's progress in one queue, of a cluster that lacks masters."""
+def progress_of(without_master: dict[str, str], refused: dict[str, str]) -> triomq.GroupProgress:
+    """A group's progress in one queue, of a cluster whose other brokers do not say."""
+    queue = triomq.MessageQueue("orders", "broker-a", 0)
+    return triomq.GroupProgress({queue: triomq.OffsetWrapper(broker_offset=5)}, without_master, refused)
 
-    class Progress(dict[triomq.MessageQueue, triomq.OffsetWrapper]):
-        lag = None
 
-        def lag_of(self, _queue: triomq.MessageQueue) -> int | None:
-            return None
+REFUSAL = {"broker-b": f"10.0.0.2:10911 refuses: AclException: {EVIL} (use an account with `admin: true`)"}
 
-    found = Progress({triomq.MessageQueue("orders", "broker-a", 0): triomq.OffsetWrapper(broker_offset=5)})
-    found.without_master = without_master  # type: ignore[attr-defined]
-    return found
+
+async def test_what_a_refusing_broker_has_is_missing_and_nothing_else(autojump_clock: object) -> None:
+    async def names() -> triomq.GroupNames:
+        return triomq.GroupNames(["readers"], REFUSAL)
+
+    async def progress(_name: str) -> triomq.GroupProgress:
+        return progress_of({}, REFUSAL)
+
+    async def members(_name: str) -> None:
+        raise triomq.errors.AccessRefused("the members are unknown: broker broker-b")
+
+    async def topics() -> list[str]:
+        return ["orders"]
+
+    async def topic_stats(_name: str) -> triomq.TopicStats:
+        bounds = triomq.TopicOffset(min_offset=0, max_offset=7, last_update_timestamp=0)
+        return triomq.TopicStats({triomq.MessageQueue("orders", "broker-a", 0): bounds}, {}, REFUSAL)
+
+    groups = SimpleNamespace(names=names, progress=progress, members=members, is_system_group=lambda name: False)
+    admin = SimpleNamespace(topics=topics, topic_stats=topic_stats)
+    async with browser(SimpleNamespace(groups=groups, admin=admin, name_servers=[])) as web:  # type: ignore[arg-type]
+        for address, shown in (
+            ("/groups", "readers"), ("/group?name=readers", "orders"), ("/topics?system=1", "orders"), ("/topic?name=orders", "broker-a"),
+        ):  # fmt: skip
+            page = checked(await web.get(address))
+            assert shown in page
+            assert "broker-b: 10.0.0.2:10911 refuses" in page
+            assert "use an account with" in page
 
 
 async def test_another_sites_name_does_not_lead_here(autojump_clock: object) -> None:
@@ -276,7 +301,7 @@ async def test_a_hundred_thousand_topics_are_paged(autojump_clock: object) -> No
     async def topic_stats(name: str) -> Any:
         asked.append(name)
         await trio.sleep(0.01)
-        return SimpleNamespace(offset_table={}, without_master={})
+        return triomq.TopicStats({}, {})
 
     admin = SimpleNamespace(topics=topics, topic_stats=topic_stats)
     async with browser(SimpleNamespace(admin=admin, name_servers=[])) as web:  # type: ignore[arg-type]

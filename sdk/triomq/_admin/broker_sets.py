@@ -13,7 +13,16 @@ import trio
 
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, MQError, RequestTimeout
+from triomq.errors import (
+    AccessRefused,
+    BrokerNotFound,
+    ConnectFailed,
+    LinkLost,
+    MQError,
+    PermissionDenied,
+    RequestTimeout,
+    error_for_code,
+)
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import BrokerData
@@ -51,15 +60,44 @@ class SetAnswers:
     Args:
         answers: of masters, and of slaves in place of masters that did not answer.
         without_master: broker name -> why its master did not answer; a slave may have.
+        refused: broker name -> who refuses the account, why, and what to do; see :meth:`set_refusals_aside`.
     """
 
     answers: list[SetAnswer] = attrs.field(factory=list)
     without_master: dict[str, str] = attrs.field(factory=dict)
+    refused: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def silent(self) -> list[str]:
         """The sets of which no broker answered, by name."""
-        return sorted(self.without_master.keys() - {each.broker_name for each in self.answers})
+        return sorted(self.without_master.keys() - {each.broker_name for each in self.answers} - self.refused.keys())
+
+    def set_refusals_aside(self, what: str) -> None:
+        """Move the answers that refuse the account from ``answers`` to ``refused``.
+
+        Args:
+            what: what was asked for.
+
+        Raises:
+            AccessRefused: nobody gave another answer.
+            PermissionDenied: the same, of RocketMQ 5.
+        """
+        kept: list[SetAnswer] = []
+        refusals: dict[str, MQError] = {}
+        for each in self.answers:
+            code, remark = each.answer.code, each.answer.remark
+            if code != ResponseCode.SUCCESS:
+                error = error_for_code(code, remark, what=what, address=each.address)
+                if isinstance(error, AccessRefused | PermissionDenied):
+                    refusals[each.broker_name] = error
+                    continue
+            kept.append(each)
+        if refusals and not kept:
+            raise next(iter(refusals.values()))
+        self.answers = kept
+        self.refused = {
+            name: f"{each.address} refuses: {_why(each)} ({each.advice})" for name, each in refusals.items()
+        }
 
 
 def addresses_of(brokers: Mapping[str, BrokerData]) -> Addresses:

@@ -6,7 +6,7 @@ Upstream: ``DefaultMQAdminExtImpl``, as far as it is about groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
@@ -27,6 +27,7 @@ from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import retry_topic
 from triomq._transport.links import Links
 from triomq.errors import (
+    AccessRefused,
     BrokerFault,
     BrokerNotFound,
     InvalidCall,
@@ -84,15 +85,23 @@ class ResetQueue:
 class GroupProgress(dict[MessageQueue, OffsetWrapper]):
     """How far a group is: queue -> end of the queue, committed offset, store time.
 
-    Queues of a set whose master does not answer are missing, or as a slave has them.
+    Queues of a set whose master does not answer are missing, or as a slave has them. Those of a broker that refuses the
+    account are missing.
 
     Attributes:
         without_master: broker name -> why its master did not answer.
+        refused: broker name -> who refuses the account, why, and what to do.
     """
 
-    def __init__(self, offsets: Mapping[MessageQueue, OffsetWrapper], without_master: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        offsets: Mapping[MessageQueue, OffsetWrapper],
+        without_master: Mapping[str, str],
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(offsets)
         self.without_master = dict(without_master)
+        self.refused = dict(refused or {})
 
     def lag_of(self, queue: MessageQueue) -> int | None:
         """How many messages of a queue are not committed; None, which is unknown, when its set has no master."""
@@ -103,10 +112,22 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
 
     @property
     def lag(self) -> int | None:
-        """The sum over all queues; None, which is unknown, when a set has no master."""
-        if self.without_master:
+        """The sum over all queues; None, which is unknown, when a set has no master or refuses the account."""
+        if self.without_master or self.refused:
             return None
         return sum(max(0, each.broker_offset - each.consumer_offset) for each in self.values())
+
+
+class GroupNames(list[str]):
+    """Names of groups, sorted.
+
+    Attributes:
+        refused: broker name -> who refuses the account, why, and what to do; its groups may be missing.
+    """
+
+    def __init__(self, names: Iterable[str], refused: Mapping[str, str]) -> None:
+        super().__init__(names)
+        self.refused = dict(refused)
 
 
 @attrs.frozen(kw_only=True)
@@ -151,21 +172,23 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         """Whether a group belongs to the system and not to users."""
         return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
 
-    async def names(self) -> list[str]:
-        """All groups any broker has a configuration of, sorted.
+    async def names(self) -> GroupNames:
+        """All groups any broker has a configuration of, sorted, and which brokers refuse to say.
 
         Raises:
             BrokerNotFound: no broker answers.
+            AccessRefused: all that answer refuse the account.
         """
         request = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         found = await self._ask_sets(lambda: Command.request(request), ADMIN_TIMEOUT_S)
         if not found.answers:
             raise BrokerNotFound(f"the list of groups: no broker answers: {outage_text(found.without_master)}")
+        found.set_refusals_aside("the list of groups")
         names: set[str] = set()
         for each in found.answers:
             answer = checked(each.answer, "the list of groups", each.address)
             names.update((await body_of(SubscriptionGroupTable, answer, each.address)).subscription_group_table)
-        return sorted(names)
+        return GroupNames(sorted(names), found.refused)
 
     # --- settings ----------------------------------------------------------------------------------------------------
 
@@ -281,6 +304,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Raises:
             BrokerNotFound: no member is known, and no broker of some set answers.
+            AccessRefused: no member is known, and a broker refuses the account.
         """
         check_group(group)
         header = GetConsumerConnectionListRequest(consumer_group=self._wrap(group))
@@ -288,6 +312,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         found = await self._ask_sets(
             lambda: Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header), ADMIN_TIMEOUT_S
         )
+        found.set_refusals_aside(what)
         merged: ConsumerConnection | None = None
         for each in found.answers:
             try:
@@ -303,6 +328,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             merged.subscription_table.update(connection.subscription_table)
         if merged is None and found.silent:
             raise BrokerNotFound(f"{what} are unknown: {outage_text(found.without_master)}")
+        if merged is None and found.refused:
+            raise AccessRefused(f"{what} are unknown: {outage_text(found.refused)}")
         return merged
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
@@ -313,28 +340,31 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             topic: of which topic; default of all.
 
         Returns:
-            The offsets and the sets without a master, whose lag is unknown.
+            The offsets, and the sets without a master or that refuse the account, whose lag is unknown.
 
         Raises:
             BrokerNotFound: no broker is registered at all.
-            MQError: a broker refused.
+            AccessRefused: all that answer refuse the account.
+            MQError: a broker's answer cannot be used.
         """
         check_group(group)
         header = GetConsumeStatsRequest(
             consumer_group=self._wrap(group), topic=self._wrap(topic) if topic is not None else None
         )
         found = await self._ask_sets(lambda: Command.request(RequestCode.GET_CONSUME_STATS, header), STATS_TIMEOUT_S)
+        what = f"the progress of group {group}"
+        found.set_refusals_aside(what)
         offsets: dict[MessageQueue, OffsetWrapper] = {}
         for each in found.answers:
             try:
-                answer = checked(each.answer, f"the progress of group {group}", each.address)
+                answer = checked(each.answer, what, each.address)
             except (NotFound, BrokerFault) as error:
                 # A broker that has no such group, or not this topic.
                 log.info("%s: %s", each.address, error.reason)
                 continue
             table = (await body_of(ConsumeStats, answer, each.address)).offset_table
             offsets.update((self._routes.namespace.unwrap_queue(queue), offset) for queue, offset in table.items())
-        return GroupProgress(dict(sorted(offsets.items())), found.without_master)
+        return GroupProgress(dict(sorted(offsets.items())), found.without_master, found.refused)
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What one member reports about itself.
@@ -556,6 +586,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         if progress.without_master:
             raise BrokerNotFound(
                 f"offsets of group {source} are unknown: {outage_text(progress.without_master)}; nothing was set"
+            )
+        if progress.refused:
+            raise AccessRefused(
+                f"offsets of group {source} are unknown: {outage_text(progress.refused)}; nothing was set"
             )
         return {
             queue: offsets.consumer_offset

@@ -459,6 +459,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         found = await ask_sets(
             self._links, sets, lambda: Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header), ADMIN_TIMEOUT_S
         )
+        found.set_refusals_aside(f"the groups of topic {message.topic}")
         groups: set[str] = set()
         for each in found.answers:
             if each.answer.code == ResponseCode.SUCCESS:
@@ -483,8 +484,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             progress: GroupProgress | None = None
             if online is not None and online.consume_type != CONSUME_ACTIVELY:
                 progress = await self._groups.progress(group, message.topic)
-                if message.queue.broker_name in progress.without_master:
-                    return MessageTrack(group, TrackType.UNKNOWN, outage_text(progress.without_master))
+                unknown = {**progress.without_master, **progress.refused}
+                if message.queue.broker_name in unknown:
+                    return MessageTrack(group, TrackType.UNKNOWN, outage_text(unknown))
             return MessageTrack(group, track_of(message, online, progress))
         except MQError as error:
             return MessageTrack(group, TrackType.UNKNOWN, str(error))

@@ -77,10 +77,12 @@ class TopicStats:
         offset_table: queue -> its bounds and when it was last written to.
         without_master: broker name -> why its master did not answer. The set's queues are missing in `offset_table`, or
             as a slave has them, which may lack the newest messages.
+        refused: broker name -> who refuses the account, why, and what to do. The broker's queues are missing.
     """
 
     offset_table: Mapping[MessageQueue, TopicOffset]
     without_master: Mapping[str, str]
+    refused: Mapping[str, str] = attrs.field(factory=dict)
 
 
 class Admin(metaclass=NoPublicConstructor):
@@ -221,7 +223,8 @@ class Admin(metaclass=NoPublicConstructor):
 
         Raises:
             RouteNotFound: the name server does not know the topic.
-            MQError: a broker refused.
+            AccessRefused: all that answer refuse the account.
+            MQError: a broker could not do it.
         """
         data = await self.route(topic)
         sets = addresses_of({broker.broker_name or "": broker for broker in data.broker_datas or []})
@@ -229,13 +232,14 @@ class Admin(metaclass=NoPublicConstructor):
         found = await ask_sets(
             self._links, sets, lambda: Command.request(RequestCode.GET_TOPIC_STATS_INFO, header), ADMIN_TIMEOUT_S
         )
+        what = f"statistics of topic {topic}"
+        found.set_refusals_aside(what)
         table: dict[MessageQueue, TopicOffset] = {}
         for each in found.answers:
-            what = f"statistics of topic {topic}"
             answer = checked(each.answer, what, each.address)
             found_there = (await body_of(TopicStatsTable, answer, each.address, what)).offset_table
             table.update((self._routes.namespace.unwrap_queue(queue), each) for queue, each in found_there.items())
-        return TopicStats(table, found.without_master)
+        return TopicStats(table, found.without_master, found.refused)
 
     async def without_master(self) -> dict[str, str]:
         """The broker sets whose master is not registered or does not answer: broker name -> why.

@@ -44,7 +44,7 @@ from triomq._cli.options import (
     with_client,
 )
 from triomq._side_by_side import side_by_side
-from triomq.errors import BrokerNotFound, NotFound
+from triomq.errors import AccessRefused, BrokerNotFound, NotFound
 from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
 
 NOTIFIED = "its members were notified"
@@ -309,9 +309,11 @@ def groups(
 async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> None:
     names: list[str] = []
     outage: dict[str, str] = {}
+    refused: dict[str, str] = {}
 
     async def ask_names() -> None:
         found = await client.groups.names()
+        refused.update(found.refused)
         names.extend(name for name in found if with_system or not GroupAdmin.is_system_group(name))
 
     async def ask_outage() -> None:
@@ -330,7 +332,8 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
         click.echo(f"{'GROUP':<32} {'MEMBERS':>7} {'LAG':>12} {'MODEL':<13} TOPICS")
     for name in names:
         _print_group(name, *known[name], as_json=as_json)
-    check_outage(outage)
+        refused |= known[name][0].refused
+    check_outage(outage, refused)
 
 
 async def _look_at(client: Client, name: str) -> tuple[GroupProgress, ConsumerConnection | None, int | None]:
@@ -344,7 +347,7 @@ async def _look_at(client: Client, name: str) -> tuple[GroupProgress, ConsumerCo
 
     async def ask_members() -> None:
         nonlocal online, members
-        with suppress(BrokerNotFound):
+        with suppress(BrokerNotFound, AccessRefused):
             online = await client.groups.members(name)
             members = len(online.connection_set) if online else 0
 
@@ -365,6 +368,7 @@ def _print_group(
         "model": model,
         "topics": topics,
         "without_master": sorted(progress.without_master),
+        "refused": sorted(progress.refused),
     }
     shown = " ".join(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
     say(row, f"{name:<32} {_known(members):>7} {_known(lag):>12} {model:<13} {shown}", as_json=as_json)
@@ -373,26 +377,34 @@ def _print_group(
 async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
     progress = await client.groups.progress(group)
     check_answers(progress)
-    online = await client.groups.members(group)
-    if online is None and not progress:
+    online: ConsumerConnection | None = None
+    hidden: AccessRefused | None = None
+    try:
+        online = await client.groups.members(group)
+    except AccessRefused as error:
+        hidden = error
+    if online is None and hidden is None and not progress:
         await _check_known(client, group)
     if online is not None:
         _show_members(group, online, as_json=as_json)
     elif not as_json:
-        click.echo("no member is online")
+        click.echo("members: unknown" if hidden is not None else "no member is online")
     _show_progress(group, progress, as_json=as_json)
-    check_outage(progress.without_master)
+    check_outage(progress.without_master, progress.refused)
+    if hidden is not None:
+        raise hidden
 
 
 def check_answers(progress: GroupProgress) -> None:
-    """Raise when nothing is known, and a set without a master may be why."""
+    """Raise when nothing is known, and a set that has no master or refuses the account may be why."""
     if not progress:
-        check_outage(progress.without_master)
+        check_outage(progress.without_master, progress.refused)
 
 
 async def _check_known(client: Client, group: str, cure: str = "") -> None:
-    if group not in await client.groups.names():
-        check_outage(await client.admin.without_master())
+    names = await client.groups.names()
+    if group not in names:
+        check_outage(await client.admin.without_master(), names.refused)
         raise click.ClickException(f"no broker knows the consumer group {group}; `triomq groups` lists groups{cure}")
 
 
@@ -525,7 +537,7 @@ def show_offsets(group: str, topic: str | None, with_owners: bool, name_servers:
             except NotFound:
                 owners = {}  # no member is online
         _show_progress(group, progress, owners, as_json=as_json)
-        check_outage(progress.without_master)
+        check_outage(progress.without_master, progress.refused)
 
     with_client(name_servers, work, route_wait_s=0)
 

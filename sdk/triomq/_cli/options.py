@@ -214,6 +214,7 @@ AS_A_SLAVE = "what belongs to it is missing above, or as a slave knows it"
 
 def check_outage(
     without_master: Mapping[str, str],
+    refused: Mapping[str, str] = {},
     *,
     incomplete: str = f"{AS_A_SLAVE}, and its lag is unknown",
     lists_brokers: bool = False,
@@ -222,18 +223,24 @@ def check_outage(
 
     Args:
         without_master: broker name -> why its master did not answer.
+        refused: broker name -> who refuses the account, why, and what to do.
         incomplete: what that means for the table; empty for nothing.
         lists_brokers: whether the table has the brokers that are registered.
 
     Raises:
         click.ClickException: there is such a set.
     """
+    refusals = "; ".join(f"broker {name}: {why}" for name, why in sorted(refused.items()))
+    if refused:
+        refusals += "; what it has is missing"
     if without_master:
         sets = "; ".join(f"broker {name}: {why}" for name, why in sorted(without_master.items()))
         cure = "start what is missing; restart what hangs: it takes connections and does not answer"
         if not lists_brokers:
             cure = f"`triomq cluster-status` lists the brokers that are registered; {cure}"
-        raise click.ClickException(f"{'; '.join(filter(None, [sets, incomplete]))} ({cure})")
+        raise click.ClickException("; ".join(filter(None, [refusals, sets, incomplete])) + f" ({cure})")
+    if refused:
+        raise click.ClickException(refusals)
 
 
 def check_contests(contested: Mapping[str, str]) -> None:

@@ -291,7 +291,7 @@ async def _show_topic(client: Client, topic: str, *, as_json: bool) -> None:
         }
         ends = f"{bounds.min_offset:>12} {bounds.max_offset:>12}"
         say(row, f"{queue.broker_name:<20} {queue.queue_id:>5} {ends}  {perm}", as_json=as_json)
-    check_outage(stats.without_master, incomplete=AS_A_SLAVE)
+    check_outage(stats.without_master, stats.refused, incomplete=AS_A_SLAVE)
 
 
 # --- brokers -------------------------------------------------------------------------------------------------------
