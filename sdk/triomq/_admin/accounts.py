@@ -7,6 +7,7 @@ Each broker keeps its own files: a change goes to all of them, slaves too. Upstr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -16,6 +17,7 @@ from triomq._admin.answers import body_of, checked
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._constructors import NoPublicConstructor
+from triomq._side_by_side import side_by_side
 from triomq._transport.links import Links
 from triomq.errors import BrokerNotFound, InvalidCall, MQError, ProtocolViolation, RequestTimeout
 from triomq_protocol.codes import RequestCode
@@ -179,29 +181,23 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         Raises:
             RequestTimeout: a broker does not answer; it may be without access control.
         """
-        found: list[AccountFile] = []
-        for address in await self._addresses(brokers):
+        found: dict[str, list[AccountFile]] = {}
+
+        async def ask(address: str) -> None:
             what = "the versions of accounts"
             answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_CLUSTER_ACL_INFO), what)
             try:
-                header = answer.header(GetBrokerAclConfigResponse)
-                for path, version in _versions_in(header).items():
-                    found.append(
-                        AccountFile(
-                            broker=header.broker_name or "",
-                            address=address,
-                            path=path,
-                            changes=version.counter,
-                            changed_ms=version.timestamp,
-                        )
-                    )
+                found[address] = _files_of(answer.header(GetBrokerAclConfigResponse), address)
             except (HeaderError, BodyError, msgspec.DecodeError) as error:
                 raise ProtocolViolation(what, address=address, remark=str(error)) from error
-        return found
+
+        addresses = await self._addresses(brokers)
+        await side_by_side(*(partial(ask, address) for address in addresses))
+        return [each for address in addresses for each in found[address]]
 
     async def _addresses(self, brokers: Sequence[str] | None) -> Sequence[str]:
         if brokers is not None:
-            return [await self._servers.address_of(broker) for broker in brokers]
+            return list(dict.fromkeys([await self._servers.address_of(broker) for broker in brokers]))
         sets = await self._admin.broker_sets()
         if not sets:
             raise BrokerNotFound("no broker is registered at the name server")
@@ -211,17 +207,21 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         self, code: RequestCode, header: Header, what: str, brokers: Sequence[str] | None
     ) -> Sequence[str]:
         failures: dict[str, MQError] = {}
-        done: list[str] = []
-        for address in await self._addresses(brokers):
+
+        async def ask(address: str) -> None:
             try:
                 await self._ask(address, Command.request(code, header), what)
-                done.append(address)
             except MQError as error:
                 failures[address] = error
-        if failures:
-            first = next(iter(failures.values()))
-            first.add_note(f"Done at {', '.join(done) or 'no broker'}; not at {', '.join(failures)}.")
-            raise first
+
+        # One that does not answer must not keep the change from the others.
+        addresses = await self._addresses(brokers)
+        await side_by_side(*(partial(ask, address) for address in addresses))
+        done = [address for address in addresses if address not in failures]
+        lacking = [address for address in addresses if address in failures]
+        if lacking:
+            failures[lacking[0]].add_note(f"Done at {', '.join(done) or 'no broker'}; not at {', '.join(lacking)}.")
+            raise failures[lacking[0]]
         return done
 
     async def _ask(self, address: str, request: Command, what: str) -> Command:
@@ -293,6 +293,19 @@ def _account_of(config: PlainAccessConfig) -> Account:
 def _split(items: Sequence[str] | None) -> Mapping[str, str]:
     pairs = (item.partition("=") for item in items or [])
     return {name.strip(): perm.strip() for name, _, perm in pairs}
+
+
+def _files_of(header: GetBrokerAclConfigResponse, address: str) -> list[AccountFile]:
+    return [
+        AccountFile(
+            broker=header.broker_name or "",
+            address=address,
+            path=path,
+            changes=version.counter,
+            changed_ms=version.timestamp,
+        )
+        for path, version in _versions_in(header).items()
+    ]
 
 
 def _versions_in(header: GetBrokerAclConfigResponse) -> Mapping[str, DataVersion]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 
+import attrs
 import click
 
-from triomq import Account, Client, MQError
+from triomq import Account, AccountFile, Client, MQError
 from triomq._cli.options import ask, check_can_ask, json_option, name_servers_option, say, with_client
+from triomq._side_by_side import side_by_side
 
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 _brokers_option = click.option(
@@ -156,30 +159,29 @@ def versions(brokers: tuple[str, ...], name_servers: str, as_json: bool) -> None
 
     async def work(client: Client) -> None:
         sets = {} if brokers else await client.admin.broker_sets()
-        wanted = list(brokers) or [address for _, addresses in sorted(sets.items()) for address in addresses.values()]
-        failures: dict[str, MQError] = {}
+        wanted = list(dict.fromkeys(brokers)) or [
+            address for _, addresses in sorted(sets.items()) for address in addresses.values()
+        ]
         if not wanted:
             await client.accounts.versions()  # raises: no broker is registered
-        for broker in wanted:
+        found: dict[str, Sequence[AccountFile]] = {}
+        failures: dict[str, MQError] = {}
+
+        async def ask_broker(broker: str) -> None:
             try:
-                files = await client.accounts.versions(brokers=[broker])
+                found[broker] = await client.accounts.versions(brokers=[broker])
             except MQError as error:
                 failures[broker] = error
-                continue
-            for each in files:
-                row = {
-                    "broker": each.broker,
-                    "address": each.address,
-                    "path": each.path,
-                    "changes": each.changes,
-                    "changed_ms": each.changed_ms,
-                }
-                text = f"{each.broker:<20} {each.address:<21} {each.path}: {each.changes} changes, the last at {each.changed_ms}"
-                say(row, text, as_json=as_json)
+
+        # A broker without access control never answers, and must hold up no other one.
+        await side_by_side(*(functools.partial(ask_broker, broker) for broker in wanted))
+        for each in (each for broker in wanted for each in found.get(broker, ())):
+            text = f"{each.broker:<20} {each.address:<21} {each.path}: {each.changes} changes, the last at {each.changed_ms}"
+            say(attrs.asdict(each), text, as_json=as_json)
         if failures:
-            first = next(iter(failures.values()))
-            first.add_note(f"Not known of {', '.join(failures)}.")
-            raise first
+            lacking = [broker for broker in wanted if broker in failures]
+            failures[lacking[0]].add_note(f"Not known of {', '.join(lacking)}.")
+            raise failures[lacking[0]]
 
     with_client(name_servers, work, route_wait_s=0)
 

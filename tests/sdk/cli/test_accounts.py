@@ -10,6 +10,7 @@ import pytest
 
 import triomq
 from triomq import errors
+from triomq._admin.topics import ADMIN_TIMEOUT_S
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import (
     ClusterAclConfig,
@@ -154,15 +155,41 @@ def test_versions(command_line, all_files, found):
 
 
 def test_versions_of_other_brokers_are_shown_where_one_does_not_tell(command_line):
-    command_line.cluster.broker.script(
-        VERSIONS,
-        lambda command: command.answer(ResponseCode.SYSTEM_ERROR, "no"),
-        versions_of('{"f":{"counter":1,"timestamp":7}}'),
-    )
-    code, out, err = command_line("accounts", "versions", "--broker", "broker-a:0", "--broker", "broker-a")
+    cluster = command_line.cluster
+    cluster.broker.script(VERSIONS, lambda command: command.answer(ResponseCode.SYSTEM_ERROR, "no"))
+    cluster.add_master("broker-b").script(VERSIONS, versions_of('{"f":{"counter":1,"timestamp":7}}'))
+    code, out, err = command_line("accounts", "versions", "--broker", "broker-a:0", "--broker", "broker-b")
     assert code == 1
     assert "f: 1 changes" in out
     assert "Not known of broker-a:0." in err
+
+
+def test_brokers_that_do_not_answer_are_waited_for_at_the_same_time(command_line, secret):
+    cluster = command_line.cluster
+    silent = [cluster.broker, cluster.add_master("broker-b"), cluster.add_master("broker-c")]
+    other = cluster.add_master("broker-d")
+    for code in (VERSIONS, PUT):
+        for broker in silent:
+            broker.script(code, None)
+    other.script(VERSIONS, versions_of('{"f":{"counter":1,"timestamp":7}}'))
+    other.script(PUT, done)
+    code, out, err = command_line("accounts", "versions")
+    assert (code, out.split()[1]) == (1, other.address)
+    assert f"Not known of {', '.join(broker.address for broker in silent)}." in err
+    assert command_line.passed_s < 2 * ADMIN_TIMEOUT_S
+    code, _, err = command_line("accounts", "set", "bookings", "--secret-file", secret, "--yes")
+    assert code == 1
+    assert f"Done at {other.address}; not at {', '.join(broker.address for broker in silent)}." in err
+    assert command_line.passed_s < 2 * ADMIN_TIMEOUT_S
+
+
+def test_a_broker_that_is_given_twice_is_asked_once(command_line):
+    command_line.cluster.broker.script(DELETE, done)
+    code, _, _ = command_line(
+        "accounts", "delete", "bookings", "--broker", "broker-a", "--broker", "broker-a:0", "--yes"
+    )
+    assert code == 0
+    assert len(command_line.cluster.broker.requests(DELETE)) == 1
 
 
 @pytest.mark.parametrize("all_files", ["[", '{"f":3}', '"x"'])
