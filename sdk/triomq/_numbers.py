@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import attrs
 
 from triomq.errors import InvalidCall
 
 
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number; True and False are ints in Python, and were meant for something else."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
     """Raise :class:`InvalidCall` unless an argument is a whole number in its range."""
-    if not isinstance(value, int) or value < least or (most is not None and value > most):
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
         raise InvalidCall(f"{name} is {value!r}, not a whole number {bounds}")
 
 
 def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
     """Raise :class:`InvalidCall` unless an argument is a number of seconds above 0, or 0 where that has a meaning."""
-    if not isinstance(value, int | float) or not (value > 0 or (zero and value == 0)):  # nor nan
+    if not _is_number(value) or not (value > 0 or (zero and value == 0)):  # nor nan
         raise InvalidCall(f"{name} is {value!r}, not a number of seconds {'from' if zero else 'above'} 0")
 
 
 def check_share(name: str, value: object) -> None:
     """Raise :class:`InvalidCall` unless an argument is a number from 0 to 1."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    if not _is_number(value) or not 0 <= value <= 1:
         raise InvalidCall(f"{name} is {value!r}, not a number from 0 to 1")
 
 
@@ -38,7 +43,7 @@ def seconds_between(low: float, high: float) -> Callable[[object, attrs.Attribut
     """For an attribute of an attrs class: a number of seconds in a range."""
 
     def check(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, int | float) or not low <= value <= high:
+        if not _is_number(value) or not low <= value <= high:
             raise InvalidCall(f"{attribute.name} is {value!r}, not a number of seconds between {low} and {high}")
 
     return check

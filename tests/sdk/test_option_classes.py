@@ -37,6 +37,11 @@ NONE_OR_SECONDS = "not a number of seconds from 0"
         *[(plugins.Retries, name, -1, NONE_OR_SECONDS) for name in ("first_pause_s", "max_pause_s")],
         *[(PushOptions, "batch_max", bad, "not a whole number from 1 to 1024") for bad in (0, 2000)],
         (PushOptions, "drain_s", -1, "seconds between 0 and inf"),
+        # In Python True is a 1, but nobody who writes it means one.
+        (PushOptions, "batch_max", True, "not a whole number from 1 to 1024"),
+        (PushOptions, "drain_s", True, "seconds between 0 and inf"),
+        (triomq.Backoff, "first_s", True, "seconds above 0"),
+        (plugins.Retries, "reserve", False, "not a number from 0 to 1"),
     ],
 )
 def test_what_cannot_be_used_is_named(kind: type, name: str, bad: Any, form: str) -> None:

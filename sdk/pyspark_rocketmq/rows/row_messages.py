@@ -86,5 +86,6 @@ def _own_properties(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _keys(column: str | None) -> str | list[str] | None:
-    """The column holds what a read of a message gives: keys separated by blanks."""
-    return column.split() if column is not None and " " in column else column
+    """The column holds what a read of a message gives: keys separated by blanks, in messages of Java's producers also by
+    other white space."""
+    return column.split() if column is not None and any(blank in column for blank in " \t\n\r") else column

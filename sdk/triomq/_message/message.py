@@ -24,6 +24,8 @@ DELAY_LEVEL_MAX = 18
 """The last level of a stock broker's ``messageDelayLevel``; brokers send what is beyond it with their last one."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -35,7 +37,8 @@ class Message(msgspec.Struct, frozen=True):
         topic: where it goes.
         body: the payload, at least one byte.
         tags: one tag for consumers to filter by, without ``||`` and ``&&``, and without blanks at its ends.
-        keys: a key, or a list of several, by which brokers index the message; without blanks, which separate them.
+        keys: a key, or a list of several, by which brokers index the message; each is one line of text without blanks, which
+            separate them.
         properties: user properties; names and values are non-blank text.
         flag: an int32 of the sender's own; brokers and clients keep it as it is.
         delay_level: 0 for none, else 1 (1 s) to 18 (2 h) of the broker's ``messageDelayLevel`` table; no seconds.
@@ -67,10 +70,11 @@ class Message(msgspec.Struct, frozen=True):
             check_tag(tags)
         if keys:
             check_keys(keys)
-        if self.delay_level:
-            check_delay_level(self.delay_level)
-        if self.flag:
-            check_count("flag", self.flag, -(2**31), 2**31 - 1)
+        level, flag = self.delay_level, self.flag
+        if level or type(level) is not int:
+            check_delay_level(level)
+        if flag or type(flag) is not int:
+            check_count("flag", flag, -(2**31), 2**31 - 1)
 
     def property_pairs(self) -> list[tuple[str, str]]:
         """Properties as they travel, without UNIQ_KEY: the user's own first, then the ones with a meaning."""
@@ -141,6 +145,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
         if name in RESERVED_PROPERTIES:
             raise InvalidCall(f"the property name {name} is reserved")
         if not _is_clean(name) or not _is_clean(value):
+            _check_encodable(f"the property {name!r:.100}", name, value)
             raise InvalidCall(
                 f"the property {name!r} is {value!r:.100}, and needs text that is not blank and free of U+0001 and U+0002"
             )
@@ -149,6 +154,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 def check_tag(tag: object) -> None:
     """Raise unless a subscription can select messages with this tag."""
     if not isinstance(tag, str) or not _is_clean(tag):
+        _check_encodable("tags", tag)
         raise InvalidCall(f"tags is {tag!r}, and needs text that is not blank and free of U+0001 and U+0002")
     if "||" in tag or "&&" in tag:
         raise InvalidCall(
@@ -167,10 +173,13 @@ def check_keys(keys: object) -> None:
         if " " in keys and keys.strip():
             raise InvalidCall(f"keys is {keys!r}, but a blank separates keys; give several as keys={keys.split()!r}")
         if not _is_clean(keys):
+            _check_encodable("keys", keys)
             raise InvalidCall(f"keys is {keys!r}, and needs text that is not blank and free of U+0001 and U+0002")
+        _check_one_line(keys)
         return
     # What can be read only once, like a generator, would be empty when the message is encoded.
     if not isinstance(keys, list | tuple | Collection) or not all(map(_is_clean, keys)):
+        _check_encodable("keys", *(keys if isinstance(keys, Collection) else ()))
         raise InvalidCall(
             f"keys is {keys!r}, neither one key nor a list of keys; each needs text that is not blank and free of U+0001 "
             "and U+0002"
@@ -178,11 +187,30 @@ def check_keys(keys: object) -> None:
     for key in keys:
         if " " in key:
             raise InvalidCall(f"the key {key!r} in keys has a blank, which would make several keys of it")
+        _check_one_line(key)
+
+
+def _check_one_line(key: str) -> None:
+    if not key.isprintable() and (found := _CONTROL.search(key)):
+        raise InvalidCall(
+            f"keys has {key!r} with the control character {found[0]!r}, and a key is one line of text; give several keys "
+            f"as keys={key.split()!r}, and other text as a property"
+        )
+
+
+def _check_encodable(name: str, *texts: object) -> None:
+    """Raise if a text cannot be written as UTF-8; brokers would get a `?` instead."""
+    for text in texts:
+        if isinstance(text, str) and (found := _SURROGATE.search(text)):
+            raise InvalidCall(
+                f"{name} has {text!r:.100} with the lone surrogate {found[0]!r}, half a character, which UTF-8 cannot "
+                "hold; give text that text.encode() takes, and bytes in the body"
+            )
 
 
 def check_delay_level(level: object) -> None:
     """Raise unless it is 0 or a level of a stock broker's table."""
-    if not isinstance(level, int) or not 0 <= level <= DELAY_LEVEL_MAX:
+    if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= DELAY_LEVEL_MAX:
         raise InvalidCall(
             f"delay_level is {level}, neither 0 (no delay) nor a level from 1 (1 s) to {DELAY_LEVEL_MAX} (2 h); levels "
             "are no seconds, see the broker's messageDelayLevel"
@@ -190,4 +218,10 @@ def check_delay_level(level: object) -> None:
 
 
 def _is_clean(text: object) -> bool:
-    return isinstance(text, str) and bool(text.strip()) and "\x01" not in text and "\x02" not in text
+    return (
+        isinstance(text, str)
+        and bool(text.strip())
+        and "\x01" not in text
+        and "\x02" not in text
+        and (text.isascii() or not _SURROGATE.search(text))
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from triomq._message.message import MAX_BODY_BYTES, Message
-from triomq.errors import InvalidCall, MessageIllegal
+from triomq.errors import CallError, InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
+from triomq_protocol.java_text import utf8
 from triomq_protocol.names import MAX_PROPERTIES_BYTES, RETRY_PREFIX, UNIQ_KEY
 from triomq_protocol.properties import encode_properties
 from triomq_protocol.record.batch import encode_batch_element
@@ -28,7 +29,11 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
         raise InvalidCall("the batch is empty")
     first = messages[0]
     for number, message in enumerate(messages):
-        message.check(max_body_bytes)
+        try:
+            message.check(max_body_bytes)
+        except CallError as error:
+            error.add_note(f"It is message {number} of the batch.")
+            raise
         if message.topic != first.topic:
             raise InvalidCall(f"message {number} of the batch goes to topic {message.topic}, not to {first.topic}")
         if message.wait_store_ok != first.wait_store_ok:
@@ -67,7 +72,7 @@ def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str], max_bo
 
 def element_bytes(message: Message) -> int:
     """An upper bound of what a message costs in a batch."""
-    properties = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in message.property_pairs())
+    properties = sum(len(utf8(name)) + len(utf8(value)) + 2 for name, value in message.property_pairs())
     return ELEMENT_BYTES + len(message.body) + properties + _UNIQUE_KEY_BYTES
 
 

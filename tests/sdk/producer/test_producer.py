@@ -160,6 +160,11 @@ async def test_a_batch_that_is_encoded_already(autojump_clock, cluster):
         ([triomq.Message("T", b"a"), triomq.Message("T", b"b", wait_store_ok=False)], "wait_store_ok"),
         ([triomq.Message("%RETRY%g", b"a")], "retry topic"),
         ([triomq.Message("T", b"x" * 3_000_000)] * 2, "split_batch"),
+        (
+            [triomq.Message("T", b"a"), triomq.Message("T", b"b", keys="\udcff")],
+            r"(?s)keys has .*lone surr.*message 1 of the batch",
+        ),
+        ([triomq.Message("T", b"a", properties={"p": "\udcff"})], r"(?s)the property 'p' has .*message 0 of the batch"),
     ],
 )
 async def test_what_is_no_batch(autojump_clock, cluster, messages, what):
@@ -175,6 +180,8 @@ def test_split_batch():
     assert [len(batch) for batch in batches] == [3, 3, 3, 1, 1]
     assert [message for batch in batches for message in batch] == messages
     assert [len(batch) for batch in triomq.split_batch(messages, max_count=4)] == [4, 4, 2, 1]
+    halved = [triomq.Message("T", b"x", keys="\udcff")]
+    assert list(triomq.split_batch(halved)) == [halved]  # the send refuses it
     with pytest.raises(errors.MessageIllegal, match="more than a batch may have"):
         list(triomq.split_batch(messages, max_bytes=400))
 
@@ -248,6 +255,16 @@ async def test_weaker_statuses_are_results(autojump_clock, cluster, code):
         (triomq.Message("T", b"x", delay_level=-3), errors.InvalidCall, "delay_level is -3, neither 0"),
         (triomq.Message("T", b"x", delay_level=60), errors.InvalidCall, "delay_level is 60.*levels are no seconds"),
         (triomq.Message("T", b"x", delay_level=1.5), errors.InvalidCall, "delay_level is 1.5"),
+        (triomq.Message("T", b"x", delay_level=True), errors.InvalidCall, "delay_level is True, neither 0"),
+        (triomq.Message("T", b"x", delay_level=None), errors.InvalidCall, "delay_level is None, neither 0"),
+        (triomq.Message("T", b"x", flag=True), errors.InvalidCall, "flag is True, not a whole number"),
+        (triomq.Message("T", b"x", keys="a\nb"), errors.InvalidCall, r"keys has 'a\\nb' .*'\\n'.*keys=\['a', 'b'\]"),
+        (triomq.Message("T", b"x", keys=["k", "a\x7f"]), errors.InvalidCall, r"keys has 'a\\x7f' with the control"),
+        (triomq.Message("T", b"x", keys="a\ud800"), errors.InvalidCall, r"keys has 'a\\ud800' with the lone surrogate"),
+        (triomq.Message("T", b"x", keys=["k", "\udfff"]), errors.InvalidCall, "keys has .* lone surrogate"),
+        (triomq.Message("T", b"x", tags="\ud800"), errors.InvalidCall, "tags has .* lone surrogate"),
+        (triomq.Message("T", b"x", properties={"p": "\ud83d"}), errors.InvalidCall, "property 'p' has .* lone surr"),
+        (triomq.Message("T", b"x", properties={"\ud83d": "v"}), errors.InvalidCall, "the property .* lone surr"),
         (triomq.Message("T", b"x", tags="a||b"), errors.InvalidCall, r"tags is 'a\|\|b', but a message has one tag"),
         (triomq.Message("T", b"x", tags="a && b"), errors.InvalidCall, "tags is 'a && b', but a message has one tag"),
         (triomq.Message("T", b"x", tags=" a "), errors.InvalidCall, "tags is ' a '.*write 'a'"),
