@@ -35,11 +35,13 @@ class ClientKey:
         settings: what they are opened with.
         group: the consumer group that pulls; None if nothing is pulled.
         preference: from which brokers to pull.
+        scan: how many records a pull answer begins with, and where the last of them ends; None: the SDK finds that.
     """
 
     settings: ClientSettings
     group: str | None
     preference: str | int = "suggested"
+    scan: Callable[[bytes], tuple[int, int]] | None = None
 
 
 @attrs.frozen
@@ -110,6 +112,9 @@ class PooledClient:
             group, consumer = self.key.group, None
             if group is not None:
                 consumer = client.pull_consumer(group, read_preference=self.key.preference)
+                if self.key.scan is not None:
+                    # The answers' messages are not used, and to find where each starts is a tenth of a read.
+                    consumer._scan_with(self.key.scan)  # noqa: SLF001
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_idle)
                 try:

@@ -21,6 +21,7 @@ from pyspark_rocketmq.filters import expression_for
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.planning import QueueRange
 from pyspark_rocketmq.read.pulling import PullPlan, Strides
+from pyspark_rocketmq.rows import compiled
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
 from pyspark_rocketmq.rows.schema import arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
@@ -41,7 +42,8 @@ class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
 
 def key_of(options: ReadOptions) -> ClientKey:
     """The client that a read uses."""
-    return ClientKey(options.client, options.group, options.preference)
+    scan = compiled.records.whole_records if compiled.USED else None
+    return ClientKey(options.client, options.group, options.preference, scan)
 
 
 def only_brokers(preference: str | int) -> str | None:

@@ -20,6 +20,7 @@ from triomq_protocol.record.layout import (
     HEAD_FIELDS,
     INT32,
     IPV6_EXTRA_BYTES,
+    MESSAGE_MAGIC,
     PROPERTIES_LENGTH,
     RECONSUME_TIMES_BEFORE_BODY,
     STORE_HOST_V6,
@@ -38,7 +39,7 @@ def _columns(begin: int, *names: str) -> np.dtype[Any]:
     return np.dtype({"names": list(names), "formats": [">" + HEAD_FIELDS[name] for name in names], "offsets": places})
 
 
-_HEAD: Final = _columns(0, "size", "queue_id", "queue_offset", "physical_offset", "sys_flag", "born_timestamp")
+_HEAD: Final = _columns(0, "size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag", "born_timestamp")
 _TAIL: Final = _columns(field_offset("reconsume_times"), "reconsume_times", "body_length")
 """Read this far before the body: before it is the store host, whose size differs."""
 _TIMESTAMP: Final = np.dtype(">" + HEAD_FIELDS["store_timestamp"])
@@ -76,6 +77,8 @@ class StoredFrames:
         end = len(self.data) - _SPARE_BYTES
         self.starts = _starts(self.data, end)
         head = _fields(self.data, _HEAD, self.starts)
+        if np.any(head["magic"] != MESSAGE_MAGIC):
+            raise BrokenFramesError("a record without the magic number of one")
         self.queue_offset: Ints = head["queue_offset"].astype(np.int64)
         self.queue_id = head["queue_id"].astype(np.int32)
         self.physical_offset: Ints = head["physical_offset"].astype(np.int64)

@@ -27,7 +27,7 @@ from triomq._consumer.group.pull_loop import HELD_S, fruitless_pause_s
 from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import OffsetStore
-from triomq._consumer.puller import PullCall, Puller
+from triomq._consumer.puller import PullCall, Puller, RecordScan
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.shared_pulls import SharedPulls
 from triomq._message.hooks import FilterHook, PullHook, wanted_messages
@@ -385,6 +385,12 @@ class PullConsumer(metaclass=NoPublicConstructor):
         if puller is None:
             puller = self._pullers[preference] = self._make_puller(preference=preference)
         return puller
+
+    def _scan_with(self, scan: RecordScan) -> None:
+        """Have the records of answers found by another function: for readers that take their bytes alone."""
+        self._make_puller.keywords["scan"] = scan
+        for puller in self._pullers.values():
+            puller.scan = scan
 
     def _suspend_ms(self, suspend_s: float) -> int:
         # The broker must not hold a request longer than its caller will wait for it (docs/protocol/consumer.md §4).

@@ -137,6 +137,9 @@ def _violation(call: PullCall, node: Node, remark: str) -> ProtocolViolation:
 GoOn = Callable[[PullResult], bool]
 """Takes a result with messages, plain and quickly; whether the call, changed by then, is to be sent again at once."""
 
+RecordScan = Callable[[bytes], tuple[int, int]]
+"""How many records an answer's body begins with, and where the last of them ends."""
+
 
 class _Pull(Waiter):
     """One pull under way, and the task that waits for its answer.
@@ -275,6 +278,8 @@ class Puller:
         beat: sends heartbeats now: brokers send their version in the answers.
         introduction: returns what is set when a new link's first heartbeat has been answered; None: it has been.
         counters: the client's.
+        scan: for readers that use the bytes of results and not their messages; None: where each record starts is found
+            and kept for the messages.
     """
 
     def __init__(
@@ -290,8 +295,10 @@ class Puller:
         chance: random.Random | None = None,
         beat: Callable[[], Awaitable[None]] | None = None,
         introduction: Callable[[Link], trio.Event | None] | None = None,
+        scan: RecordScan | None = None,
     ) -> None:
         self.group = group
+        self.scan = scan
         self.nodes = NodeCache(preference)
         """Which broker serves each queue next."""
         self.brokers = BrokerLinks(routes, links)
@@ -468,23 +475,23 @@ class Puller:
             remark = f"the next offset is {next_offset}, of a queue from {min_offset} to {max_offset}"
             raise _violation(call, node, remark)
         starts: list[int] | None = None
+        count = 0
         if status is PullStatus.FOUND:
             if next_offset <= call.offset:
                 raise _violation(call, node, f"there are messages, and the next offset is {next_offset}")
             if next_offset - max_offset > GROWTH_MAX and max_offset >= 0:
                 raise _violation(call, node, f"the next offset is {next_offset}, and the queue ends at {max_offset}")
             # Here, where the consumer still stands before them: it would pass over what cannot be read later.
-            starts = record_starts(answer.body)
-            if not starts or records_end(answer.body, starts) != len(answer.body):
-                at = records_end(answer.body, starts)
-                raise _violation(call, node, f"the bytes at {at} of {len(answer.body)} are no record")
+            starts, count, end = self._records_of(answer.body)
+            if not count or end != len(answer.body):
+                raise _violation(call, node, f"the bytes at {end} of {len(answer.body)} are no record")
         elif next_offset <= call.offset and status is PullStatus.NO_MATCHED_MESSAGE:
             # "Go on at once" where it was: a slave's answer to an offset outside its queue, which it cannot judge.
             status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
         counted = self._counters.of_pulls(self.group, call.queue.topic)
         counted.pulls[status.name] = counted.pulls.get(status.name, 0) + 1
-        if starts is not None:
-            counted.messages += len(starts)
+        if count:
+            counted.messages += count
             counted.record_bytes += len(answer.body)
         return PullResult(
             status,
@@ -501,6 +508,13 @@ class Puller:
             wanted=self._wanted,
             namespace=self.brokers.namespace,
         )
+
+    def _records_of(self, body: bytes) -> tuple[list[int] | None, int, int]:
+        """Where its records start, if that is kept; how many there are, and where the last of them ends."""
+        if self.scan is not None:
+            return None, *self.scan(body)
+        starts = record_starts(body)
+        return starts, len(starts), records_end(body, starts)
 
     def _filter_server(self, queue: MessageQueue, node: Node) -> str:
         """One of the filter servers that the broker announced: they, not the broker, run filter classes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from triomq._transport.link import HEADER_BYTES_MAX, Link
 from triomq.errors import REMARK_CHARS_MAX, MQError, ProtocolViolation
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.layout import BLANK_MAGIC
+from triomq_protocol.record.view import record_starts, records_end
 from triomq_protocol.requests import (
     GetMaxOffsetResponse,
     GetMinOffsetResponse,
@@ -98,6 +100,13 @@ def test_what_one_answer_keeps_decompressed_is_bounded(monkeypatch: pytest.Monke
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
 
 
+def scan_records(scanned: list[bytes], body: bytes) -> tuple[int, int]:
+    """What the Spark source has done by its compiled module."""
+    scanned.append(body)
+    starts = record_starts(body)
+    return len(starts), records_end(body, starts)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -113,7 +122,7 @@ QUEUE = triomq.MessageQueue("T", "broker-a", 0)
         lambda body: body + body[:84] + b"\x7f" + body[85:],
     ],
 )
-@pytest.mark.parametrize("kind", ["pull", "push"])
+@pytest.mark.parametrize("kind", ["pull", "scanned", "push"])
 async def test_bytes_that_are_no_records_are_refused_when_they_are_pulled(
     autojump_clock: None, group_cluster: Any, change: Callable[[bytes], bytes], kind: str, caplog: Any
 ) -> None:
@@ -124,10 +133,14 @@ async def test_bytes_that_are_no_records_are_refused_when_they_are_pulled(
     header = PullMessageResponse(suggest_which_broker_id=0, next_begin_offset=2, min_offset=0, max_offset=2)
     cluster.broker.script(RequestCode.PULL_MESSAGE, lambda command: command.answer(0, header=header, body=change(good)))
     async with cluster.client() as client:
-        if kind == "pull":
+        if kind != "push":
             consumer = client.pull_consumer("G")
+            scanned: list[bytes] = []
+            if kind == "scanned":
+                consumer._scan_with(partial(scan_records, scanned))
             with pytest.raises(ProtocolViolation, match="no record"):
                 await consumer.pull(QUEUE)
+            assert scanned == [change(good)] * (kind == "scanned")
             assert await consumer.position(QUEUE) == 0
             return
         async with client.push_consumer("G", start_from="earliest") as pushed:

@@ -2,6 +2,8 @@ from typing import Final
 
 LAYOUT: Final[dict[str, int]]
 
+def whole_records(page: bytes) -> tuple[int, int]: ...
+
 class Records:
     count: int
     compressed: int

@@ -21,6 +21,7 @@ cdef extern from *:
 
 cdef enum:
     SIZE_AT = 0
+    MAGIC_AT = 4
     QUEUE_ID_AT = 12
     QUEUE_OFFSET_AT = 20
     PHYSICAL_OFFSET_AT = 28
@@ -39,8 +40,12 @@ cdef enum:
     NAME_END = 1
     VALUE_END = 2
 
+cdef int32_t _MAGIC = -626843481
+
 LAYOUT = {
+    "MESSAGE_MAGIC": _MAGIC,
     "size": SIZE_AT,
+    "magic": MAGIC_AT,
     "queue_id": QUEUE_ID_AT,
     "queue_offset": QUEUE_OFFSET_AT,
     "physical_offset": PHYSICAL_OFFSET_AT,
@@ -82,6 +87,58 @@ cdef inline uint64_t get64(const uint8_t* at) noexcept nogil:
     cdef uint64_t value
     memcpy(&value, at, 8)
     return swapped64(value)
+
+
+cdef int32_t read(const uint8_t* at, Py_ssize_t size, Record* found) noexcept nogil:
+    """Find the parts of the record that begins there; returns its size, or 0 where no whole record is."""
+    cdef int64_t record_bytes, body_at, properties_at
+    cdef int32_t body_bytes
+    cdef uint32_t flags
+    if size < FIXED_BYTES:
+        return 0
+    record_bytes = <int32_t>get32(at + SIZE_AT)
+    if record_bytes < FIXED_BYTES or record_bytes > size or <int32_t>get32(at + MAGIC_AT) != _MAGIC:
+        return 0
+    flags = get32(at + SYS_FLAG_AT)
+    body_at = BODY_AT
+    if flags & BORN_HOST_V6:
+        body_at += IPV6_EXTRA_BYTES
+    if flags & STORE_HOST_V6:
+        body_at += IPV6_EXTRA_BYTES
+    if body_at >= record_bytes:
+        return 0
+    body_bytes = <int32_t>get32(at + body_at - (BODY_AT - BODY_LENGTH_AT))
+    # Behind the body: a byte with the topic's length, the topic, two bytes with that of the properties.
+    if body_bytes < 0 or body_at + body_bytes + 1 > record_bytes:
+        return 0
+    properties_at = body_at + body_bytes + 1 + at[body_at + body_bytes] + 2
+    if properties_at > record_bytes:
+        return 0
+    if properties_at + <int16_t>(at[properties_at - 2] << 8 | at[properties_at - 1]) != record_bytes:
+        return 0
+    found.at = at
+    found.middle = at + STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if flags & BORN_HOST_V6 else 0)
+    found.body = at + body_at
+    found.body_bytes = body_bytes
+    found.properties = at + properties_at
+    found.properties_bytes = <int32_t>(record_bytes - properties_at)
+    return <int32_t>record_bytes
+
+
+def whole_records(bytes page):
+    """How many records a pull answer begins with, and where the last of them ends."""
+    cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(page)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(page), at = 0, count = 0
+    cdef int32_t record_bytes
+    cdef Record record
+    with nogil:
+        while at < size:
+            record_bytes = read(data + at, size - at, &record)
+            if record_bytes == 0:
+                break
+            at += record_bytes
+            count += 1
+    return count, at
 
 
 cdef class Records:
@@ -126,37 +183,15 @@ cdef class Records:
     cdef Py_ssize_t _scan(self, const uint8_t* page, Py_ssize_t size, int64_t start, int64_t end) noexcept nogil:
         """Scan a page; returns -1, or where no record is, or -2 where there is no memory."""
         cdef Py_ssize_t at = 0
-        cdef int64_t record_bytes, body_at, properties_at, offset
-        cdef int32_t body_bytes
-        cdef uint32_t flags
-        cdef const uint8_t* record
-        cdef Record* found
+        cdef int64_t offset
+        cdef int32_t record_bytes
+        cdef Record record
         cdef void* grown
         while at < size:
-            if size - at < FIXED_BYTES:
+            record_bytes = read(page + at, size - at, &record)
+            if record_bytes == 0:
                 return at
-            record = page + at
-            record_bytes = <int32_t>get32(record + SIZE_AT)
-            if record_bytes < FIXED_BYTES or record_bytes > size - at:
-                return at
-            flags = get32(record + SYS_FLAG_AT)
-            body_at = BODY_AT
-            if flags & BORN_HOST_V6:
-                body_at += IPV6_EXTRA_BYTES
-            if flags & STORE_HOST_V6:
-                body_at += IPV6_EXTRA_BYTES
-            if body_at >= record_bytes:
-                return at
-            body_bytes = <int32_t>get32(record + body_at - (BODY_AT - BODY_LENGTH_AT))
-            # Behind the body: a byte with the topic's length, the topic, two bytes with that of the properties.
-            if body_bytes < 0 or body_at + body_bytes + 1 > record_bytes:
-                return at
-            properties_at = body_at + body_bytes + 1 + record[body_at + body_bytes] + 2
-            if properties_at > record_bytes:
-                return at
-            if properties_at + <int16_t>(record[properties_at - 2] << 8 | record[properties_at - 1]) != record_bytes:
-                return at
-            offset = <int64_t>get64(record + QUEUE_OFFSET_AT)
+            offset = <int64_t>get64(record.at + QUEUE_OFFSET_AT)
             if start <= offset < end:
                 if self.count == self._reserved:
                     self._reserved = 2 * self._reserved + 256
@@ -164,15 +199,9 @@ cdef class Records:
                     if grown == NULL:
                         return -2
                     self._records = <Record*>grown
-                found = self._records + self.count
-                found.at = record
-                found.middle = record + STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if flags & BORN_HOST_V6 else 0)
-                found.body = record + body_at
-                found.body_bytes = body_bytes
-                found.properties = record + properties_at
-                found.properties_bytes = <int32_t>(record_bytes - properties_at)
+                self._records[self.count] = record
                 self.count += 1
-                if flags & COMPRESSED:
+                if get32(record.at + SYS_FLAG_AT) & COMPRESSED:
                     self.compressed += 1
             at += record_bytes
         return -1

@@ -22,6 +22,7 @@ from pyspark_rocketmq.rows.schema import READ_SCHEMA, arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
 from triomq.errors import MessageIllegal
 from triomq_protocol.record import layout
+from triomq_protocol.record.view import record_starts, records_end
 
 pytestmark = pytest.mark.skipif(not compiled.BUILT, reason="no compiled module in this installation")
 
@@ -79,6 +80,19 @@ def test_altered_bytes_are_taken_or_refused_by_both(
     pure, fast = both([bytes(page)])
     assert (pure is None) == (fast is None)
     assert pure is None or pure.equals(fast)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(USUAL, RECORDS), max_size=6), st.data())
+def test_whole_records_are_those_that_the_sdk_finds(
+    records: list[tuple[bytes, bytes, bytes, bytes]], data: st.DataObject
+) -> None:
+    page = bytearray(b"".join(pages_of(records, len(records))))
+    for _ in range(data.draw(st.integers(0, 2)) if page else 0):
+        page[data.draw(st.integers(0, len(page) - 1))] = data.draw(st.integers(0, 255))
+    page = page[: data.draw(st.integers(len(page) - 100, len(page)))] if data.draw(st.booleans()) else page
+    starts = record_starts(bytes(page))
+    assert compiled.records.whole_records(bytes(page)) == (len(starts), records_end(bytes(page), starts))
 
 
 def test_the_usual_records_are_not_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
