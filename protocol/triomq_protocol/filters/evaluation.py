@@ -42,6 +42,8 @@ _DOUBLE = re.compile(
     r"|(?P<decimal>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?"
     r"|(?P<hexadecimal>0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?)\Z"
 )
+_NUMBER_CHARACTERS_MAX = 1024
+"""A longer text is no number, whatever it holds: RocketMQ reads any length, which takes 60 us at 30,000 digits."""
 _BLANKS = "".join(map(chr, range(0x21)))  # what Java's trim() cuts
 _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -179,7 +181,7 @@ def _equal_to_boolean(a: Value, b: Value) -> bool:
     if isinstance(a, bool) and isinstance(b, str):
         raise EvaluationError("a boolean on the left cannot be compared with text")
     if isinstance(a, str):
-        a = a.lower() == "true"
+        a = len(a) == len("true") and a.lower() == "true"
     return isinstance(a, bool) and isinstance(b, bool) and a is b
 
 
@@ -238,7 +240,7 @@ def _number(text: str, like: float) -> float:
 
 def _double(text: str) -> float:
     """`Double.valueOf`."""
-    found = _DOUBLE.match(text.strip(_BLANKS))
+    found = _DOUBLE.match(text.strip(_BLANKS)) if len(text) <= _NUMBER_CHARACTERS_MAX else None
     if found is None:
         raise EvaluationError(f"{text[:64]!r} is not a number")
     sign = -1.0 if found["sign"] == "-" else 1.0

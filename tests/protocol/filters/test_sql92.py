@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from triomq_protocol.filters.evaluation import EvaluationError, compile_filter
-from triomq_protocol.filters.sql92 import DEPTH_MAX, TEXT_MAX, Sql92Error, parse
+from triomq_protocol.filters.sql92 import DEPTH_MAX, OPERANDS_MAX, TEXT_MAX, Sql92Error, parse
 
 NAME = "filter_sql92.json"
 
@@ -126,6 +126,7 @@ def test_the_error_names_the_place() -> None:
         "9" * 16_000,
         "1e" + "9" * 16_000,
         "a = '" + "x" * TEXT_MAX,
+        " OR ".join(["a=1"] * (OPERANDS_MAX // 2 + 1)),
     ],
 )
 def test_too_long_or_too_deep(text: str) -> None:
@@ -136,9 +137,18 @@ def test_too_long_or_too_deep(text: str) -> None:
 def test_as_deep_and_as_long_as_allowed() -> None:
     depth = DEPTH_MAX - 2
     assert outcome("(" * depth + "a = 5" + ")" * depth, {"a": "5"}) is True
-    many = " OR ".join(f"a = {number}" for number in range(1000))
-    assert outcome(many, {"a": "999"}) is True
-    assert outcome(many, {"a": "1000"}) is False
+    many = " OR ".join(f"a={number}" for number in range(OPERANDS_MAX // 2))
+    assert outcome(many, {"a": str(OPERANDS_MAX // 2 - 1)}) is True
+    assert outcome(many, {"a": str(OPERANDS_MAX // 2)}) is False
+
+
+def test_a_very_long_text_is_no_number_and_no_truth() -> None:
+    assert outcome("a > 1.5", {"a": "2" + "0" * 1000}) is True
+    for expression in ("a > 1.5", "a > b", "a = 1.5"):
+        with pytest.raises(EvaluationError, match="is not a number"):
+            compile_filter(expression).evaluate({"a": "2" + "0" * 1100, "b": "1"})
+    assert outcome("a = TRUE", {"a": "tRuE"}) is True
+    assert outcome("a = TRUE", {"a": "true" * 1000}) is False
 
 
 def test_no_text_breaks_the_compiler() -> None:

@@ -46,8 +46,8 @@ from triomq_server.wire import Handlers, Link
 MOST_GROUPS = 500
 """Of one heartbeat, and of all heartbeats of a connection: its end concerns all of them."""
 MOST_SUBSCRIPTIONS = 2000
-MOST_FILTER_CHARACTERS = 32_768
-"""Of all property filters; compiling so much takes some 30 ms."""
+MOST_FILTER_CHARACTERS = 16_384
+"""Of all property filters; compiling so much takes up to 40 ms."""
 MOST_NAME_CHARACTERS = 255
 """Of one heartbeat, which is handled without a pause."""
 

@@ -8,6 +8,7 @@ docs/protocol/broker-api.md §5.4.
 from __future__ import annotations
 
 import heapq
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
@@ -30,6 +31,9 @@ LEAST_SHARE = 1000
 AT_ONCE = 200
 """Pulls that are run again before other tasks have their turn."""
 
+TURN_S = 0.01
+"""Time after which other tasks have their turn: filters of messages may be long."""
+
 
 EXAMINED_AT_ONCE = 256
 """Records that one arrival makes a held pull look at."""
@@ -45,12 +49,14 @@ class HeldPull:
         deadline: when it is answered in any case, on trio's clock.
         examines: its filter looks into the records themselves.
         examined: up to this queue offset it has done so, and found nothing.
+        examine_to: up to this queue offset there is something to look into.
         waits: false once it has been woken or dropped.
     """
 
     __slots__ = (
         "command",
         "deadline",
+        "examine_to",
         "examined",
         "examines",
         "link",
@@ -81,7 +87,7 @@ class HeldPull:
         self.deadline = deadline
         self.waits = True
         self.examines = False
-        self.examined = offset
+        self.examined = self.examine_to = offset
         self.number = 0
 
 
@@ -97,6 +103,7 @@ class HeldPulls:
         queue_end: the end of a queue; with it each scan also wakes pulls that have missed an arrival, which is
             how slaves of 4.9 work.
         record_of: the record at an offset of a queue, for filters that look into records.
+        now: a clock in seconds, for TURN_S.
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class HeldPulls:
         queue_end: Callable[[str, int], int] | None = None,
         record_of: Callable[[str, int, int], memoryview | None] = lambda *_: None,
         host_of: Callable[[Link], Hashable] = lambda link: link,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.resume: Callable[[HeldPull], None] = _ignore
         """Runs a pull again and sends its answer; must not wait and must not hold again. Set by `requests.pull`."""
@@ -115,6 +123,10 @@ class HeldPulls:
         self._hosts: Counter[Hashable] = Counter()
         self._later: deque[HeldPull] = deque()
         """Woken, but not yet run again: one message may wake thousands."""
+        self._to_examine: deque[HeldPull] = deque()
+        """Those whose filters have to look into what has come."""
+        self._now = now
+        self._spent_s = 0.0  # since the task of `run` had its last turn
         self._scan_s = scan_s
         self._queue_end = queue_end
         self._record_of = record_of
@@ -153,28 +165,40 @@ class HeldPulls:
         if queue is None:
             return
         code = arrival.tags_code
-        self._wake(
-            [
-                held
-                for held in queue.values()
-                if held.offset < arrival.next_offset
-                and (code is None or held.matcher is None or held.matcher.by_consume_queue(code))
-                and (not held.examines or self._examine(held, arrival.next_offset))
-            ]
-        )
+        woken = []
+        for held in queue.values():
+            if held.offset >= arrival.next_offset:
+                continue
+            if code is not None and held.matcher is not None and not held.matcher.by_consume_queue(code):
+                continue
+            if not held.examines:
+                woken.append(held)
+                continue
+            if held.examine_to <= held.examined:
+                self._to_examine.append(held)
+            held.examine_to = arrival.next_offset
+        if self._to_examine:
+            self._earlier.set()
+        self._wake(woken)
 
-    def _examine(self, held: HeldPull, end: int) -> bool:
-        """Whether a record before queue offset `end` matches the pull's filter, or may; each is examined once."""
-        matcher = held.matcher
-        if end - held.examined > EXAMINED_AT_ONCE:
-            return True  # the pull itself looks at a limited number of them
-        assert matcher is not None
-        for offset in range(held.examined, end):
-            held.examined = offset + 1
-            record = self._record_of(held.topic, held.queue_id, offset)
-            if record is not None and matcher.by_commitlog(record):
-                return True
-        return False
+    def _examine(self) -> None:
+        """Let filters look into what has come, until the turn is over, and wake the pulls of those that match."""
+        ends = self._now() + TURN_S
+        woken = []
+        while self._to_examine and self._now() <= ends:
+            held = self._to_examine[0]
+            if held.waits and held.examine_to - held.examined <= EXAMINED_AT_ONCE:
+                assert held.matcher is not None
+                record = self._record_of(held.topic, held.queue_id, held.examined)
+                held.examined += 1
+                if record is None or not held.matcher.by_commitlog(record):
+                    if held.examined >= held.examine_to:
+                        self._to_examine.popleft()
+                    continue
+            # Else the pull itself looks at a limited number of records.
+            self._to_examine.popleft()
+            woken.append(held)
+        self._wake(woken)
 
     def drop_link(self, link: Link) -> None:
         """Forget the pulls of a closed link."""
@@ -184,14 +208,16 @@ class HeldPulls:
     async def run(self) -> None:
         """Answer pulls whose time has come, until cancelled."""
         while True:
-            if self._later:
+            if self._later or self._to_examine:
                 await trio.lowlevel.checkpoint()
-                self._wake([self._later.popleft() for _ in range(min(len(self._later), AT_ONCE))])
+                self._spent_s = 0.0
+                self._examine()
+                self._run_later()
                 continue
             if self._scan_s is not None:
                 with trio.move_on_after(self._scan_s):
                     self._earlier = trio.Event()
-                    while not self._later:
+                    while not (self._later or self._to_examine):
                         await self._earlier.wait()
                         self._earlier = trio.Event()
                     continue
@@ -221,16 +247,26 @@ class HeldPulls:
             self._wake([held for held in queue.values() if held.offset < end])
 
     def _wake(self, pulls: Sequence[HeldPull]) -> None:
-        if len(pulls) > AT_ONCE:
-            self._later += pulls[AT_ONCE:]
-            pulls = pulls[:AT_ONCE]
-            self._earlier.set()
-        for held in pulls:
+        others_first = bool(self._later)
+        self._later += pulls
+        if not others_first:
+            self._run_later()
+
+    def _run_later(self) -> None:
+        """Run woken pulls again, as many as one turn takes."""
+        for _ in range(AT_ONCE):
+            if not self._later or self._spent_s > TURN_S:
+                break
+            held = self._later.popleft()
             if not held.waits:
                 continue  # an answer sent just before has closed this one's link
             self._forget(held)
             if not held.link.closed:
+                begun = self._now()
                 self.resume(held)
+                self._spent_s += self._now() - begun
+        if self._later:
+            self._earlier.set()
 
     def _forget(self, held: HeldPull) -> None:
         held.waits = False

@@ -7,6 +7,7 @@ other) one unpacking of the entries is enough. Both ways give the same answer.
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Callable
 from operator import add, eq, gt
 
@@ -19,6 +20,8 @@ from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 _LEAST_SCANNED_BYTES = 16_000
 _MOST_SCANNED = 2000
 """Entries that one pull looks at, whatever number of messages it wants: the next one goes on behind them."""
+FILTER_TURN_S = 0.01
+"""Processor time after which a pull ends whose filter reads records: a filter may take 1 ms for each of them."""
 
 
 def read_queue(
@@ -31,6 +34,7 @@ def read_queue(
     *,
     correct: bool,
     damaged: Callable[[ConsumeQueue, int], None],
+    now: Callable[[], float] = time.thread_time,
 ) -> ReadResult:
     """Read from `queue` at `offset`.
 
@@ -44,6 +48,7 @@ def read_queue(
         correct: whether next offsets may be corrected (not on a plain slave).
         damaged: called with an entry that does not point to its record. It and what is behind it are not served: until
             it has been repaired, the queue ends there.
+        now: this thread's processor time in seconds, for FILTER_TURN_S.
     """
     low = queue.min_offset if queue is not None else 0
     high = queue.max_offset if queue is not None else 0
@@ -64,7 +69,7 @@ def read_queue(
         result = _read_run(config, log, queue, place, offset, max_messages, (low, high))
         if result is not None:
             return result
-    return _read_step_by_step(config, log, queue, offset, max_messages, matcher, (low, high), damaged)
+    return _read_step_by_step(config, log, queue, offset, max_messages, matcher, (low, high), damaged, now)
 
 
 def _read_run(
@@ -139,6 +144,7 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     matcher: TagMatcher | None,
     bounds: tuple[int, int],
     damaged: Callable[[ConsumeQueue, int], None],
+    now: Callable[[], float],
 ) -> ReadResult:
     place = queue.locate(offset)
     assert place is not None
@@ -151,6 +157,7 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     answer = _Answer(log)
     skip_below = -1
     furthest = log_end
+    turn_ends = 0.0 if matcher is None else now() + FILTER_TURN_S
     scanned = 0
     wanted = min(-(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES), _MOST_SCANNED)
     for scanned in range(min(available, wanted)):
@@ -178,12 +185,14 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
                 status = ReadStatus.MESSAGE_WAS_REMOVING
             skip_below = position - position % log.segments.size + log.segments.size
             continue
-        if matcher is not None and not matcher.by_commitlog(record):
-            if not answer.count:
-                status = ReadStatus.NO_MATCHED_MESSAGE
-            continue
-        answer.add(position, size, record)
-        skip_below = -1
+        if matcher is None or matcher.by_commitlog(record):
+            answer.add(position, size, record)
+            skip_below = -1
+        elif not answer.count:
+            status = ReadStatus.NO_MATCHED_MESSAGE
+        if matcher is not None and not scanned & 3 and now() > turn_ends:
+            scanned += 1
+            break
     else:
         scanned += 1
     if answer.count:

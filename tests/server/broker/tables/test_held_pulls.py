@@ -36,7 +36,8 @@ class Log:
     """Held pulls that write down who was run again, and when."""
 
     def __init__(self, **settings: Any) -> None:
-        self.pulls = HeldPulls(**{"limit": 100, **settings})
+        self.seconds = 0.0
+        self.pulls = HeldPulls(**{"limit": 100, "now": lambda: self.seconds, **settings})
         self.woken: list[HeldPull] = []
         self.times: list[float] = []
         self.pulls.resume = self._resume
@@ -189,4 +190,70 @@ async def test_thousands_of_woken_pulls_leave_others_their_turn(autojump_clock: 
         assert len(log.woken) == 5000
         assert len({id(pull) for pull in log.woken}) == 5000
         assert log.pulls.waiting == 0
+        nursery.cancel_scope.cancel()
+
+
+class Slow:
+    """A filter that takes a while to look into a record: it wants one of them."""
+
+    def __init__(self, log: Log, wanted: bytes) -> None:
+        self._log = log
+        self._wanted = wanted
+        self.looked = 0
+
+    def by_consume_queue(self, tags_code: int) -> bool:
+        return True
+
+    def by_commitlog(self, record: memoryview) -> bool:
+        self._log.seconds += 0.003
+        self.looked += 1
+        return record == self._wanted
+
+
+async def test_filters_look_into_what_has_come_in_turns(autojump_clock: Any) -> None:
+    log = Log(limit=100_000, record_of=lambda _topic, _queue, offset: memoryview(b"%d" % offset))
+    link, matchers = Party(), [Slow(log, b"%d" % number) for number in range(40)]
+    pulls = [held(link) for _ in matchers]
+    for pull, matcher in zip(pulls, matchers, strict=True):
+        pull.matcher, pull.examines = matcher, True  # type: ignore[assignment]
+        assert log.pulls.hold(pull)
+    turns = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        log.pulls.arrived(arrival(1))
+        log.pulls.arrived(arrival(20))
+        assert log.seconds == 0, "nothing is looked into while messages are stored"
+        while log.pulls.waiting > 20:
+            before = log.seconds
+            await trio.lowlevel.checkpoint()
+            turns.append(log.seconds - before)
+        await trio.testing.wait_all_tasks_blocked()
+        assert log.woken == pulls[:20], "those that look for what has not come wait"
+        assert max(turns) < 0.03, "two turns at most: each of 10 ms and a record"
+        assert [matcher.looked for matcher in matchers] == [*range(1, 21), *[20] * 20], "each looks at a record once"
+        log.pulls.arrived(arrival(40))
+        await trio.testing.wait_all_tasks_blocked()
+        assert log.woken == pulls
+        nursery.cancel_scope.cancel()
+
+
+async def test_long_answers_of_woken_pulls_leave_others_their_turn(autojump_clock: Any) -> None:
+    log, link = Log(), Party()
+
+    def resume(pull: HeldPull) -> None:
+        log.woken.append(pull)
+        log.seconds += 0.004
+
+    log.pulls.resume = resume
+    for queue_id in range(50):
+        assert log.pulls.hold(held(link, queue_id=queue_id))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for queue_id in range(50):
+            log.pulls.arrived(arrival(1, queue_id=queue_id))
+        assert len(log.woken) == 3
+        await trio.testing.wait_all_tasks_blocked()
+        assert [pull.queue_id for pull in log.woken] == [*range(50)]
         nursery.cancel_scope.cancel()

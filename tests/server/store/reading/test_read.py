@@ -13,6 +13,7 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, ReadStatus, RealDisk, open_store
+from triomq_server.store.reading.queue_reads import read_queue
 
 ROOT = "/store"
 FOREVER = 1 << 60
@@ -152,6 +153,47 @@ async def test_a_scan_without_matches_ends_after_a_while(
             store.append(make_record(n, size=8))
         result = store.read("T", 0, 0, 32, Match(code=lambda code: False))
         assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 800)
+
+
+@pytest.mark.parametrize("wanted", [frozenset[int](), frozenset({1, 100})])
+async def test_a_slow_filter_ends_a_pull_early(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    record_number: Any,
+    wanted: frozenset[int],
+) -> None:
+    seconds = 0.0
+
+    def slow(record: memoryview) -> bool:
+        nonlocal seconds
+        seconds += 0.003
+        return record_number(record) in wanted
+
+    config = make_config(ROOT, mapped_file_size_consume_queue=60_000, mapped_file_size_commit_log=1 << 20)
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(200):
+            store.append(make_record(n, size=8))
+        found, offset, pulls = [], 0, 0
+        while offset < 200:
+            result = read_queue(
+                config,
+                store.commitlog,
+                store.consume_queues.get("T", 0),
+                offset,
+                32,
+                Match(record=slow),
+                correct=True,
+                damaged=pytest.fail,
+                now=lambda: seconds,
+            )
+            found += [record_number(one) for one in result.slices]
+            assert result.status is (ReadStatus.FOUND if result.slices else ReadStatus.NO_MATCHED_MESSAGE)
+            assert 0 < result.next_offset - offset <= 8
+            offset, pulls = result.next_offset, pulls + 1
+    assert found == sorted(wanted)
+    assert seconds == pytest.approx(200 * 0.003), "each record is looked at once"
+    assert pulls >= 25
 
 
 async def test_reading_ends_with_the_queue_file(
