@@ -74,3 +74,14 @@ def test_a_run_on_a_standalone_cluster_and_its_end(tmp_path: Path) -> None:
         assert json.loads(cluster.stdout.readline()) == {"event": "stopped"}
         assert processes_below(folder) == []
         assert not Path(folder).exists()
+
+
+def test_flights_are_counted_once_while_workers_and_executors_are_killed() -> None:
+    # In a process of its own: this one's Spark session runs on this one's threads.
+    program = Path(__file__).with_name("flights_kills.py")
+    done = subprocess.run(
+        [sys.executable, str(program), "--kills", "2"], capture_output=True, text=True, timeout=2 * LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "2 kills" in done.stdout
+    assert "equal to what pandas computes" in done.stdout

@@ -101,7 +101,7 @@ def run_pipeline(
     sent = list(islice(flights(flights_archive()), rows))
     started = time.perf_counter()
     say(f"sending {len(sent):,} flights")
-    trio.run(_send, cluster.name_servers, sent)
+    trio.run(send_flights, cluster.name_servers, sent)
     query = start_query(session, cluster.name_servers, per_trigger, scratch)
     before = _after_triggers(query, 2)
     query.stop()
@@ -126,7 +126,8 @@ def run_pipeline(
     )
 
 
-async def _send(name_servers: str, rows: list[Row]) -> None:
+async def send_flights(name_servers: str, rows: list[Row]) -> None:
+    """Send the flights, after making the topics; returns when slaves have them."""
     async with triomq.open_client(name_servers) as client:
         await client.admin.create_topic(FLIGHTS, queues=2)
         # Results must have a master all the time: slaves take no messages.
